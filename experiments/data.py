@@ -6,8 +6,9 @@ that a user would take instead. Every measurement is a process of its own; all o
 and each round begins with another one, so that a drift of the machine's speed meets all. A ratio is
 over the best of the other readers of the same round; the median, with the least and the greatest.
 
-Memory is the peak of the process above what it has once everything is imported, of anonymous
-memory and mapped files together, as a share of the bytes of the examples.
+Memory is the peak of the process above what it has once everything is imported, as a share of the
+bytes of the examples: its own (anonymous), and that of mapped files. The latter are pages of the
+system's cache, which it takes back when memory is short, as those that ``read`` fills.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import dataclasses
 import io
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -37,7 +37,7 @@ OWN = {
     "jpeg": ["tfrecord", "array_record", "parquet", "webdataset"],
 }
 OTHERS = {
-    "rows": ["tf.data TFRecord", "to_tf_dataset", "Grain", "PyDataset"],
+    "rows": ["np.load", "pyarrow", "tf.data TFRecord", "to_tf_dataset", "Grain", "PyDataset"],
     "jpeg": ["tf.data TFRecord", "to_tf_dataset", "Grain", "PyDataset"],
 }
 FEATURES = {
@@ -45,6 +45,11 @@ FEATURES = {
     "jpeg": {"x": {"dtype": "string"}, "y": {"dtype": "int64"}},
 }
 IMAGES = {"x": [SIDE, SIDE, 3]}
+#: The plain reader of the library of a format, which that is compared with too.
+PLAIN = {
+    "npy": "np.load", "arrow": "pyarrow", "parquet": "pyarrow", "tfrecord": "tf.data TFRecord",
+    "array_record": "Grain", "webdataset": "tf.data TFRecord",
+}  # fmt: skip
 
 
 # --- the data
@@ -148,7 +153,7 @@ def _write_tar(path: str, made: list[tuple[Any, int]], first: int) -> None:
 def dtrain(name: str, kind: str, folder: Path) -> Any:
     """Return the batches of a training on one replica, a ``tf.data.Dataset``."""
     from dtrain import datasets
-    from dtrain.data.adapters import adapted
+    from dtrain.data.convert import adapted
     from dtrain.data.options import Shuffle
     from dtrain.data.order import order_of
     from dtrain.task import input_pipeline
@@ -208,6 +213,48 @@ def _decoded(encoded: Any) -> Any:
         return tf.cast(tf.io.decode_jpeg(image, channels=3), tf.float32) / 255.0
 
     return tf.map_fn(one, encoded, fn_output_signature=tf.float32)
+
+
+def plain_arrays(kind: str, folder: Path) -> Any:
+    return _gathered([
+        (np.load(path, mmap_mode="r"), np.load(str(path).replace("-x", "-y")))
+        for path in sorted(folder.glob("rows-*-x.npy"))
+    ])  # fmt: skip
+
+
+def plain_arrow(kind: str, folder: Path) -> Any:
+    import pyarrow as pa
+
+    parts = []
+    for path in sorted(folder.glob("rows-*.arrow")):
+        for batch in pa.ipc.open_file(pa.memory_map(str(path))).read_all().to_batches():
+            x = batch.column("x").flatten().to_numpy().reshape(-1, NUMBERS)
+            parts.append((x, batch.column("y").to_numpy()))
+    return _gathered(parts)
+
+
+def _gathered(parts: list[tuple[Any, Any]]) -> Any:
+    """Return batches in a random order of rows of arrays, as ``tf.data`` gets them from NumPy."""
+    import tensorflow as tf
+
+    ends = np.cumsum([len(x) for x, _ in parts])
+
+    def batches() -> Iterator[Any]:
+        for epoch in range(1_000):
+            order = np.random.default_rng(epoch).permutation(ends[-1])
+            for begin in range(0, len(order) - BATCH + 1, BATCH):
+                rows = order[begin : begin + BATCH]
+                owners = np.searchsorted(ends, rows, side="right")
+                x, y = np.empty((BATCH, NUMBERS), np.float32), np.empty(BATCH, np.int64)
+                for owner in np.unique(owners):
+                    at = np.flatnonzero(owners == owner)
+                    own = rows[at] - (ends[owner] - len(parts[owner][0]))
+                    x[at], y[at] = parts[owner][0][own], parts[owner][1][own]
+                yield x, y
+
+    spec = tf.TensorSpec((BATCH, NUMBERS), tf.float32), tf.TensorSpec(BATCH, tf.int64)
+    made = tf.data.Dataset.from_generator(batches, output_signature=spec)
+    return made.prefetch(tf.data.AUTOTUNE)
 
 
 def hugging_face(kind: str, folder: Path) -> Any:
@@ -300,6 +347,8 @@ def py_dataset(kind: str, folder: Path) -> Iterator[Any]:
 
 
 READERS: dict[str, Callable[[str, Path], Any]] = {
+    "np.load": plain_arrays,
+    "pyarrow": plain_arrow,
     "tf.data TFRecord": tf_data,
     "to_tf_dataset": hugging_face,
     "Grain": grain,
@@ -348,22 +397,28 @@ def measure(reader: str, kind: str, folder: Path, seconds: float) -> None:
         if name == "to_tf_dataset":
             import datasets  # noqa: F401
         batches = READERS[name](kind, folder)
-    before = _peak()
+    before = np.array(_resident())
     taken = counted(batches)
     for _ in range(8):  # caches, indices and threads are there afterwards
         next(taken)
-    begin, count = time.perf_counter(), 0
+    begin, count, peak = time.perf_counter(), 0, before
     while (spent := time.perf_counter() - begin) < seconds:
         count += next(taken)
-    print(json.dumps({"rate": count * BATCH / spent, "memory": _peak() - before}), flush=True)
+        peak = np.maximum(peak, _resident())
+    own, mapped = (peak - before).tolist()
+    found = {"rate": count * BATCH / spent, "memory": own, "mapped": mapped}
+    print(json.dumps(found), flush=True)
     os._exit(0)  # with whatever threads readers have
 
 
 dtrain_reader = dtrain
 
 
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _resident() -> tuple[int, int]:
+    """Return bytes that are resident: of its own, and of mapped files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    kb = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith("Rss")}
+    return (kb["RssAnon"] + kb["RssShmem"]) * 1024, kb["RssFile"] * 1024
 
 
 def run(reader: str, kind: str, folder: Path, seconds: float) -> dict[str, float]:
@@ -389,35 +444,45 @@ class Found:
         kind, reader: of what; ``dtrain:NAME`` or ``other:NAME``.
         rates: examples a second, by round.
         ratios: over the best of the other readers, by round.
-        memory: as a share of the bytes of the examples.
+        plain: over the plain reader of the format's library, by round; empty where there is none.
+        memory, mapped: as shares of the bytes of the examples.
     """
 
     kind: str
     reader: str
     rates: list[float]
     ratios: list[float]
+    plain: list[float]
     memory: float
+    mapped: float
 
     def row(self) -> str:
         """Return the row of a table."""
         side, _, name = self.reader.partition(":")
         return (
             f"| {self.kind} | {'dtrain' if side == 'dtrain' else ''} | {name} | "
-            f"{statistics.median(self.rates):,.0f} | {statistics.median(self.ratios):.2f} "
-            f"({min(self.ratios):.2f} to {max(self.ratios):.2f}) | {self.memory:.2f} |"
+            f"{statistics.median(self.rates):,.0f} | {_spread(self.ratios)} | "
+            f"{_spread(self.plain)} | {self.memory:.2f} | {self.mapped:.2f} |"
         )
+
+
+def _spread(ratios: list[float]) -> str:
+    if not ratios:
+        return ""
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def compare(kind: str, folder: Path, rounds: int, seconds: float, size: int) -> list[Found]:
     """Measure all readers of a kind in turn."""
     readers = [f"dtrain:{n}" for n in OWN[kind]] + [f"other:{n}" for n in OTHERS[kind]]
     rates: dict[str, list[float]] = {reader: [] for reader in readers}
-    memory = dict.fromkeys(readers, 0.0)
+    memory, mapped = dict.fromkeys(readers, 0.0), dict.fromkeys(readers, 0.0)
     for turn in range(rounds):
         for reader in readers[turn % len(readers) :] + readers[: turn % len(readers)]:
             found = run(reader, kind, folder, seconds)
             rates[reader].append(found["rate"])
             memory[reader] = max(memory[reader], found["memory"])
+            mapped[reader] = max(mapped[reader], found["mapped"])
             print(f"{kind} {turn + 1}/{rounds} {reader}: {found['rate']:,.0f} examples/s, "
                   f"{found['memory'] / 2**20:,.0f} MB", flush=True)  # fmt: skip
     best = [max(rates[r][i] for r in readers if r.startswith("other")) for i in range(rounds)]
@@ -427,10 +492,20 @@ def compare(kind: str, folder: Path, rounds: int, seconds: float, size: int) -> 
             reader,
             rates[reader],
             [rate / top for rate, top in zip(rates[reader], best, strict=True)],
+            _over_plain(reader, rates),
             memory[reader] / size,
+            mapped[reader] / size,
         )
         for reader in readers
     ]
+
+
+def _over_plain(reader: str, rates: dict[str, list[float]]) -> list[float]:
+    side, _, name = reader.partition(":")
+    plain = rates.get(f"other:{PLAIN.get(name)}") if side == "dtrain" else None
+    if plain is None:
+        return []
+    return [rate / other for rate, other in zip(rates[reader], plain, strict=True)]
 
 
 def plot(found: list[Found], path: Path) -> None:
@@ -496,8 +571,9 @@ def main() -> None:
                 done.touch()
             size = sum(path.stat().st_size for path in folder.glob(f"{kind}-*.tfrecord"))
             rows += compare(kind, folder, given.rounds, given.seconds, size)
-    print("\n| examples | | reader | examples/s | over the best other | memory |")
-    print("|---|---|---|---|---|---|")
+    print("\n| examples | | reader | examples/s | over the best other | over the plain reader "
+          "of its library | memory | mapped |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|")
     print("\n".join(each.row() for each in rows))
     if given.plot:
         plot(rows, given.plot)

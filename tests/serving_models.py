@@ -17,6 +17,7 @@ import numpy as np
 
 from dtrain.controller.launchers.model_process import ModelProcess
 from dtrain.controller.served import Folder, Server, Source
+from dtrain.serving.options import Options
 from tests import warm
 
 
@@ -54,6 +55,7 @@ def make(folder: Path) -> None:
     def total(x: Any) -> Any:
         return {"y": tf.reduce_sum(x, axis=1)}
 
+    save("single", lambda x: {"y": 2 * x[:, 0]}, spec([None, 1], name="age"))
     save("fixed", total, spec([2, 3], name="x"))
     save("wrong", total, spec([None, 2], name="x"), sample=({"x": x}, {"y": np.ones(3, "f4")}))
 
@@ -105,30 +107,23 @@ class Client:
 @contextlib.contextmanager
 def served(
     path: Path | None, own: Path, source: Source | None = None, token: str | None = None,
-    max_body: int = 1 << 20, name: str = "m", **limits: Any,
+    name: str = "m", **limits: Any,
 ) -> Iterator[Client]:  # fmt: skip
     """Serve a SavedModel, or the newest of a source, which is then followed."""
     first = source or Folder(path or own)
     key = first.newest() or ""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        limits = {"max_batch": 64, "max_delay": 0.0, "max_queue": 4096, "timeout": 30.0, **limits}
-        settings = {
-            "name": name, "token": token, "max_body": max_body, "threads": 1, "limits": limits
-        }  # fmt: skip
+        options = Options(name=name, threads=1, **limits)
         notices: list[str] = []
-        start = functools.partial(ModelProcess, warm.ENVIRONMENT, settings, listener)
+        start = functools.partial(ModelProcess, warm.ENVIRONMENT, options, token, listener)
         server = Server(start, notices.append)
-        threads = [threading.Thread(target=server.watch)]
-        if source is not None:
-            threads.append(threading.Thread(target=server.follow, args=(source, key, own)))
+        thread = threading.Thread(target=server.run, args=(source, key, own))
         try:
             about = server.load(first.fetch(key))
-            for thread in threads:
-                thread.start()
+            thread.start()
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
             yield Client(address, server, notices, about)
         finally:
             server.close()
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
+            if thread.ident is not None:
+                thread.join()

@@ -14,9 +14,9 @@ import pytest
 import scipy.sparse
 
 from dtrain.data import nest
-from dtrain.data.adapters import adapted
-from dtrain.data.batches import Batches
-from dtrain.data.examples import Columns, Rows, joined
+from dtrain.data.as_numpy import joined
+from dtrain.data.convert import adapted
+from dtrain.data.foreign import Batches, Columns, Rows
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
@@ -407,8 +407,8 @@ def test_rows_of_different_lengths() -> None:
 @pytest.mark.parametrize(
     ("examples", "text"),
     [
-        ([(1, 2), (1, 2, 3)], "example 1: has x, y, weight, where example 0 has x, y"),
-        ([({"a": 1}, 2), ({"b": 1}, 2)], "example 1: has b, y, where example 0 has a, y"),
+        ([(1, 2), (1, 2, 3)], "example 1: has weight besides, unlike example 0"),
+        ([({"a": 1}, 2), ({"b": 1}, 2)], "example 1: has no a, unlike example 0"),
         ([(np.zeros((2, 3)), 0), (np.zeros((3, 2)), 0)], "are shapes of the same input"),
         ([(np.zeros(2), 0), (np.zeros((2, 2)), 0)], r"\[2\] and \[2, 2\]: are shapes"),
         ([(1, 2, 3, 4)] * 2, "an example: has 4 parts"),
@@ -541,8 +541,8 @@ def test_batches_that_do_not_fit_together() -> None:
 
     cases = [
         (Given(batch(4), batch(3), batch(4)), "batch 1: has 3 examples, and the first has 4"),
-        (Given(batch(4), batch(4, 5)), "batch 1: has examples of"),
-        (Given(batch(4), (np.zeros((4, 2)),)), "batch 1: has examples of"),
+        (Given(batch(4), batch(4, 5)), r"batch 1: has float32 \[5\] as x"),
+        (Given(batch(4), (np.zeros((4, 2)),)), "batch 1: has no y, unlike"),
         (Given(batch(4, labels=3)), r"different numbers of rows \(0: 4, 1: 3\)"),
         (Given((np.zeros((4, 2)), 3)), r"different numbers of rows \(0: 4, 1: None\)"),
         (Given(), "has no end"),

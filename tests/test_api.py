@@ -253,11 +253,11 @@ def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
     folder = tmp_path / given.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
     found = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
-    assert "dataset.x={image:x.image,more:[x.more.0,x.more.1]}" in found
-    assert "dataset.y_validation=y_validation" in found
+    assert "dataset.inputs={image:x.image,more:[x.more.0,x.more.1]}" in found
+    assert "dataset.validation_target=validation_y" in found
     assert "dataset.weight=null" in found
     [path] = folder.iterdir()
-    assert {"x.image", "x.more.1", "y", "x_validation.image"} <= set(np.load(path))
+    assert {"x.image", "x.more.1", "y", "validation_x.image"} <= set(np.load(path))
     again = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert again == found  # and so the same arrays are no difference between runs
     assert public({"path": str(path)}) == {"path": f"given/{path.name}"}

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.data.class_weights import Weighted, weighted
+from dtrain.data.prepare import weighted
 from dtrain.data.sources import Arrays, Splits
+from dtrain.data.transforms import ClassWeights, then
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Task
 from tests.sampled import sampled
@@ -241,7 +242,7 @@ def test_a_copy_of_the_tensors_is_bound_to_one_worker() -> None:
 
     from dtrain.task import reading
 
-    source = Weighted(Arrays(np.zeros((2, 1), np.float32), np.array([0, 1])), {1: 3.0})
+    source = then(Arrays(np.zeros((2, 1), np.float32), np.array([0, 1])), ClassWeights({1: 3.0}))
     import copy
 
     other = copy.copy(source)
@@ -249,4 +250,3 @@ def test_a_copy_of_the_tensors_is_bound_to_one_worker() -> None:
     np.testing.assert_array_equal(reading.take(other, tf.constant(np.arange(2)))[2], [3.0, 3.0])
     np.testing.assert_array_equal(reading.take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
     assert len(source.tensors()) == 2
-    assert not hasattr(Weighted(InPython(np.zeros(2), np.zeros(2)), {0: 1.0}), "tensors")

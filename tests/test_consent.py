@@ -105,8 +105,8 @@ def test_data_at_addresses_that_the_user_has_named() -> None:
     consent.check_data("dataset.path", "s3://x/a")
     consent.accept("resume", "r", forged, ["resume=r", "dataset.path=s3://y/b"])
     consent.check_data("dataset.path", "s3://y/b")
-    with pytest.raises(UsageError, match=r"dataset\.validation_path=s3://x/a"):
-        consent.check_data("dataset.validation_path", "s3://x/a")
+    with pytest.raises(UsageError, match=r"dataset\.validation=s3://x/a"):
+        consent.check_data("dataset.validation", "s3://x/a")
     consent.begin([], None)
     consent.accept("resume", "r", consent.signed(["dataset.path=s3://x/a"], None, None), [])
     consent.check_data("dataset.path", "s3://x/a")

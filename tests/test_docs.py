@@ -220,7 +220,7 @@ def test_the_overrides_of_each_task_compose() -> None:
         for text in given:
             words = [groups.option_as_text(word) for word in shlex.split(text) if word != "-m"]
             keys = [word for word in words if "interval(" not in word]
-            optional = text.startswith("dataset.validation_path")
+            optional = text.startswith("dataset.validation")
             first = ["dataset=parquet"] if optional else []
             if "0.001,0.01" in text:
                 keys = [word.partition(",")[0] for word in keys]
@@ -268,12 +268,9 @@ def test_files_and_modules_that_are_named(page: Path) -> None:
 def test_every_page_is_linked_from_the_readme_or_from_the_list_of_pages() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    data = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     gallery = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
     for page in PAGES[1:]:
         linked = f"({page.relative_to(ROOT)})" in readme or f"({page.name})" in index
-        if page.parent.name == "formats":
-            linked = f"(formats/{page.name})" in data
         if page.parent == ROOT / "docs/gallery":
             linked = f"(gallery/{page.name})" in gallery
         assert linked, f"{page.name} is linked from nowhere"

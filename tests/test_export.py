@@ -118,6 +118,26 @@ def test_every_format(export: Any, trained: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "small").iterdir()) == [made.name]
 
 
+def test_columns_and_classes_of_a_table(export: Any, dtrain: Any, tmp_path: Path) -> None:
+    """They are written down for who serves it."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = np.random.default_rng(0).normal(size=(128, 2))
+    churn = np.where(rows[:, 0] > 0, "yes", "no")
+    table = pa.table({"age": rows[:, 0], "churn": churn, "income": rows[:, 1]})
+    parquet.write_table(table, tmp_path / "customers.parquet")
+    run = dtrain(
+        "model=mlp", "dataset=parquet", f"dataset.path={tmp_path}/customers.parquet",
+        "dataset.target=churn", "trainer.epochs=1", "tracking=none", "hydra.run.dir=run",
+    )  # fmt: skip
+    assert run.code == 0, run.output
+    assert export("run", "name=churn").code == 0
+    record = json.loads((version(Path("run/exports/churn")) / "export.json").read_text())
+    assert record["signature"]["inputs"][0]["columns"] == ["age", "income"]
+    assert record["classes"] == ["no", "yes"]
+
+
 def test_averages_and_a_name(export: Any, trained: Path, tmp_path: Path) -> None:
     found = export(trained, "to=litert", "weights=ema", f"folder={tmp_path}")
     assert found.code == 0, found.error

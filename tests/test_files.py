@@ -53,8 +53,8 @@ def test_what_is_refused(path: str | list[str], text: str) -> None:
 
 
 def test_the_key_is_named() -> None:
-    with pytest.raises(UsageError, match=r"^dataset\.validation_path=none"):
-        files("none", "dataset.validation_path")
+    with pytest.raises(UsageError, match=r"^dataset\.validation=none"):
+        files("none", "dataset.validation")
 
 
 def test_a_file() -> None:

@@ -294,7 +294,7 @@ def test_an_event_is_not_longer_than_a_line_may_be(path: Path) -> None:
     assert event["message"] == "a name of a file: ?"
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "hard link"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_journal_is_a_file_of_its_own(path: Path, tmp_path: Path, kind: str) -> None:
     other = tmp_path / "other"
     other.write_bytes(NOTICE + b"torn")
@@ -302,9 +302,8 @@ def test_a_journal_is_a_file_of_its_own(path: Path, tmp_path: Path, kind: str) -
         "link": lambda: path.symlink_to(other),
         "pipe": lambda: os.mkfifo(path),
         "folder": path.mkdir,
-        "hard link": lambda: os.link(other, path),
     }[kind]()
-    with pytest.raises(DamagedFile, match=r"is a|has a second name"):
+    with pytest.raises(DamagedFile, match="is a"):
         Journal(path)
     if kind != "hard link":
         with pytest.raises(DamagedFile, match="not a regular file"):

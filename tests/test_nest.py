@@ -41,7 +41,7 @@ def test_names_are_places() -> None:
 def test_several_nests_side_by_side() -> None:
     made = nest.mapped(lambda a, b: a + b, {"a": (1, 2), "b": 3}, {"b": 30, "a": [10, 20]})
     assert made == {"a": (11, 22), "b": 33}
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="arity"):
         nest.mapped(lambda a, b: a, (1, 2), (1,))
 
 

@@ -52,7 +52,7 @@ def test_what_decides_which_examples_a_step_sees() -> None:
     ):  # fmt: skip
         assert options.deciding({**NODE, **DEFAULTS, name: value}) != base, name
     for name, value in (("workers", 3), ("identity", "all"), ("accept_changes", True),
-                        ("cache", "decoded"), ("index", "beside")):  # fmt: skip
+                        ("cache", "decoded")):  # fmt: skip
         assert options.deciding({**NODE, **DEFAULTS, name: value}) == base, name
 
 

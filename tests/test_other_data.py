@@ -82,9 +82,12 @@ TABLE = {
     "path": "a",
     "inputs": None,
     "target": "y",
-    "validation_path": "v",
+    "validation": "v",
     "validation_split": 0.2,
 }
+
+
+NPY = {"_target_": "dtrain.datasets.npy", "path": "x"}
 
 
 @pytest.mark.parametrize(
@@ -99,14 +102,14 @@ TABLE = {
         ({"path": "a", "test": "t"}, {}, True, {"path": "t"}),
         ({"path": "a", "test": "t"}, {}, False, {}),
         (TABLE, {"path": "b"}, True,
-         {"validation_split": 0.0, "validation_path": None, "inputs": NAMES}),
-        (TABLE, {"path": "b", "validation_path": "c"}, True, {"inputs": NAMES}),
+         {"validation_split": 0.0, "validation": None, "inputs": NAMES}),
+        (TABLE, {"path": "b", "validation": "c"}, True, {"inputs": NAMES}),
         (TABLE, {"path": "b", "inputs": ["b"]}, False,
-         {"validation_split": 0.0, "validation_path": None, "target": None}),
-        ({"path": "x", "target_path": "y", "validation_split": 0.2},
-         {"path": "z", "target_path": "w"}, True, {"validation_split": 0.0}),
-        ({"path": "x", "target_path": "y", "validation_split": 0.2}, {"path": "z"}, True,
-         {"validation_split": 0.0, "target_path": None}),
+         {"validation_split": 0.0, "validation": None, "target": None}),
+        ({"path": "x", "target": "y", "validation_split": 0.2},
+         {"path": "z", "target": "w"}, True, {"validation_split": 0.0}),
+        ({**NPY, "target": "y", "validation_split": 0.2}, {"path": "z"}, True,
+         {"validation_split": 0.0, "target": None}),
         ({"path": "x", "target": None, "inputs": None}, {"path": "z"}, True,
          {"target": "y", "inputs": NAMES}),
     ],

@@ -37,16 +37,9 @@ def test_values_are_those_that_omegaconf_reads(tmp_path: Path) -> None:
 
 REFUSED = {
     "anchors": ("a: &x [1]\nb: *x\n", "has an alias"),
-    "a tag": ("a: !!python/object/apply:os.system [id]\n", "has a tag"),
+    "a tag": ("a: !!python/object/apply:os.system [id]\n", "is not valid YAML"),
     "a deep list": ("a: " + "[" * 99 + "]" * 99, "is nested deeper than 64"),
     "a deeper list": ("[" * 100_000, "is nested deeper than 64"),
-    "many nodes": ("a: [" + "[]," * 20_000 + "]", "has more than 10,000 nodes"),
-    "references": ("a: '" + "${" * 50 + "'", "has too many references"),
-    "long references": ("a: '${" + "x" * 5000 + "}'", "has too many references"),
-    "references everywhere": (
-        "\n".join(f"a{i}: ${{b}}" for i in range(2000)),
-        "too many references",
-    ),
     "a key twice": ("a: 1\nb: 2\na: 3\n", "line 3: duplicate key a"),
     "a list": ("- 1\n", "is not a mapping"),
     "nothing": ("", "is not a mapping"),

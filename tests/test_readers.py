@@ -21,9 +21,9 @@ import pytest
 
 from dtrain.config import targets
 from dtrain.data import nest
-from dtrain.data.adapters import adapted
+from dtrain.data.convert import adapted
 from dtrain.data.mixture import Mixture
-from dtrain.data.padding import padded
+from dtrain.data.prepare import padded
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
@@ -52,7 +52,7 @@ def load(user_code: Any) -> Iterator[Callable[..., tuple[Splits, dict[str, Any]]
 @contextlib.contextmanager
 def reading(loaded: tuple[Splits, dict[str, Any]], workers: int, pad: Any = None) -> Iterator[Pool]:
     splits, node = loaded
-    with Pool(splits, workers, node, pad) as pool:
+    with Pool(splits, workers, node) as pool:
         pool.ready()
         yield pool
 
@@ -373,7 +373,7 @@ def in_the_task(folder: Path, kind: str, workers: int, pad: Any) -> Any:
     python_path.offer()
     node = {"_target_": "reading_user.plain", "kind": kind}
     splits = padded(adapted(targets.instantiate(node, "dataset")), pad)
-    return Pool(splits, workers, node, pad)
+    return Pool(splits, workers, node)
 
 
 @pytest.mark.task

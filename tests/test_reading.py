@@ -13,7 +13,6 @@ import pytest
 
 from dtrain.data.mixture import Concatenated, Mixture, Subset
 from dtrain.data.sources import Arrays
-from dtrain.data.wrapped import Wrapped
 from dtrain.errors import DataError, UsageError
 
 N = 40
@@ -159,7 +158,7 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
 
     paths = write_images(tmp_path, [7])
     sources: list[Any] = [
-        Encoded(paths), Wrapped(Encoded(paths)), Subset(Encoded(paths), np.arange(12)),
+        Encoded(paths), Subset(Encoded(paths), np.arange(12)),
         Mixture([Arrays(np.zeros((5, 4, 4, 3), np.float32), np.arange(5)), Encoded(paths)], [1, 2]),
     ]  # fmt: skip
     for source in sources:
@@ -167,7 +166,7 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
             train(source)
         assert "\n" not in str(caught.value)
         assert "function_node" not in str(caught.value)
-    for source in sources[:3]:
+    for source in sources[:2]:
         with pytest.raises(DataError, match=r"7\.png: .*[Ii]mage"):
             reading.first(source, 9)
         assert reading.first(source, 7)[0].shape == [7, 4, 4, 3]
@@ -226,7 +225,7 @@ def test_one_thread_reads_however_sources_are_put_together() -> None:
 
     one, other = Alone(), Alone(N, 100)
     sources: list[Any] = [
-        Mixture([one, other], [1, 1]), Concatenated([one, other]), Wrapped(one),
+        Mixture([one, other], [1, 1]), Concatenated([one, other]),
         Subset(one, np.arange(5, 30)), Mixture([Arrays(*one.take(np.arange(N))), one], [1, 2]),
     ]  # fmt: skip
     for source in sources:
@@ -316,9 +315,7 @@ def test_later_examples_must_be_as_the_first_is() -> None:
     ):
         with pytest.raises(UsageError, match=text):
             train(Whole(value))
-    with pytest.raises(
-        DataError, match=r"the batch of row \d+: .*the target of shape \[\], .* \[2"
-    ):
+    with pytest.raises(DataError, match=r"the batch of row \d+: has int64 \[2\] as y instead of"):
         train(Whole(np.zeros((4, 2), np.int64)))
 
 
@@ -343,11 +340,11 @@ def test_members_must_be_alike() -> None:
 
     base = Arrays(np.zeros((5, 3), np.float32), np.arange(5))
     others = [
-        (Arrays(np.zeros((5, 4), np.float32), np.arange(5)), r"float32 \[4\] as x, and not"),
+        (Arrays(np.zeros((5, 4), np.float32), np.arange(5)), r"float32 \[4\] as x instead"),
         (Arrays(np.zeros((5, 3), np.float64), np.arange(5)), r"float64 \[3\] as x"),
-        (Arrays({"a": np.zeros((5, 3), np.float32)}, np.arange(5)), "nothing as x"),
-        (Arrays(np.zeros((5, 3), np.float32)), "nothing as y, and not int64"),
-        (Arrays(np.zeros((5, 3), np.float32), np.arange(5), np.ones(5)), "weight, and not"),
+        (Arrays({"a": np.zeros((5, 3), np.float32)}, np.arange(5)), "no x"),
+        (Arrays(np.zeros((5, 3), np.float32)), "no y, unlike"),
+        (Arrays(np.zeros((5, 3), np.float32), np.arange(5), np.ones(5)), "weight besides"),
     ]
     for other, text in others:
         with pytest.raises(UsageError, match=f"dataset.members=member 2: has {text}"):
@@ -362,8 +359,9 @@ def test_members_must_be_alike() -> None:
 def test_shapes_and_numbers_before_training() -> None:
     import tensorflow as tf
 
+    from dtrain.data.example import label
     from dtrain.data.streams import Stream
-    from dtrain.task import alike, reading
+    from dtrain.task import reading
 
     source = Arrays({"a": np.zeros((5, 3), np.float32), "b": np.array(list("abcde"))}, np.arange(5))
     assert reading.specs(source, 7) == (
@@ -386,5 +384,5 @@ def test_shapes_and_numbers_before_training() -> None:
     assert reading.available(stream, 4) == 4
     assert reading.first(stream, 3, 2)[0].numpy().tolist() == [2, 3, 4]
     assert reading.first(source, 2, 3)[1].numpy().tolist() == [3, 4]
-    assert alike.label("0.a.b") == "the input a.b"
-    assert alike.label("1") == "the target"
+    assert label("0.a.b") == "the input a.b"
+    assert label("1") == "the target"

@@ -165,7 +165,7 @@ def test_read_json_of_nothing(tmp_path: Path, name: str) -> None:
     assert read_json(tmp_path / name) is None
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "folder", "hard link"])
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_lock_is_a_file_of_its_own(tmp_path: Path, kind: str) -> None:
     rundir, other = RunDir.create(tmp_path / "run"), tmp_path / "other"
     other.write_text("mine")
@@ -174,9 +174,8 @@ def test_a_lock_is_a_file_of_its_own(tmp_path: Path, kind: str) -> None:
         "link": lambda: lock.symlink_to(other),
         "pipe": lambda: os.mkfifo(lock),
         "folder": lock.mkdir,
-        "hard link": lambda: os.link(other, lock),
     }[kind]()
-    with pytest.raises(DamagedFile, match=r"is a|has a second name"):
+    with pytest.raises(DamagedFile, match="is a"):
         rundir.lock()
     assert rundir.holder() == "?"
     assert other.read_text() == "mine"

@@ -146,7 +146,7 @@ def test_a_row_of_targets_that_is_not_finite_is_named() -> None:
 def test_structures() -> None:
     np.savez("a.npz", a=IMAGES, b=np.arange(N) * 2, y=np.arange(N), z=np.arange(N) + 0.5)
     stored, memory = in_both(
-        "a.npz", x={"pixels": "a", "more": {"n": "b"}}, y=["y", "z"], weight=["z", "z"]
+        "a.npz", inputs={"pixels": "a", "more": {"n": "b"}}, target=["y", "z"], weight=["z", "z"]
     )
     for part in (stored.validation, memory.validation):
         assert len(part) == 12
@@ -159,15 +159,17 @@ def test_structures() -> None:
         assert np.array_equal(one, other)
     assert isinstance(found[1], tuple) and stored.validation.labels() is None
     assert stored.count_classes() is None and memory.count_classes() is None
-    bare, memory = in_both("a.npz", x="a", y=None, validation_split=0)
+    bare, memory = in_both("a.npz", inputs="a", target=None, validation_split=0)
     assert len(bare.train.take(WANTED)) == 1 and memory.train.y is None
-    weighted = datasets.npz("a.npz", x="a", y=None, weight="z").train.take([3, 1])
+    weighted = datasets.npz("a.npz", inputs="a", target=None, weight="z").train.take([3, 1])
     assert weighted[1] is None and weighted[2].dtype == np.float32
 
 
 def test_validation_arrays() -> None:
     np.savez("a.npz", x=IMAGES, y=np.arange(N) % 9, v=IMAGES[:9], u=np.arange(9) + 4, w=np.ones(9))
-    stored, memory = in_both("a.npz", x_validation="v", y_validation="u", weight_validation="w")
+    stored, memory = in_both(
+        "a.npz", validation_inputs="v", validation_target="u", validation_weight="w"
+    )
     assert np.array_equal(stored.validation.take(np.arange(9))[0], memory.validation.x)
     assert len(stored.validation.take([0])) == len(memory.validation._parts()) == 3
     assert stored.count_classes() == memory.count_classes() == 13
@@ -289,16 +291,16 @@ REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     (("text.npy",), {}, "dataset.path=text.npy: cannot be read as .npy ("),
     (("one.npy",), {}, "dataset.path=one.npy: cannot be read as .npy (it holds a single value)"),
     (("words.npy",), {}, "dataset.path=words.npy: has type <U1"),
-    (("x.npy", "objects.npy"), {}, "dataset.target_path=objects.npy: cannot be read as .npy (it h"),
-    (("x.npy", "short.npy"), {}, "dataset.target_path=short.npy: has 3 rows and the inputs 60"),
+    (("x.npy", "objects.npy"), {}, "dataset.target=objects.npy: cannot be read as .npy (it h"),
+    (("x.npy", "short.npy"), {}, "dataset.target=short.npy: has 3 rows and the inputs 60"),
     (([],), {}, "dataset.path=[]: names no file"),
     ((["x.npy", "short.npy"],), {}, "dataset.path=x.npy: has rows of shape (5, 4)"),
-    (("x.npy",), {"validation_path": "short.npy"},
-     "dataset.validation_path=short.npy: holds examples of shape ()"),
-    (("x.npy", "y.npy"), {"validation_path": "x.npy"},
-     "dataset.validation_target_path=None: is missing beside dataset.validation_path=x.npy"),
-    (("x.npy", "y.npy"), {"validation_target_path": "y.npy"},
-     "dataset.validation_path=None: is missing beside dataset.validation_target_path=y.npy"),
+    (("x.npy",), {"validation": "short.npy"},
+     "dataset.validation=short.npy: holds examples of shape ()"),
+    (("x.npy", "y.npy"), {"validation": "x.npy"},
+     "dataset.validation_target=None: is missing beside dataset.validation=x.npy"),
+    (("x.npy", "y.npy"), {"validation_target": "y.npy"},
+     "dataset.validation=None: is missing beside dataset.validation_target=y.npy"),
     (("x.npy",), {"validation_split": 1.5}, "dataset.validation_split=1.5: is no fraction"),
 ]  # fmt: skip
 
@@ -319,12 +321,12 @@ def test_what_is_refused_of_npy(case: int) -> None:
 def test_what_is_refused_of_structures() -> None:
     np.savez("a.npz", x=IMAGES, y=np.arange(N), short=np.arange(3))
     for options, expected in (
-        ({"x": {"a": "x", "b": "y"}, "x_validation": "x", "y_validation": "y"},
-         "dataset.x_validation=x: is no structure like that of {'a': 'x', 'b': 'y'}"),
-        ({"x": ["x", "short"]}, "dataset.x=short: has 3 rows and the inputs 60"),
+        ({"inputs": {"a": "x", "b": "y"}, "validation_inputs": "x", "validation_target": "y"},
+         "dataset.validation_inputs=x: is no structure like that of {'a': 'x', 'b': 'y'}"),
+        ({"inputs": ["x", "short"]}, "dataset.inputs=short: has 3 rows and the inputs 60"),
         ({"weight": "short"}, "dataset.weight=short: has 3 rows and the inputs 60"),
-        ({"y": {"a": "y", "b": "z"}}, "dataset.y=z: a.npz has no array of that name"),
-        ({"weight_validation": "y"}, "dataset.x_validation=None: is missing beside y"),
+        ({"target": {"a": "y", "b": "z"}}, "dataset.target=z: a.npz has no array of that name"),
+        ({"validation_weight": "y"}, "dataset.validation_inputs=None: is missing beside y"),
     ):  # fmt: skip
         found = refusal("npz", "a.npz", **options)  # type: ignore[arg-type]
         assert found.startswith(expected), found

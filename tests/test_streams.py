@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.data.adapters import adapted
+from dtrain.data.convert import adapted
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import DataError, UsageError
 from tests.sampled import sampled, thinned
@@ -385,8 +386,8 @@ def test_not_a_number_is_like_itself() -> None:
 @pytest.mark.task
 def test_batches_are_changed() -> None:
     stream = of(slices().batch(5))
-    changed = stream.changed(lambda parts: (parts[0], parts[1] * 10))
-    twice = changed.changed(lambda parts: (parts[0], parts[1] + 1))
+    changed = stream.changed(lambda example: dataclasses.replace(example, y=example.y * 10))
+    twice = changed.changed(lambda example: dataclasses.replace(example, y=example.y + 1))
     assert twice.first(3)[1].numpy().tolist() == [1, 11, 21]
     assert next(iter(twice.endless(4)))[1].numpy().tolist() == [1, 11, 21, 31]
     assert next(iter(stream.endless(2)))[1].numpy().tolist() == [0, 1]
@@ -455,7 +456,11 @@ def other() -> Iterator[Any]:
     ("function", "kind", "text"),
     [
         (failing, Broken, "a page is missing"),
-        (uneven, UsageError, r"element 6 of a generator.*has arrays of the shapes \[2\], \[\]"),
+        (
+            uneven,
+            UsageError,
+            r"element 6 of a generator: has float32 \[2\] as x instead of float32 \[1\]",
+        ),
         (truncated, UsageError, "element 6 of a generator: has float32 values, .* has int64"),
         (other, UsageError, "element 6 of a generator"),
     ],

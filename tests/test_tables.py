@@ -276,7 +276,7 @@ def test_splits_of_files() -> None:
     np.testing.assert_array_equal(first, second)
     assert of_tables(Saved, "*.x", "age", "label", validation_split=0).validation is None
     assert of_tables(Saved, "*.x", "age", "label", classes=9).count_classes() == 9
-    held = of_tables(Saved, "a.x", "age", "city", validation_path="b.x", validation_split=0.5)
+    held = of_tables(Saved, "a.x", "age", "city", validation="b.x", validation_split=0.5)
     assert (len(held.train), len(held.validation)) == (7, 5)
     assert held.validation.take(np.arange(3))[1].tolist() == [1, 0, 2]
 
@@ -284,17 +284,17 @@ def test_splits_of_files() -> None:
 def test_the_classes_of_a_validation_are_those_of_training() -> None:
     save("a.x", slice(0, 7))
     save("b.x", slice(7, 12), label=np.arange(N) + 5)
-    splits = of_tables(Saved, "a.x", "age", "label", validation_path="b.x")
+    splits = of_tables(Saved, "a.x", "age", "label", validation="b.x")
     assert splits.count_classes() == 17, "of both"
     for name, values, text in (
         ("city", np.arange(N), "the column city holds int64, and text or bytes in what is trained"),
         ("pixels", np.zeros((N, 3, 3), np.uint8), r"pixels holds uint8 \[3, 3\], and uint8 \[2, 2"),
     ):
         save("c.x", slice(0, 5), **{name: values})
-        with pytest.raises(UsageError, match=rf"dataset\.validation_path=c\.x: .*{text}"):
-            of_tables(Saved, "a.x", "pixels", "city", validation_path="c.x")
+        with pytest.raises(UsageError, match=rf"dataset\.validation=c\.x: .*{text}"):
+            of_tables(Saved, "a.x", "pixels", "city", validation="c.x")
     save("c.x", slice(0, 5), age=np.arange(N))
-    assert len(of_tables(Saved, "a.x", "age", "city", validation_path="c.x").validation) == 5
+    assert len(of_tables(Saved, "a.x", "age", "city", validation="c.x").validation) == 5
     save("d.x", slice(0, 5))
     Path("e.x").write_bytes(Path("d.x").read_bytes())
     with pytest.raises(UsageError, match="has no row to train on"):

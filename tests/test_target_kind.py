@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dtrain import datasets
-from dtrain.data.adapters import adapted
+from dtrain.data.convert import adapted
 from dtrain.data.options import Task
 from dtrain.data.sources import Splits
 from dtrain.data.tabular import parts, source

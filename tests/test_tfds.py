@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dtrain import datasets
-from dtrain.data.formats.tfds import Prepared
+from dtrain.data.tfds import Prepared
 from dtrain.errors import UsageError
 from tests.sampled import sampled
 
@@ -107,8 +107,9 @@ def referee(data: str, split: str = "train") -> list[dict[str, Any]]:
 def read(source: Any, indices: Any) -> tuple[Any, ...]:
     import tensorflow as tf
 
-    parts = source.take(np.asarray(indices))
-    return tuple(source.finish(tuple(map(tf.constant, parts))))
+    from dtrain.task.reading import take
+
+    return take(source, tf.constant(np.asarray(indices, np.int64)))
 
 
 @pytest.mark.task
@@ -169,7 +170,8 @@ def test_what_the_folder_says(data: str) -> None:
     assert "packed" not in found.features and found.supervised == ("image", "label")
     assert found.images == {"image": [6, 5, 3]} and found.encoded == {"image", "free"}
     assert found.classes == {"label": 3}
-    files = [Path(file.name).name for file in found.part("dataset.split", "train").files]
+    train = datasets.tfds("tiny_things", data_dir=data).train
+    files = [Path(file.name).name for file in train.files]
     assert files == [f"tiny_things-train.array_record-0000{n}-of-00003" for n in range(3)]
     assert "tensorflow" not in sys.modules
 
@@ -208,8 +210,8 @@ def test_what_is_refused(data: str, tmp_path: Path) -> None:
         (("nothing",), {}, f"dataset.builder=nothing: no such dataset is prepared in {data} (C"),
         (("tiny_things:2.0.0",), {}, "dataset.builder=tiny_things:2.0.0: no such dataset"),
         (("huggingface:x/y",), {}, "dataset.builder=huggingface:x/y: no such dataset"),
-        (("tiny_things", "trian"), {}, "dataset.split=trian: tiny_things has no such split"),
-        (("tiny_things", "train[x]"), {}, "dataset.split=train[x]: tiny_things has no such split"),
+        (("tiny_things", "trian"), {}, "dataset.train=trian: tiny_things has no such split"),
+        (("tiny_things", "train[x]"), {}, "dataset.train=train[x]: tiny_things has no such split"),
         (("tiny_things",), {"validation": "tset"}, "dataset.validation=tset: tiny_things has no "),
         (("tiny_things",), {"target": "image", "inputs": "vec"}, "dataset.target=image: is an im"),
         (("tiny_things",), {"target": "packed", "inputs": "vec"}, "dataset.target=packed: "),
@@ -220,7 +222,7 @@ def test_what_is_refused(data: str, tmp_path: Path) -> None:
         found = refusal(*arguments, **{"data_dir": data, **options})
         assert found.startswith(expected), found
         assert "\n" not in found
-    assert "type: dataset.split=train" in refusal("tiny_things", "trian", data_dir=data)
+    assert "type: dataset.train=train" in refusal("tiny_things", "trian", data_dir=data)
 
 
 def test_a_folder_that_is_damaged(data: str, tmp_path: Path) -> None:

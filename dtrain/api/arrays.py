@@ -12,12 +12,13 @@ import numpy as np
 
 from dtrain.api import values
 from dtrain.data import nest
+from dtrain.data.example import parts_of
 from dtrain.data.ragged import Ragged
 from dtrain.errors import UsageError
 from dtrain.files import writing
 
-#: The parts of an example, as the keys of ``dataset=npz`` call them.
-_PARTS = ("x", "y", "weight")
+#: The parts of an example, and the keys of ``dataset=npz`` for them.
+_PARTS = {"x": "inputs", "y": "target", "weight": "weight"}
 
 
 _ANY = "data=FUNCTION, which returns any dataset (docs/data.md)"
@@ -44,11 +45,11 @@ def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
         OSError: the file cannot be written.
     """
     arrays: dict[str, np.ndarray] = {}
-    given: dict[str, Any] = dict.fromkeys(_PARTS)
+    given: dict[str, Any] = dict.fromkeys(_PARTS.values())
     _take(data, "data", "", arrays, given)
     if validation is not None:
-        held = _take(validation, "validation", "_validation", arrays, given)
-        if held != (wanted := len([part for part in _PARTS if given[part] is not None])):
+        held = _take(validation, "validation", "validation_", arrays, given)
+        if held != (wanted := len([key for key in _PARTS.values() if given[key] is not None])):
             raise UsageError(
                 "validation", f"{held} parts", f"has not the {wanted} parts of data",
                 "what data has: x, (x, y) or (x, y, weight)", "validation=(x, y)",
@@ -85,17 +86,17 @@ def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
         UsageError, OSError: as of :func:`overrides`.
     """
     found = overrides(folder, data)
-    held = [text.replace("=", "_validation=", 1) for text in found if _is_role(text)]
+    held = [text.replace(".", ".validation_", 1) for text in found if _is_role(text)]
     path = next(text for text in found if text.startswith("dataset.path="))
     return [*found, *held], Path(path.strip("'")).stem
 
 
 def _is_role(text: str) -> bool:
-    return text.partition("=")[0] in [f"dataset.{part}" for part in _PARTS]
+    return text.partition("=")[0] in [f"dataset.{key}" for key in _PARTS.values()]
 
 
 def _take(
-    data: Any, key: str, behind: str, arrays: dict[str, np.ndarray], given: dict[str, Any]
+    data: Any, key: str, before: str, arrays: dict[str, np.ndarray], given: dict[str, Any]
 ) -> int:
     """Put the arrays of one split beside those that are there; return how many parts it has."""
     parts = data if isinstance(data, tuple | list) else (data,)
@@ -109,11 +110,11 @@ def _take(
             "one array of all rows for each of these",
             f"{key}=(numpy.asarray(x), numpy.asarray(y))",
         )  # fmt: skip
-    parts = nest.parts_of(tuple(parts))
+    parts = parts_of(tuple(parts))
     for part, value in zip(_PARTS, parts, strict=False):
         if value is None:
             continue
-        root = f"{part}{behind}"
+        root = f"{before}{part}"
         if not nest.leaves(value):
             raise _nothing(f"{key} ({part})", value)
         for place, leaf in nest.named(value, root):
@@ -123,7 +124,9 @@ def _take(
                     f"{key} with other names",
                 )  # fmt: skip
             arrays[place] = _array(leaf, f"{key} ({place})")
-        given[root] = nest.packed(value, [place for place, _ in nest.named(value, root)])
+        given[f"{before}{_PARTS[part]}"] = nest.packed(
+            value, [place for place, _ in nest.named(value, root)]
+        )
     return sum(part is not None for part in parts)
 
 

@@ -25,6 +25,8 @@ _GIVEN = re.compile(r"^.*/given/(data_[0-9a-f]{12}\.npz)$")
 _GIVEN_MODULE = re.compile(r"\b(given_[0-9a-f]{8})[0-9a-f]{24}\b")
 #: Bounds of what is compared: runs; of a run keys of its configuration, metrics, and events.
 RUNS, KEYS, METRICS, EVENTS = 2_000, 2_000, 1_000, 500_000
+#: How deep the folders may be nested that are looked through for runs.
+_DEPTH = 16
 #: Of a run that was begun and has no result: it is not over, or its command was killed.
 UNFINISHED = "UNFINISHED"
 #: Python's words, and those that one types.
@@ -187,7 +189,7 @@ def _below(
     elif (folder / "config.yaml").is_file() and (folder / "cluster.json").is_file():
         if not _is_derived(folder):
             yield folder, None
-    elif depth < reading.FOLDERS:
+    elif depth < _DEPTH:
         with os.scandir(folder) as entries:
             inside = [
                 Path(each.path)

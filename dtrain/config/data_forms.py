@@ -166,7 +166,6 @@ FEATURES = Form(
 )  # fmt: skip
 KINDS = Form("kinds by column", _kinds, "{city: category, note: text, id: skip}")
 FORMAT = choice("parquet", "arrow", "csv", "json")
-INDEX = choice("cache", "beside")
 DECODE = choice("example", "npy", "bytes")
 CACHE = choice("none", "memory", "disk")
 IMAGE_SIZE = Each(Range(1, 16_384), 2, 2, "[64,64]")

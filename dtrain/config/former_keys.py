@@ -30,6 +30,17 @@ _GONE = {
     ),
     "init.from": ("the key is init.weights", "init.weights", "init.weights=RUN_DIR"),
 }
+#: Keys of datasets that have other names now.
+_RENAMED = {
+    "label": "target", "x": "inputs", "y": "target", "x_validation": "validation_inputs",
+    "y_validation": "validation_target", "weight_validation": "validation_weight",
+    "target_path": "target", "weight_path": "weight", "validation_path": "validation",
+    "validation_target_path": "validation_target", "validation_weight_path": "validation_weight",
+}  # fmt: skip
+_GONE |= {
+    f"dataset.{former}": (f"the key is dataset.{name}", f"dataset.{name}", f"dataset.{name}=VALUE")
+    for former, name in _RENAMED.items()
+}
 _TRACKERS = {
     True: "dtrain.tracking.mlflow.tracker.MLflow",
     False: "dtrain.tracking.none.NoTracker",
@@ -59,7 +70,7 @@ def refusal(key: str, value: object, where: str | None = None) -> UsageError | N
         return None
     problem, accepted, hint = _GONE[key]
     place = f" ({where})" if where else ""
-    hint = hint.replace("RUN_DIR", str(value))
+    hint = hint.replace("RUN_DIR", str(value)).replace("VALUE", str(value))
     return UsageError(key, value, f"is gone{place}: {problem}", accepted, hint)
 
 

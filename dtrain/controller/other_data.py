@@ -14,17 +14,19 @@ from dtrain.run.folder import RunDir
 
 #: Keys that say what is held out, or what to evaluate on.
 _VALIDATION = (
-    "validation_split", "validation_path", "validation_target_path", "validation_weight_path",
-    "validation", "x_validation", "y_validation", "weight_validation", "split", "folds", "fold",
+    "validation_split", "validation", "validation_inputs", "validation_target", "validation_weight",
+    "split", "folds", "fold",
 )  # fmt: skip
 #: Those of them that are of the run's own files.
 _OF_FILES = (
-    "validation", "validation_path", "validation_target_path", "validation_weight_path",
+    "validation", "validation_inputs", "validation_target", "validation_weight",
 )  # fmt: skip
+#: The dataset whose targets and weights are in files of their own.
+_BESIDE = "dtrain.datasets.npy"
 #: Without a part that is held out.
 _NOTHING_HELD: dict[str, Any] = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
 #: Keys that say what the targets and the weights are.
-_LABELS = ("target", "y", "target_path", "weight", "weight_path")
+_LABELS = ("target", "weight")
 
 
 def settled(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
@@ -65,8 +67,7 @@ def settled(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
     if columns is not None and is_free("target") and node["target"] is None:
         changes["target"] = columns["target"]
     # Files beside the run's inputs are not beside these.
-    changes |= {key: None for key in ("target_path", "weight_path") if is_free(key)}
-    if not labels:
+    if not labels or node.get("_target_") == _BESIDE:
         changes |= {key: None for key in _LABELS if is_free(key)}
     return node.replaced(**changes)
 

@@ -7,11 +7,10 @@ import json
 import multiprocessing.connection
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dtrain.config.schema import Config
 from dtrain.controller import exporting
@@ -37,20 +36,6 @@ class Version(NamedTuple):
 
     number: str
     path: Path
-
-
-class Source(Protocol):
-    """Where versions come from."""
-
-    def newest(self) -> str | None:
-        """Return a key of the version that is to serve; None where there is none yet."""
-
-    def fetch(self, key: str) -> Version:
-        """Make its files, in a folder that is this command's own or stays.
-
-        Raises:
-            DtrainError, OSError: it cannot be had.
-        """
 
 
 class OfRun:
@@ -140,20 +125,24 @@ class Folder:
         return Version(path.name if path.name.isdecimal() else "1", path)
 
 
+#: Where versions come from: ``newest`` returns a key of the version that is to serve, None where
+#: there is none yet; ``fetch`` makes its files.
+Source = OfRun | OfRegistry | Folder
+
+
 class Server:
     """The process that serves; it is started again where it dies.
 
     Args:
         start: starts one.
-        say: prints a sentence; by any thread.
+        say: prints a sentence.
     """
 
     def __init__(self, start: Callable[[], ModelProcess], say: Callable[[str], None]):
-        self._start, self._say = start, say
-        self._lock = threading.RLock()  # held while a version is loaded
+        self._start, self._say, self.ends = start, say, False
         self._process: ModelProcess | None = None
-        self._version: Version | None = None
-        self.ends = threading.Event()
+        self.version: Version | None = None
+        self._deaths = 0
 
     def load(self, version: Version) -> dict[str, Any]:
         """Have a version serve, beside which the one before goes on until then.
@@ -164,48 +153,49 @@ class Server:
         Raises:
             DtrainError: it cannot serve; the one before goes on.
         """
-        with self._lock:
-            process = self._process = self._process or self._start()
-            asked = {"version": version.number, "path": str(version.path)}
-            try:
-                process.link.send_bytes(json.dumps(asked).encode())
-                about: dict[str, Any] = json.loads(process.link.recv_bytes())
-            except (EOFError, OSError):
-                raise DtrainError("its process died while it was loaded") from None
-            if "failed" in about:
-                raise DtrainError(about["failed"])
-            self._version = version
-            return about
+        process = self._process = self._process or self._start()
+        asked = {"version": version.number, "path": str(version.path)}
+        try:
+            process.link.send_bytes(json.dumps(asked).encode())
+            about: dict[str, Any] = json.loads(process.link.recv_bytes())
+        except (EOFError, OSError):
+            raise DtrainError("its process died while it was loaded") from None
+        if "failed" in about:
+            raise DtrainError(about["failed"])
+        self.version = version
+        return about
 
-    def watch(self) -> None:
-        """Start the process again whenever it dies, until the end."""
-        deaths = 0
-        while self._process is not None and self._version is not None:
-            multiprocessing.connection.wait([self._process.sentinel])
-            with self._lock:
-                if self.ends.is_set():
-                    return
-                self._process.kill()
-                self._process = None
-                time.sleep(_PAUSES[min(deaths, len(_PAUSES) - 1)])
-                deaths += 1
-                try:
-                    self.load(self._version)
-                    self._say(f"the process has died; version {self._version.number} serves again")
-                except (DtrainError, OSError) as error:
-                    self._say(f"version {self._version.number} cannot be loaded again: {error}")
+    def revive(self, seconds: float = 0.0) -> None:
+        """Start the process again if it dies within so many seconds, with what it served."""
+        process, version = self._process, self.version
+        if process is None or version is None:
+            return
+        if not multiprocessing.connection.wait([process.sentinel], seconds) or self.ends:
+            return
+        process.kill()
+        self._process = None
+        time.sleep(_PAUSES[min(self._deaths, len(_PAUSES) - 1)])
+        self._deaths += 1
+        try:
+            self.load(version)
+            self._say(f"the process has died; version {version.number} serves again")
+        except (DtrainError, OSError) as error:
+            self._say(f"version {version.number} cannot be loaded again: {error}")
 
-    def follow(self, source: Source, key: str, own: Path) -> None:
-        """Load newer versions as they appear, until the end.
+    def run(self, source: Source | None, key: str, own: Path) -> None:
+        """Keep the process alive, and load newer versions as they appear, until the end.
 
         Args:
-            source: where they come from.
+            source: where they come from; None: what serves stays.
             key: of the version that serves.
             own: folder with the files of versions, which are removed once they serve no more.
         """
         tries: collections.Counter[str] = collections.Counter()
         newest, last = key, ""
-        while not self.ends.wait(_LOOK):
+        while not self.ends:
+            self.revive(_LOOK)
+            if source is None:
+                continue
             try:
                 if (newest := source.newest() or key) == key or tries[newest] == _TRIES:
                     continue
@@ -219,17 +209,16 @@ class Server:
             except Exception as error:  # of a library, too: what serves goes on
                 text = f"version {newest.partition(' ')[0]} does not serve: {error}"
                 text = text if newest != key else f"newer versions cannot be looked for: {error}"
-            if text != last and not self.ends.is_set():
+            if text != last:
                 self._say(text)
             last = text
 
     def close(self) -> None:
         """End the process once the requests that it has are answered."""
-        self.ends.set()
-        process, self._process = self._process, None
-        if process is not None:
+        self.ends = True
+        if self._process is not None:
             try:
-                process.link.close()
-                process.join()
+                self._process.link.close()
+                self._process.join()
             finally:
-                process.kill()
+                self._process.kill()

@@ -15,8 +15,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import filelock
-
 from dtrain.errors import UsageError
 
 FOLDER = "DTRAIN_CACHE"
@@ -60,6 +58,8 @@ def cached(name: str, key: object, make: Callable[[Path], None]) -> Path:
     path = path_of(name, key)
     if path.exists():
         return path
+    import filelock  # not above: with NumPy alone datasets can be imported
+
     unfinished = path.with_name(f".{path.name}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from dtrain.data.example import Example
 from dtrain.data.mixture import labels
-from dtrain.data.wrapped import Wrapped
+from dtrain.data.transforms import then
 from dtrain.errors import UsageError
 
 
@@ -33,35 +35,28 @@ def renumbered(source: Any, own: Sequence[str]) -> Any:
                 "dataset", name, "is none of the classes of the run", ", ".join(own),
                 "the examples of these classes, or a new run on this data",
             )  # fmt: skip
-    return Renumbered(source, own)
+    numbers = np.array([list(own).index(name) for name in classes], np.int64)
+    made = then(source, Renumber(numbers))
+    made.words = lambda: list(own)
+    made.labels = lambda: None if (own := labels(source)) is None else numbers[own]
+    return made
 
 
-class Renumbered(Wrapped):
-    """A source whose targets are numbers of other classes.
+class Renumber:
+    """Gives targets that are numbers of classes other numbers.
 
     Args:
-        source: gives ``(x, y)`` or ``(x, y, sample_weight)``, and the names of its classes.
-        own: the names of the classes that the numbers are to stand for.
+        numbers: int64, by the number of the class.
     """
 
-    def __init__(self, source: Any, own: Sequence[str]):
-        super().__init__(source)
-        self._own = list(own)
-        self._numbers = np.array([self._own.index(name) for name in names(source)], np.int64)
+    of_arrays = False
+    by_batch: frozenset[str] = frozenset()
 
-    def words(self) -> list[str]:
-        """Return the names of the classes, in their order."""
-        return self._own
+    def __init__(self, numbers: np.ndarray):
+        self._numbers = numbers
 
-    def labels(self) -> np.ndarray | None:
-        """Return the targets without the inputs; None where the source does not know them."""
-        targets = labels(self._source)
-        return None if targets is None else self._numbers[targets]
+    def __call__(self, example: Example) -> Example:
+        """Return the batch, with the other numbers."""
+        from keras import ops
 
-    def finish(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Change the numbers of tensors ``(x, y)`` or ``(x, y, weight)``."""
-        import tensorflow as tf
-
-        finish = getattr(self._source, "finish", None)
-        x, y, *weight = parts if finish is None else finish(parts)
-        return x, tf.gather(self._numbers, y), *weight
+        return dataclasses.replace(example, y=ops.take(self._numbers, example.y))

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data.file_arrays import FileArray, of_files
 from dtrain.data.files import DataFile
 from dtrain.data.image_files import ImageFiles
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import UsageError
 from dtrain.host import memory
 
 #: Images that are decoded at once.
@@ -40,16 +41,8 @@ class Decoded:
     def __init__(self, images: ImageFiles, place: str):
         self.images = images
         self._place = place
-        self._array: np.ndarray | None = None
-        self._file: tuple[int, int, np.dtype[Any]] | None = None
+        self._array: np.ndarray | FileArray | None = None
         self._check_room(np.dtype(np.uint8))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_file": None}
-
-    def __del__(self) -> None:
-        if self._file is not None:
-            os.close(self._file[0])
 
     @property
     def _shape(self) -> tuple[int, int, int]:
@@ -62,22 +55,11 @@ class Decoded:
             UsageError: they do not fit where they are to be kept.
             DataError: naming a file that cannot be read or decoded.
         """
-        if self._place == "memory":
-            if self._array is None:
-                self._array = self._in_memory()
-            return self._array[indices]
-        if self._file is None:
-            self._file = self._on_disk()
-        descriptor, begin, dtype = self._file
-        made = np.empty((len(indices), *self._shape), dtype)
-        size = made.nbytes // max(1, len(made))
-        places = [begin + int(index) * size for index in indices]
-        for at in places:
-            os.posix_fadvise(descriptor, at, size, os.POSIX_FADV_WILLNEED)
-        for row, at in zip(made, places, strict=True):
-            if os.preadv(descriptor, [row], at) != size:
-                raise DataError("dataset.cache", f"the file of decoded images ends at byte {at:,}")
-        return made
+        if self._array is None:
+            self._array = self._in_memory() if self._place == "memory" else self._on_disk()
+        if isinstance(self._array, FileArray):
+            return self._array.take(np.asarray(indices))
+        return self._array[indices]
 
     def _check_room(self, dtype: np.dtype[Any]) -> None:
         need = len(self.images) * int(np.prod(self._shape)) * dtype.itemsize
@@ -104,12 +86,11 @@ class Decoded:
             made[at : at + len(batch)] = batch
         return made
 
-    def _on_disk(self) -> tuple[int, int, np.dtype[Any]]:
-        from dtrain.data import cache
+    def _on_disk(self) -> FileArray:
+        from dtrain.data import cache  # not above: with NumPy alone datasets can be imported
 
         path = cache.cached("images.npy", self._key(), self._write)
-        array = np.load(path, mmap_mode="r")
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC), int(array.offset), array.dtype
+        return of_files([DataFile(str(path))], "dataset.cache")
 
     def _key(self) -> str:
         """Return what decoded images depend on; another TensorFlow may decode otherwise."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dtrain.data import nest
+from dtrain.data.example import Example
 from dtrain.data.tables import TableSource
-from dtrain.data.wrapped import Wrapped
+from dtrain.data.transforms import then
 from dtrain.errors import UsageError
 
 #: Images of a batch that are decoded without a loop, at most.
 UNROLLED = 256
 
 
-class Images(Wrapped):
-    """A source of which some inputs are encoded images (PNG, JPEG, BMP or GIF).
+def with_images(source: TableSource, sizes: Mapping[str, Sequence[int]]) -> Any:
+    """Return a source of which some inputs are encoded images (PNG, JPEG, BMP or GIF), decoded.
 
     Args:
         source: has them as bytes.
@@ -25,36 +27,45 @@ class Images(Wrapped):
     Raises:
         UsageError: one is no column of inputs, or holds no bytes.
     """
+    names = source.inputs.columns()
+    for name, size in sizes.items():
+        if name not in names or source.table.columns[name].is_number:
+            raise UsageError(
+                "dataset.images", name, "is no input of encoded images",
+                ", ".join(n for n in names if not source.table.columns[n].is_number) or "none",
+                "dataset.images={COLUMN:[64,64,3]}",
+            )  # fmt: skip
+        if len(size) != 3 or min(size) < 1 or size[2] not in (1, 3):
+            raise UsageError(
+                "dataset.images", f"{{{name}: {list(size)}}}", "is not height, width, channels",
+                "two numbers of pixels, and 1 (gray) or 3 (colors)",
+                f"dataset.images={{{name}:[64,64,3]}}",
+            )  # fmt: skip
+    return then(source, Decode(sizes, nest.leaves(_places(source.inputs.names))))
 
-    def __init__(self, source: TableSource, sizes: Mapping[str, Sequence[int]]):
-        super().__init__(source)
+
+class Decode:
+    """Decodes images: to float32 ``[b, height, width, channels]`` in 0..1.
+
+    Args:
+        sizes: by the column: height, width, channels.
+        names: of the columns of the inputs, in the order of their leaves.
+    """
+
+    of_arrays = False
+    by_batch: frozenset[str] = frozenset()
+
+    def __init__(self, sizes: Mapping[str, Sequence[int]], names: Sequence[str]):
         self._sizes = {name: tuple(size) for name, size in sizes.items()}
-        named = source.inputs.columns()
-        for name, size in self._sizes.items():
-            if name not in named or source.table.columns[name].is_number:
-                raise UsageError(
-                    "dataset.images", name, "is no input of encoded images",
-                    ", ".join(n for n in named if not source.table.columns[n].is_number) or "none",
-                    "dataset.images={COLUMN:[64,64,3]}",
-                )  # fmt: skip
-            if len(size) != 3 or min(size) < 1 or size[2] not in (1, 3):
-                raise UsageError(
-                    "dataset.images", f"{{{name}: {list(size)}}}", "is not height, width, channels",
-                    "two numbers of pixels, and 1 (gray) or 3 (colors)",
-                    f"dataset.images={{{name}:[64,64,3]}}",
-                )  # fmt: skip
+        self._names = names
 
-    def finish(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Decode: float32 ``[b, height, width, channels]`` in 0..1."""
-        inner = getattr(self._source, "finish", None)
-        if inner is not None:  # of records that are parsed in the graph
-            parts = inner(parts)
-        names = nest.leaves(_places(self._source.inputs.names))
-        found = [
+    def __call__(self, example: Example) -> Example:
+        """Return the batch, its images decoded."""
+        leaves = [
             decoded(leaf, *self._sizes[name]) if name in self._sizes else leaf
-            for name, leaf in zip(names, nest.leaves(parts[0]), strict=True)
+            for name, leaf in zip(self._names, nest.leaves(example.x), strict=True)
         ]
-        return nest.packed(parts[0], found), *parts[1:]
+        return dataclasses.replace(example, x=nest.packed(example.x, leaves))
 
 
 def _places(names: Any) -> Any:

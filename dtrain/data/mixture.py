@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.sources import known_length
+from dtrain.data.transforms import of as transforms_of
 
 
 class Subset:
@@ -25,6 +26,7 @@ class Subset:
         self.rows = np.asarray(rows, np.int64)
         self.in_graph = getattr(source, "in_graph", False)
         self.thread_safe = getattr(source, "thread_safe", False)
+        self.transforms = transforms_of(source)
 
     def __getattr__(self, name: str) -> Any:
         # What concerns all rows alike is the source's; what is by row is not.

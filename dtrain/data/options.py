@@ -71,9 +71,7 @@ class Options:
 
 
 #: Keys that say nothing of which examples a step sees; some are of formats.
-HARMLESS = ("workers", "identity", "accept_changes", "cache", "index", "test")
-#: Keys of datasets that once had none of them: without a value, a run of before is the same.
-_LATER = ("weight", "weight_validation")
+HARMLESS = ("workers", "identity", "accept_changes", "cache", "test")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 
@@ -102,7 +100,7 @@ def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = {}
     for name, value in node.items():
-        if name in HARMLESS or (name in _LATER and value is None):
+        if name in HARMLESS:
             continue
         if name in _DEFAULTS and name != "augment" and _made(name, value) == _DEFAULTS[name]:
             continue

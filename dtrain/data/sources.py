@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.example import trimmed
 from dtrain.data.options import Task
 from dtrain.data.ragged import Ragged
 from dtrain.data.target_kind import Counted
@@ -65,7 +66,7 @@ class Splits:
 
     Attributes:
         train: what to train on: a :class:`Source`, or anything that
-            :func:`dtrain.data.adapters.adapted` makes one of.
+            :func:`dtrain.data.convert.adapted` makes one of.
         validation: what to evaluate on, of the same kinds; or None.
         classes: number of classes of an integer label, or a function that counts them where a model
             needs to know; None for anything else.
@@ -196,7 +197,7 @@ class Arrays(Captured):
 
     def _parts(self) -> tuple[Any, ...]:
         """Return inputs, targets and weights, without those at the end that there are none of."""
-        return nest.trimmed([self.x, self.y, self.weight])
+        return trimmed([self.x, self.y, self.weight])
 
     def _values(self) -> Iterable[Any]:
         return [leaf for part in self._parts() if part is not None for leaf in nest.leaves(part)]

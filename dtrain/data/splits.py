@@ -13,7 +13,7 @@ from dtrain.data import nest
 from dtrain.data.file_arrays import FileArray
 from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
-from dtrain.data.images import Images
+from dtrain.data.images import with_images
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.data.target_kind import of_labels
@@ -97,20 +97,14 @@ def evaluated(trainer: Any, examples: int | None) -> int:
     return examples if steps is None else min(examples, steps * batch)
 
 
-def split_indices(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw which of ``n`` examples are trained on and which are held out, each in file order."""
-    return Holdout(fraction, seed).rows(n)
-
-
 def of_tables(
     table: Callable[[list[DataFile]], Table],
     path: str | Sequence[str],
     inputs: Names,
     target: Names,
     weight: Names = None,
-    validation_path: str | Sequence[str] | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    validation: str | Sequence[str] | None = None,
+    holdout: Holdout = Holdout(),  # noqa: B008
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
     source: Callable[..., TableSource] = TableSource,
@@ -124,8 +118,8 @@ def of_tables(
         table: makes the table of files; reads headers alone.
         path: a file, a pattern, or a list of them.
         inputs, target, weight: columns (:class:`dtrain.data.tables.TableSource`).
-        validation_path: files to evaluate on; None: a part of the rows is split off.
-        validation_split, split_seed: of that part.
+        validation: files to evaluate on; None: a part of the rows is held out.
+        holdout: how.
         classes: number of classes; None: those of the target's column, which is read for it.
         images: columns of encoded images, by name: height, width and channels of each.
         source: makes the examples of a table.
@@ -134,15 +128,15 @@ def of_tables(
         UsageError: a file or a column cannot be what it is to be.
     """
     whole, held = source(table(files(path)), inputs, target, weight), None
-    if validation_path is not None:
-        key = "dataset.validation_path"
+    if validation is not None:
+        key = "dataset.validation"
         try:
-            found = table(files(validation_path, key))
+            found = table(files(validation, key))
         except UsageError as error:
             raise error.of_key(key) if error.key == "dataset.path" else error from None
         held = source(found, whole.inputs.names, target, weight, words=whole.words)
-        check_alike(whole, held, validation_path)
-    return of_sources(whole, held, "path", path, validation_split, split_seed, classes, images)
+        check_alike(whole, held, validation)
+    return of_sources(whole, held, "path", path, holdout, classes, images)
 
 
 def check_alike(whole: TableSource, held: TableSource, path: object) -> None:
@@ -152,9 +146,9 @@ def check_alike(whole: TableSource, held: TableSource, path: object) -> None:
             one, other = whole.table.columns[name], held.table.columns[name]
             if (one.is_number, one.shape) != (other.is_number, other.shape):
                 raise UsageError(
-                    "dataset.validation_path", path, f"the column {name} holds {described(other)}, "
+                    "dataset.validation", path, f"the column {name} holds {described(other)}, "
                     f"and {described(one)} in what is trained on",
-                    "files with the same columns", "dataset.validation_path=ANOTHER",
+                    "files with the same columns", "dataset.validation=ANOTHER",
                 )  # fmt: skip
 
 
@@ -163,8 +157,7 @@ def of_sources(
     held: TableSource | None,
     key: str,
     value: object,
-    validation_split: float,
-    split_seed: int,
+    holdout: Holdout,
     classes: int | None,
     images: Mapping[str, Sequence[int]] | None,
 ) -> Splits:
@@ -174,7 +167,7 @@ def of_sources(
         whole: to train on, and to split a part off where ``held`` is None.
         held: to evaluate on.
         key, value: of the ``dataset`` group, that say what ``whole`` is; for messages.
-        validation_split, split_seed, classes, images: as of :func:`of_tables`.
+        holdout, classes, images: as of :func:`of_tables`.
 
     Raises:
         UsageError: there is nothing to train on, or an image cannot be what it is to be.
@@ -185,8 +178,8 @@ def of_sources(
             f"dataset.{key}=ANOTHER",
         )  # fmt: skip
     train = whole
-    if held is None and validation_split:
-        drawn = _Drawn(whole, validation_split, split_seed)
+    if held is None and holdout.holds:
+        drawn = _Drawn(whole, holdout)
         if whole.known_length() is None:
             train, held = whole.subset(drawn.train), whole.subset(drawn.held)
         else:
@@ -202,8 +195,8 @@ def of_sources(
     }
     if not images:
         return Splits(train, held, count, columns=columns)
-    decoded = None if held is None else Images(held, images)
-    return Splits(Images(train, images), decoded, count, columns=columns)
+    decoded = None if held is None else with_images(held, images)
+    return Splits(with_images(train, images), decoded, count, columns=columns)
 
 
 class _Drawn:
@@ -211,17 +204,17 @@ class _Drawn:
 
     Args:
         source: of all rows.
-        fraction, seed: of :func:`split_indices`.
+        holdout: how.
     """
 
-    def __init__(self, source: TableSource, fraction: float, seed: int):
+    def __init__(self, source: TableSource, holdout: Holdout):
         self._source = source
-        self._fraction = fraction
-        self._seed = seed
+        self._holdout = holdout
 
     @functools.cached_property
     def _parts(self) -> tuple[np.ndarray, np.ndarray]:
-        return split_indices(len(self._source), self._fraction, self._seed)
+        source = self._source
+        return self._holdout.rows(len(source), source.labels, source.column)
 
     def train(self) -> np.ndarray:
         """Return the rows to train on, int64 ``[n]``."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import failures, nest
+from dtrain.data.example import Example
 from dtrain.errors import UsageError
 
 #: Examples of a stream that are looked at before training, at most.
@@ -48,7 +49,7 @@ class Stream:
         self._make = make
         self._batched = batched
         self._first: tuple[Any, ...] = ()
-        self._change: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+        self._change: Callable[[Example], Example] | None = None
         self.examples = examples
         self.single = single
         #: Whether it gives the same examples whenever it is made anew; None: not known yet.
@@ -56,13 +57,13 @@ class Stream:
         #: Whether each pass has another order.
         self.reshuffles = False
 
-    def changed(self, change: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Stream:
+    def changed(self, change: Callable[[Example], Example]) -> Stream:
         """Return the same examples, of which ``change`` makes others, a batch of tensors each."""
         made = Stream(self._make, self.examples, self._batched, self.files, self.single)
         made.steady, made.reshuffles, before = self.steady, self.reshuffles, self._change
-        made._change = change if before is None else lambda parts: change(before(parts))
+        made._change = change if before is None else lambda example: change(before(example))
         # What was read is not read again: see first.
-        made._first = tuple(change(self._first)) if self._first else ()
+        made._first = change(Example.of(self._first)).parts if self._first else ()
         return made
 
     def dataset(self) -> Any:
@@ -114,8 +115,10 @@ class Stream:
             made = made.batch(size, drop_remainder=not remainder)
         if self._change is None:
             return made
-        change = self._change
-        return made.map(lambda *parts: tuple(change(parts)))
+        import tensorflow as tf
+
+        change, plain = self._change, tf.autograph.experimental.do_not_convert
+        return made.map(plain(lambda *parts: change(Example.of(parts)).parts))
 
     def batches(self, size: int, remainder: bool = False) -> Any:
         """Return a dataset of batches of one pass.

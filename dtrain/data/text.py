@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
+from dtrain.data.image_listing import TRAIN, VALIDATION
 from dtrain.data.sources import Splits, Windows
 from dtrain.errors import UsageError, nearest
 
@@ -29,6 +31,7 @@ def text(
     tokens: str = "bytes",
     length: int = 64,
     stride: int | None = None,
+    validation: str | Sequence[str] | None = None,
     validation_split: float = 0.1,
 ) -> Splits:
     """Windows of a text: for each token, the next one is to be predicted.
@@ -37,12 +40,13 @@ def text(
 
     Args:
         path: a text file, a pattern, or a list of them, which are one text in the order of their
-            names; None for :func:`sample`.
+            names; a folder with the files in ``train/`` and ``val/``; None for :func:`sample`.
         tokens: ``bytes`` (256 classes, of any file) or ``characters`` (of UTF-8; their classes are
             in the order of their code points. All of the file is looked at for that: what is held
             out has no character that is not a class).
         length: tokens of an example, int32 ``[length]``. Its targets are as many, one further on.
         stride: from the first token of an example to that of the next; ``length`` if None.
+        validation: files to evaluate on; None: the end of the text.
         validation_split: fraction to hold out.
 
     Raises:
@@ -56,9 +60,23 @@ def text(
                 f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=64"
             )
     Holdout(validation_split)
-    given = [] if path is None else files(path)
+    if isinstance(path, str) and Path(path, TRAIN).is_dir():
+        parts = [str(Path(path, name)) for name in VALIDATION if Path(path, name).is_dir()]
+        validation = validation or (f"{parts[0]}/*" if parts else None)
+        path = f"{path}/{TRAIN}/*"
+    beside = [] if validation is None else files(validation, "dataset.validation")
+    given = [*([] if path is None else files(path)), *beside]
     read = functools.cache(lambda: _bytes(given))
     size = sum(file.size() for file in given) if given else len(read())
+
+    def held_of(count: int) -> int:
+        """Return how many of the tokens, which are the last, are evaluated on."""
+        if not beside:
+            return round(count * validation_split)
+        if tokens == "bytes":
+            return sum(file.size() for file in beside)
+        return len(_bytes(beside).decode())
+
     classes: int | Callable[[], int]
     if tokens == "bytes":
         classes, count = 256, size
@@ -67,14 +85,14 @@ def text(
         both = functools.cache(lambda: _characters(read(), path))
         whole = functools.cache(lambda: both()[0])
         if size > SMALL:  # the task reads it
-            return _large(whole, lambda: both()[1], length, stride, validation_split, path)
+            return _large(whole, lambda: both()[1], length, stride, held_of, path)
         classes, count = both()[1], len(whole())
     else:
         raise UsageError(
             "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
             f"dataset.tokens={nearest(tokens, ('bytes', 'characters')) or 'bytes, or characters'}",
         )  # fmt: skip
-    held = round(count * validation_split)
+    held = held_of(count)
     _check_room(count - held, "to train on", tokens, length, path)
     if held:
         _check_room(held, "to evaluate on", tokens, length, path)
@@ -101,20 +119,20 @@ def _large(
     classes: Callable[[], int],
     length: int,
     stride: int,
-    validation_split: float,
+    held_of: Callable[[int], int],
     path: object,
 ) -> Splits:
     """Return windows of a text whose characters are counted when they are read."""
 
     def part(first: bool) -> np.ndarray:
         sequence = whole()
-        held = round(len(sequence) * validation_split)
+        held = held_of(len(sequence))
         _check_room(len(sequence) - held, "to train on", "characters", length, path)
         return sequence[: len(sequence) - held] if first else sequence[len(sequence) - held :]
 
     return Splits(
         Windows(lambda: part(True), length, stride),
-        Windows(lambda: part(False), length, stride) if validation_split else None,
+        Windows(lambda: part(False), length, stride) if held_of(1 << 20) else None,
         classes,
     )
 

@@ -5,10 +5,9 @@ from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.text import text
 from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.combined import columns, mixture
-from dtrain.datasets.grain import array_record, tfds
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
-from dtrain.datasets.records import tfrecord
+from dtrain.datasets.records import array_record, tfds, tfrecord
 from dtrain.datasets.tables import huggingface, table, webdataset
 
 __all__ = [

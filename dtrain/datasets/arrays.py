@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -12,14 +12,13 @@ from dtrain.data import nest
 from dtrain.data.data_file import DataFile, is_address
 from dtrain.data.file_arrays import Archive, FileArray, is_large, of_files
 from dtrain.data.files import files
-from dtrain.data.holdout import Holdout
+from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import (
     as_targets,
     numbers,
     same_length,
     split,
-    split_indices,
 )
 from dtrain.data.stored import StoredArrays, Targets, as_input
 from dtrain.data.target_kind import of_labels
@@ -31,15 +30,15 @@ Names = str | Sequence[Any] | Mapping[str, Any]
 
 def npz(
     path: str,
-    x: Names = "x",
-    y: Names | None = "y",
+    inputs: Names = "x",
+    target: Names | None = "y",
     weight: Names | None = None,
-    x_validation: Names | None = None,
-    y_validation: Names | None = None,
-    weight_validation: Names | None = None,
+    validation: str | None = None,
+    validation_inputs: Names | None = None,
+    validation_target: Names | None = None,
+    validation_weight: Names | None = None,
     scale: float = 1.0,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Arrays of a NumPy ``.npz`` file.
 
@@ -49,65 +48,76 @@ def npz(
 
     Args:
         path: the file, or its address.
-        x, y: names of the arrays to train on: ``[n, ...]`` and ``[n]`` or ``[n, ...]``. A mapping
-            or a list of names is a dict or a tuple of arrays, for several inputs or outputs.
+        inputs, target: names of the arrays to train on: ``[n, ...]`` and ``[n]`` or ``[n, ...]``. A
+            mapping or a list of names is a dict or a tuple of arrays, for several inputs or
+            outputs.
         weight: names of the weights of the examples; None for none.
-        x_validation, y_validation, weight_validation: names of the arrays to evaluate on; where
-            they are None a part of the training arrays is split off.
+        validation: a file to evaluate on, which has arrays of the same names.
+        validation_inputs, validation_target, validation_weight: names of the arrays to evaluate on,
+            in the one file; where they are None a part of the training arrays is split off.
         scale: inputs are multiplied by it (0.00392156862745098 turns bytes into 0..1).
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    archive = Archive(_one_file(path))
-
-    def arrays(role: str, names: Any) -> _Role | None:
-        if names is None:
-            return None
-        key = f"dataset.{role}"
-        return _Role(key, names, nest.mapped(lambda name: archive.array(key, name), names))
-
-    train_x = arrays("x", x)
-    assert train_x is not None
-    train = _Examples(train_x, arrays("y", y), arrays("weight", weight))
-    given = {"x": x_validation, "y": y_validation, "weight": weight_validation}
-    if all(names is None for names in given.values()):
-        return train.split(float(scale), validation_split, split_seed)
-    for role, missing, there in (("x", x_validation, True), ("y", y_validation, y is not None)):
-        if missing is None and there:
-            beside = next(names for names in given.values() if names is not None)
+    names = {"inputs": inputs, "target": target, "weight": weight}
+    train = _examples(Archive(_one_file(path)), names, "")
+    held = {
+        "inputs": validation_inputs, "target": validation_target, "weight": validation_weight,
+    }  # fmt: skip
+    beside = next((each for each in held.values() if each is not None), None)
+    if validation is not None:
+        if beside is not None:
             raise UsageError(
-                f"dataset.{role}_validation", None, f"is missing beside {beside}",
-                "both x_validation and y_validation, or neither",
-                f"dataset.{role}_validation=NAME",
+                "dataset.validation", validation, f"there is {beside} in the other file, too",
+                "a file, or arrays in the one file", "dataset.validation=null",
             )  # fmt: skip
-    held_x = arrays("x_validation", x_validation)
-    assert held_x is not None
-    held = _Examples(
-        held_x, arrays("y_validation", y_validation), arrays("weight_validation", weight_validation)
-    )
-    return train.beside(held, float(scale))
+        archive = Archive(_one_file(validation, "dataset.validation"))
+        return train.beside(_examples(archive, names, ""), float(scale))
+    if beside is None:
+        return train.split(float(scale), Holdout(**holdout))
+    for role in ("inputs", "target"):
+        if held[role] is None and names[role] is not None:
+            raise UsageError(
+                f"dataset.validation_{role}", None, f"is missing beside {beside}",
+                "both validation_inputs and validation_target, or neither",
+                f"dataset.validation_{role}=NAME",
+            )  # fmt: skip
+    archive = Archive(_one_file(path))
+    return train.beside(_examples(archive, held, "validation_"), float(scale))
 
 
-def _one_file(path: str) -> DataFile:
-    found = files(path)
+def _examples(archive: Archive, names: Mapping[str, Names | None], before: str) -> _Examples:
+    """Return arrays of a file, by their roles."""
+
+    def arrays(role: str) -> _Role | None:
+        key, name = f"dataset.{before}{role}", names[role]
+        if name is None:
+            return None
+        return _Role(key, name, nest.mapped(lambda each: archive.array(key, each), name))
+
+    inputs = arrays("inputs")
+    assert inputs is not None
+    return _Examples(inputs, arrays("target"), arrays("weight"))
+
+
+def _one_file(path: str, key: str = "dataset.path") -> DataFile:
+    found = files(path, key)
     if len(found) > 1:
         raise UsageError(
-            "dataset.path", path, f"names {len(found)} files", "one file",
-            f"dataset.path={found[0].name}",
+            key, path, f"names {len(found)} files", "one file",
+            f"{key}={found[0].name}",
         )  # fmt: skip
     return found[0]
 
 
 def npy(
     path: str | Sequence[str],
-    target_path: str | Sequence[str] | None = None,
-    weight_path: str | Sequence[str] | None = None,
-    validation_path: str | Sequence[str] | None = None,
-    validation_target_path: str | Sequence[str] | None = None,
-    validation_weight_path: str | Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    weight: str | Sequence[str] | None = None,
+    validation: str | Sequence[str] | None = None,
+    validation_target: str | Sequence[str] | None = None,
+    validation_weight: str | Sequence[str] | None = None,
     scale: float = 1.0,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Arrays of NumPy ``.npy`` files, each of which a file, or several that are joined, has.
 
@@ -117,13 +127,12 @@ def npy(
     Args:
         path: of the inputs ``[n, ...]``: a file, a pattern, or a list of them, in the order of
             their names.
-        target_path: of the targets, ``[n]`` or ``[n, ...]``; None for none.
-        weight_path: of the weights of the examples; None for none.
-        validation_path, validation_target_path, validation_weight_path: of what to evaluate on;
+        target: of the targets, ``[n]`` or ``[n, ...]``; None for none.
+        weight: of the weights of the examples; None for none.
+        validation, validation_target, validation_weight: of what to evaluate on;
             where they are None a part of the training examples is split off.
         scale: inputs are multiplied by it (0.00392156862745098 turns bytes into 0..1).
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
 
     def array(role: str, paths: str | Sequence[str] | None) -> _Role | None:
@@ -134,13 +143,13 @@ def npy(
 
     train_x = array("path", path)
     assert train_x is not None
-    train = _Examples(train_x, array("target_path", target_path), array("weight_path", weight_path))
-    held_x = array("validation_path", validation_path)
-    held_y = array("validation_target_path", validation_target_path)
-    held_weight = array("validation_weight_path", validation_weight_path)
+    train = _Examples(train_x, array("target", target), array("weight", weight))
+    held_x = array("validation", validation)
+    held_y = array("validation_target", validation_target)
+    held_weight = array("validation_weight", validation_weight)
     for one, other, key in (
-        (held_x, held_y or held_weight, "validation_path"),
-        (held_y, held_x if target_path is not None else None, "validation_target_path"),
+        (held_x, held_y or held_weight, "validation"),
+        (held_y, held_x if target is not None else None, "validation_target"),
     ):
         if one is None and other is not None:
             raise UsageError(
@@ -148,7 +157,7 @@ def npy(
                 "inputs and targets to evaluate on, or neither", f"dataset.{key}=FILE.npy",
             )  # fmt: skip
     if held_x is None:
-        return train.split(float(scale), validation_split, split_seed)
+        return train.split(float(scale), Holdout(**holdout))
     return train.beside(_Examples(held_x, held_y, held_weight), float(scale))
 
 
@@ -224,20 +233,19 @@ class _Examples:
         y = None if targets is None else targets.converted(lambda a: Targets(a, targets.key))
         return StoredArrays(self.x.arrays, y, weight and weight.arrays, scale)
 
-    def split(self, scale: float, fraction: float, seed: int) -> Splits:
+    def split(self, scale: float, holdout: Holdout) -> Splits:
         """Hold a part out."""
-        Holdout(fraction)
         if not self.is_stored():
             return split(
                 self._inputs(scale),
                 self._targets(),
-                Holdout(fraction, seed),
+                holdout,
                 self._weights(),
                 len(self),
             )
         whole = self.stored(scale)
         count = whole.counted()
-        train, held = split_indices(len(self), fraction, seed)
+        train, held = holdout.rows(len(self), whole.labels)
         if not len(held):
             return Splits(whole, None, count)
         return Splits(whole.subset(train), whole.subset(held), count)

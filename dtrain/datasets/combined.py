@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dtrain.data.adapters import Columns, adapted
+from dtrain.data.convert import adapted
+from dtrain.data.foreign import Columns
 from dtrain.data.mixture import Concatenated, Mixture
 from dtrain.data.sources import Splits, known_length
 from dtrain.data.streams import Stream

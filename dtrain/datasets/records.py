@@ -1,15 +1,19 @@
-"""Records in files of many: TFRecord files."""
+"""Records in files of many: TFRecord, ArrayRecord, and what TensorFlow Datasets has prepared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Unpack
 
-from dtrain.data.files import DataFile, files
+from dtrain.data.files import DataFile
+from dtrain.data.holdout import Holdout, HoldoutKeys
+from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
+from dtrain.data.record_kinds import Bytes, Examples, SavedArrays, declared
+from dtrain.data.records import RecordSource, RecordTable
 from dtrain.data.sources import Splits
-from dtrain.data.splits import of_tables
-from dtrain.data.tables import Names
-from dtrain.errors import UsageError
+from dtrain.data.splits import of_sources, of_tables
+from dtrain.data.tables import Names, TableSource
+from dtrain.errors import UsageError, nearest
 
 
 def tfrecord(
@@ -18,16 +22,15 @@ def tfrecord(
     target: Names,
     inputs: Names = None,
     weight: Names = None,
-    validation_path: str | Sequence[str] | None = None,
-    validation_split: float = 0.2,
-    split_seed: int = 0,
+    validation: str | Sequence[str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    index: str = "cache",
+    **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
-    """Examples (``tf.train.Example``) of TFRecord files, in any order; compressed ones as a stream.
+    """Examples (``tf.train.Example``) of TFRecord files, in any order.
 
-    Before the first run the files are passed once, with all checksums, for an index of the records.
+    Before the first run the files are read once, with all checksums, for an index of the records.
+    What is compressed (GZIP, ZLIB) is unpacked into the cache.
 
     Args:
         path: a file, a pattern, or a list of them.
@@ -37,44 +40,121 @@ def tfrecord(
             order.
         inputs: as the target; None for all that are neither target nor weight.
         weight: a feature, or None.
-        validation_path: files to evaluate on; None: a part of the records is split off.
-        validation_split: fraction to split off.
-        split_seed: of the shuffle before the split.
+        validation: files to evaluate on; None: a part of the records is held out.
         classes: number of classes; None: those of the target, for which all records are read.
         images: features of encoded images, by name: height, width and channels of each.
-        index: ``cache``, or ``beside`` (``FILE.index``, where that folder can be written).
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    # Not above: with NumPy alone the other datasets can be imported.
-    from dtrain.data.formats import tfrecord_file
-    from dtrain.data.formats.examples import RecordSource
-    from dtrain.data.formats.tfrecord import TFRecords
-    from dtrain.data.formats.tfrecord_features import declared
-    from dtrain.data.formats.tfrecord_stream import stream
-
-    if index not in ("cache", "beside"):
-        raise UsageError(
-            "dataset.index", index, "is no place of an index", "cache or beside",
-            "dataset.index=cache",
-        )  # fmt: skip
     known = declared(features)
-    found = files(path)
-    if any(map(tfrecord_file.compression, found)):
-        if validation_path is None and validation_split:
-            raise UsageError(
-                "dataset.validation_split", validation_split, f"{found[0].name} is compressed, so "
-                "it is read as a stream, of which no part can be split off",
-                "0, or files to evaluate on", "dataset.validation_split=0",
-            )  # fmt: skip
-        held = None
-        if validation_path is not None:
-            others = files(validation_path, "dataset.validation_path")
-            held = stream(others, known, inputs, target, weight, images)
-        return Splits(stream(found, known, inputs, target, weight, images), held, classes)
+    return of_tables(
+        lambda files: RecordTable(TFRecordFiles(files), Examples(known)), path, inputs, target,
+        weight, validation, Holdout(**holdout), classes, images, RecordSource,
+    )  # fmt: skip
 
-    def table(given: list[DataFile]) -> TFRecords:
-        return TFRecords(given, known, index == "beside")
+
+def array_record(
+    path: str | Sequence[str],
+    target: Names,
+    decode: str = "example",
+    features: Mapping[str, Mapping[str, Any]] | None = None,
+    inputs: Names = None,
+    weight: Names = None,
+    validation: str | Sequence[str] | None = None,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+    **holdout: Unpack[HoldoutKeys],
+) -> Splits:
+    """Records of ArrayRecord files, in any order, by the index that each file has.
+
+    Args:
+        path: a file, a pattern, or a list of them.
+        target: a column, a list of columns of numbers, or columns by name; None for none.
+        decode: what a record is. ``example``: a ``tf.train.Example``; its columns are ``features``.
+            ``npy``: what ``numpy.savez`` writes, whose arrays are its columns, or ``numpy.save``,
+            whose array is the column ``record``. ``bytes``: bytes, the column ``record``.
+        features: of an example, by name: ``dtype`` (string, int64 or float32) and ``shape`` of
+            each, as of ``dataset=tfrecord``.
+        inputs: as the target; None for all that are neither target nor weight.
+        weight: a column, or None.
+        validation: files to evaluate on; None: a part of the records is held out.
+        classes: number of classes; None: those of the target, for which all records are read.
+        images: columns of encoded images, by name: height, width and channels of each.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
+    """
+    kinds: dict[str, Callable[[RecordFiles], Any]] = {
+        "example": lambda _: Examples(declared(features or {})),
+        "npy": SavedArrays,
+        "bytes": lambda _: Bytes(),
+    }
+    if decode not in kinds:
+        raise UsageError(
+            "dataset.decode", decode, "is nothing that a record is decoded as",
+            "example, npy or bytes", f"dataset.decode={nearest(decode, kinds) or 'NAME'}",
+        )  # fmt: skip
+    if decode == "example" and features is None:
+        raise UsageError(
+            "dataset.features", "null", "what the examples have is not declared",
+            "types of features by name", "'dataset.features={x: {dtype: float32, shape: [8]}}'",
+        )  # fmt: skip
+
+    def table(files: list[DataFile]) -> RecordTable:
+        records = ArrayRecordFiles(files)
+        return RecordTable(records, kinds[decode](records))
 
     return of_tables(
-        table, path, inputs, target, weight, validation_path, validation_split, split_seed, classes,
-        images, RecordSource,
+        table, path, inputs, target, weight, validation, Holdout(**holdout), classes,
+        images, RecordSource if decode == "example" else TableSource,
     )  # fmt: skip
+
+
+def tfds(
+    builder: str,
+    train: str = "train",
+    validation: str | None = None,
+    data_dir: str | None = None,
+    target: Names = None,
+    inputs: Names = None,
+    weight: Names = None,
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+    **holdout: Unpack[HoldoutKeys],
+) -> Splits:
+    """Examples of a dataset that TensorFlow Datasets has prepared on this machine.
+
+    Columns are its features; those inside of others are called ``OUTER/INNER``. Images become
+    float32 in 0..1. Nothing is downloaded.
+
+    Args:
+        builder: name of the dataset, with a configuration and a version where there are several.
+        train: split to train on, or a part of one: ``train[:80%]``.
+        validation: split to evaluate on; None: a part of the examples is split off.
+        data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
+        target: a feature, a list of numbers, or features by name; None: that of the dataset's
+            supervised keys.
+        inputs: as the target.
+        weight: a feature, or None.
+        classes: number of classes; None: as the dataset says, or those of the target, for which all
+            examples are read.
+        images: sizes of images, by name: height, width and channels; those of one size have it.
+        **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
+    """
+    from dtrain.data.tfds import Prepared  # not above: few have the package
+
+    prepared = Prepared(builder, data_dir)
+    if target is None:
+        if prepared.supervised is None:
+            raise UsageError(
+                "dataset.target", "null", f"{builder} does not say which feature is the target",
+                ", ".join(prepared.features), "dataset.target=FEATURE",
+            )  # fmt: skip
+        target = prepared.supervised[1]
+    if inputs is None and prepared.supervised is not None and target == prepared.supervised[1]:
+        inputs = prepared.supervised[0]
+    if classes is None and isinstance(target, str):
+        classes = prepared.classes.get(target)
+    whole, held = prepared.source("dataset.train", train, inputs, target, weight), None
+    if validation is not None:
+        key, names = "dataset.validation", whole.inputs.names
+        held = prepared.source(key, validation, names, target, weight, words=whole.words)
+    sizes = prepared.sizes(whole, images)
+    return of_sources(whole, held, "train", train, Holdout(**holdout), classes, sizes or None)

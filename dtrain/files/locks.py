@@ -10,13 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from dtrain.files import reading
 
 #: Seconds that processes which look are waited for: one may have been stopped at it.
 _LOOKS = 5.0
 _PAUSE = 0.001
+#: Seconds between two attempts to be alone.
+_POLL = 0.01
 
 
 def take(descriptor: int) -> bool:
@@ -37,6 +41,17 @@ def take(descriptor: int) -> bool:
             return False
         time.sleep(_PAUSE)
     return True
+
+
+def alone(path: Path) -> AbstractContextManager[Any]:
+    """Return a context in which no other thread or process is in that of the same file.
+
+    Raises:
+        OSError: on entering: the file cannot be made, or its disk keeps no locks.
+    """
+    from filelock import FileLock  # takes 20 ms, which most commands do without
+
+    return FileLock(path, poll_interval=_POLL)
 
 
 def is_held(path: Path) -> bool:

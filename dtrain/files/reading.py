@@ -6,6 +6,7 @@ file of a bounded size, and a name that stands in a file is one component below 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -20,8 +21,7 @@ from dtrain.files import plain_yaml
 JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
 #: How deep JSON may be nested.
 DEPTH = 64
-#: Entries that a run folder may have, and how deep its folders may be nested.
-ENTRIES, FOLDERS = 1_000_000, 16
+_NOT = "not a regular file"
 #: Bytes of the longest file name (ext4, XFS, btrfs, NFS).
 NAME_BYTES = 255
 
@@ -64,24 +64,17 @@ def open_regular(path: Path, flags: int) -> int:
         DamagedFile: something else is there.
         OSError: there is none, or it may not be opened.
     """
-    _regular(path, os.lstat(path))  # ORDER: before opening: that of a device may have effects
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise DamagedFile(path, "is a symbolic link, not a regular file") from None
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise DamagedFile(path, f"is {_kind(os.lstat(path).st_mode)}, {_NOT}") from None
         raise
-    try:
-        _regular(path, os.fstat(descriptor))
-    except DamagedFile:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise
+        raise DamagedFile(path, f"is {_kind(mode)}, {_NOT}")
     return descriptor
-
-
-def _regular(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise DamagedFile(path, f"is {_kind(found.st_mode)}, not a regular file")
 
 
 def _kind(mode: int) -> str:
@@ -193,31 +186,19 @@ def check_tree(folder: Path) -> None:
     A command may be at work there: what it removes meanwhile is passed over.
 
     Raises:
-        DamagedFile: a link, pipe, socket or device is in it, or too much.
+        DamagedFile: a link, pipe, socket or device is in it.
         OSError: it cannot be read.
     """
-    left = ENTRIES
-    todo = [(folder, 0)]
-    while todo:
-        here, depth = todo.pop()
-        if depth > FOLDERS:
-            raise DamagedFile(here, f"is nested deeper than {FOLDERS} folders")
-        try:
-            entries = os.scandir(here)
-        except FileNotFoundError:
-            if here == folder:
-                raise
-            continue
-        with entries:
-            for entry in entries:
-                left -= 1
-                if left < 0:
-                    raise DamagedFile(folder, f"has more than {ENTRIES:,} files")
-                try:
-                    mode = entry.stat(follow_symlinks=False).st_mode
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISDIR(mode):
-                    todo.append((Path(entry.path), depth + 1))
-                elif not stat.S_ISREG(mode):
-                    raise DamagedFile(Path(entry.path), f"is {_kind(mode)}, not a regular file")
+    for here, folders, names in os.walk(folder, onerror=unless_gone):
+        for name in folders + names:
+            path = Path(here, name)
+            with contextlib.suppress(FileNotFoundError):
+                mode = os.lstat(path).st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise DamagedFile(path, f"is {_kind(mode)}, {_NOT}")
+
+
+def unless_gone(error: OSError) -> None:
+    """Raise an error of :func:`os.walk`, unless the folder was removed meanwhile."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from dtrain.errors import DamagedFile
 from dtrain.files.reading import open_read, open_regular
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
@@ -122,33 +121,25 @@ def open_lock(path: Path) -> int:
     """Open a file to lock it, made where it is not there; return the descriptor.
 
     Raises:
-        DamagedFile: it is no regular file, or has a second name (a hard link).
+        DamagedFile: it is no regular file.
         OSError: it cannot be made or opened.
     """
     with contextlib.suppress(FileExistsError):
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    return _only_name(path, open_regular(path, os.O_RDWR))
+    return open_regular(path, os.O_RDWR)
 
 
 def open_append(path: Path) -> int:
     """Open a file to append to it, made where it is not there; return the descriptor.
 
     Raises:
-        DamagedFile: it is no regular file, or has a second name (a hard link), which may be a file
-            of another user.
+        DamagedFile: it is no regular file.
         OSError: it may not be written.
     """
     flags = os.O_WRONLY | os.O_APPEND
     with contextlib.suppress(FileExistsError):
         return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    return _only_name(path, open_regular(path, flags))
-
-
-def _only_name(path: Path, descriptor: int) -> int:
-    if os.fstat(descriptor).st_nlink > 1:  # what is written would be in another file, too
-        os.close(descriptor)
-        raise DamagedFile(path, "has a second name (a hard link)")
-    return descriptor
+    return open_regular(path, flags)
 
 
 def truncate(path: Path, size: int) -> None:

@@ -7,14 +7,12 @@ nothing is there twice, whichever store it is and whatever was not answered.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
-import os
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from dtrain.files import fields, writing
+from dtrain.files import fields, locks
 from dtrain.run import evaluations, schemas
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.journal import Follower
@@ -131,16 +129,12 @@ def settle(rundir: RunDir, promotion: Promotion) -> None:
 @contextlib.contextmanager
 def _changing(rundir: RunDir) -> Iterator[Registry]:
     """Let one process at a time change the file; what it has in the end is written."""
-    lock = writing.open_lock(rundir.path / ".registry.lock")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locks.alone(rundir.path / ".registry.lock"):
         found = read(rundir)
         before = repr(found)
         yield found
         if repr(found) != before:
             write_json(rundir.registry, found, lasting=True)
-    finally:
-        os.close(lock)
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -48,44 +48,35 @@ class Sample:
         """Write it to a file."""
         arrays: dict[str, Any] = {"rows": np.asarray(self.rows or 0)}
         for role, found in (("inputs", self.inputs), ("outputs", self.outputs)):
-            for name, value in found.items():
-                arrays.update(_packed(f"{role}/{name}", value))
+            arrays |= {f"{role}/{name}": _packed(value) for name, value in found.items()}
         with path.open("xb") as file:
             np.savez(file, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Sample:
         """Read what :meth:`save` has written."""
-        with np.load(path) as found:
-            arrays = {name: found[name] for name in found.files}
-        rows = int(arrays.pop("rows")) or None
         parts: dict[str, dict[str, np.ndarray]] = {"inputs": {}, "outputs": {}}
-        for name in [name for name in arrays if not name.endswith("|lengths")]:
-            role, _, own = name.partition("/")
-            parts[role][own] = _unpacked(arrays[name], arrays.get(f"{name}|lengths"))
+        with np.load(path) as found:
+            rows = int(found["rows"]) or None
+            for name in set(found.files) - {"rows"}:
+                role, _, own = name.partition("/")
+                parts[role][own] = _unpacked(found[name])
         return cls(parts["inputs"], parts["outputs"], rows)
 
 
-def _packed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
-    """Return arrays of numbers: of texts, all their bytes and how many each has."""
+def _packed(value: np.ndarray) -> np.ndarray:
+    """Return texts as NumPy's bytes, with one byte more: it takes zeros at the end away."""
     if value.dtype.kind != "O":
-        return {name: value}
-    lengths = np.vectorize(len, otypes=[np.int64])(value)
-    joined = np.frombuffer(b"".join(value.reshape(-1).tolist()), np.uint8)
-    return {name: joined, f"{name}|lengths": lengths}
-
-
-def _unpacked(value: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
-    if lengths is None:
         return value
-    ends = np.cumsum(lengths.reshape(-1))
-    data = value.tobytes()
-    texts = np.empty(ends.size, object)
-    texts[:] = [data[e - n : e] for e, n in zip(ends, lengths.reshape(-1), strict=True)]
-    return texts.reshape(lengths.shape)
+    texts = [each + b"." for each in value.reshape(-1).tolist()]
+    return np.asarray(texts, np.bytes_).reshape(value.shape)
+
+
+def _unpacked(value: np.ndarray) -> np.ndarray:
+    if value.dtype.kind != "S":
+        return value
+    return np.vectorize(lambda each: each[:-1], otypes=[object])(value)
 
 
 def _bytes(value: np.ndarray) -> int:
-    if value.dtype.kind != "O":
-        return value.nbytes
-    return sum(map(len, value.reshape(-1).tolist()))
+    return value.nbytes if value.dtype.kind != "O" else sum(map(len, value.reshape(-1).tolist()))

@@ -87,7 +87,13 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
     async def metadata(model: str) -> dict[str, Any]:
         check(model)
         version, batcher = current.serves
-        return {"name": model, "versions": [version], **batcher.signature.metadata}
+        inputs, outputs = batcher.signature.inputs, batcher.signature.outputs
+        about = {"name": model, "versions": [version], "platform": "tensorflow_savedmodel"}
+        described = {
+            "inputs": [s.metadata for s in inputs],
+            "outputs": [s.metadata for s in outputs],
+        }
+        return {**about, **described}
 
     async def ready(model: str) -> dict[str, Any]:
         check(model)

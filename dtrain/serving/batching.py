@@ -15,28 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.serving.options import Options
 from dtrain.serving.signature import RequestError, Signature
 
 #: Runs the model: inputs by name to outputs by name.
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 _TURN = 0.001  # seconds between two looks at a batch that waits for requests
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Limits of requests and batches.
-
-    Attributes:
-        max_batch: rows of a batch that requests share.
-        max_delay: seconds that the first request of a batch waits for others.
-        max_queue: rows that wait, and rows of a request.
-        timeout: seconds of a request.
-    """
-
-    max_batch: int = 64
-    max_delay: float = 0.0
-    max_queue: int = 4096
-    timeout: float = 30.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -56,7 +40,7 @@ class Batcher:
     Args:
         run: the model. ValueError: it refuses the inputs; MemoryError: there is no memory.
         signature: of it.
-        limits: of requests and batches.
+        options: limits of requests and batches.
         observe: called with the rows of each batch.
 
     Attributes:
@@ -65,11 +49,11 @@ class Batcher:
     """
 
     def __init__(
-        self, run: Run, signature: Signature, limits: Limits, observe: Callable[[int], None]
+        self, run: Run, signature: Signature, options: Options, observe: Callable[[int], None]
     ):
         self.signature, self.waiting = signature, 0
         self.began: float | None = None
-        self._run, self._limits, self._observe = run, limits, observe
+        self._run, self._options, self._observe = run, options, observe
         self._queue: collections.deque[_Item] = collections.deque()
         self._thread = ThreadPoolExecutor(1, "model")
         self._pumping = False  # a call of _pump is scheduled, or a batch is in the thread
@@ -80,7 +64,7 @@ class Batcher:
         Raises:
             RequestError: the model refuses it, or too much waits.
         """
-        rows, limits = self.signature.count(inputs), self._limits
+        rows, limits = self.signature.count(inputs), self._options
         if rows > limits.max_queue:
             raise RequestError(413, f"a request has at most {limits.max_queue} rows: this {rows}")
         if self.waiting + rows > limits.max_queue:
@@ -107,8 +91,8 @@ class Batcher:
         self._pumping = bool(self._queue)
         if not self._queue:
             return
-        first, most = self._queue[0], self._limits.max_batch
-        wait = first.came + self._limits.max_delay - time.monotonic()
+        first, most = self._queue[0], self._options.max_batch
+        wait = first.came + self._options.max_delay_ms / 1000 - time.monotonic()
         if wait > 0 and self.signature.batched and self.waiting < most:
             loop.call_later(min(wait, _TURN), self._pump, loop)
             return
@@ -135,9 +119,11 @@ class Batcher:
                 return [self._run(batch[0].inputs)]
             names, ends = batch[0].inputs, np.cumsum([item.rows for item in batch])
             joined = {name: np.concatenate([item.inputs[name] for item in batch]) for name in names}
+            outputs = self._run(joined)
+            if any(value.shape[:1] != (ends[-1],) for value in outputs.values()):
+                raise ValueError("its outputs have other rows than its inputs")
             return [
                 {name: value[end - item.rows : end] for name, value in outputs.items()}
-                for outputs in [self._run(joined)]
                 for item, end in zip(batch, ends, strict=True)
             ]
         except Exception as error:

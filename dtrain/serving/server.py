@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,7 +22,8 @@ import uvicorn
 
 from dtrain.errors import DtrainError
 from dtrain.serving.app import Current, application, observe_batch
-from dtrain.serving.batching import Batcher, Limits
+from dtrain.serving.batching import Batcher
+from dtrain.serving.options import Options
 from dtrain.serving.signature import Signature
 
 #: Seconds that an idle connection is kept: longer than clients and proxies do.
@@ -31,9 +32,8 @@ _SWITCH = 0.001  # seconds, in place of 5 ms: threads that load or compute hold 
 
 
 def _next(
-    load: Callable[[str], Any], batcher_of: Callable[[Any, Signature], Batcher], link: Connection,
-    serves: Signature | None,
-) -> tuple[str, Batcher] | None:  # fmt: skip
+    load: Callable[[str], Any], options: Options, link: Connection, serves: Signature | None
+) -> tuple[str, Batcher] | None:
     """Load the version that the command asks for, and try it; None where it cannot serve.
 
     Raises:
@@ -48,8 +48,8 @@ def _next(
     except Exception as error:  # of a library, about a model that it cannot run
         link.send_bytes(json.dumps({"failed": str(error)}).encode())
         return None
-    link.send_bytes(json.dumps(model.about).encode())
-    return asked["version"], batcher_of(model, signature)
+    link.send_bytes(json.dumps({**model.about, "signature": str(signature)}).encode())
+    return asked["version"], Batcher(model, signature, options, observe_batch)
 
 
 def _end_if_it_hangs(current: Current, seconds: float) -> None:
@@ -63,43 +63,38 @@ def _end_if_it_hangs(current: Current, seconds: float) -> None:
 
 
 def run(
-    load: Callable[[str], Any], settings: Mapping[str, Any], link: Connection,
+    load: Callable[[str], Any], options: Options, token: str | None, link: Connection,
     listener: socket.socket,
 ) -> None:  # fmt: skip
     """Serve until the end of ``link``.
 
     Args:
         load: loads a SavedModel: of its path, a function with an ``about``.
-        settings: ``name``, ``token``, ``max_body``, and ``limits``, those of :class:`Limits`.
+        options: of the command, with a name.
+        token: that requests bring; None or empty: anybody may ask.
         link: to the command.
         listener: a socket that listens.
     """
     sys.setswitchinterval(_SWITCH)
-    limits = Limits(**settings["limits"])
-
-    def batcher_of(model: Any, signature: Signature) -> Batcher:
-        return Batcher(model, signature, limits, observe_batch)
-
-    first = _next(load, batcher_of, link, None)
-    if first is None:
+    if (first := _next(load, options, link, None)) is None:
         return
-    current = Current(settings["name"], first)
-    app = application(current, settings["token"], settings["max_body"])
+    current = Current(str(options.name), first)
     server = uvicorn.Server(uvicorn.Config(
-        app, log_config=None, log_level="error", access_log=False, lifespan="off", ws="none",
-        server_header=False, timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=math.ceil(limits.timeout),
+        application(current, token, int(options.max_body_mb * (1 << 20))), log_config=None,
+        log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE, timeout_graceful_shutdown=math.ceil(options.timeout),
     ))  # fmt: skip
 
     def follow() -> None:
         try:
             while True:
-                if newer := _next(load, batcher_of, link, current.serves[1].signature):
+                if newer := _next(load, options, link, current.serves[1].signature):
                     current.serves = newer  # the old one answers what it has
         except (EOFError, OSError):
             server.should_exit = True
 
-    threading.Thread(target=follow, name="versions", daemon=True).start()
-    watch = (current, limits.timeout / 2)
-    threading.Thread(target=_end_if_it_hangs, args=watch, name="watch", daemon=True).start()
+    watch = threading.Thread(target=_end_if_it_hangs, args=(current, options.timeout / 2))
+    for thread in (threading.Thread(target=follow), watch):
+        thread.daemon = True
+        thread.start()
     server.run([listener])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ DATATYPES = {
 }  # fmt: skip
 #: Kinds of arrays that JSON values may have, by the kind of the input.
 _KINDS = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf"}
-_SHOWN, _LISTED = 60, 20  # characters of a value, and names, in a message
+_SHOWN = 60  # characters of a value in a message
 
 
 class RequestError(DtrainError):
@@ -55,14 +54,20 @@ class Spec:
 
     name: str
     dtype: str
-    shape: tuple[int | None, ...] | None
-    columns: tuple[str, ...] = ()
+    shape: list[int | None] | None
+    columns: Sequence[str] = ()
 
     @property
     def text(self) -> str:
         """What is shown: ``float32 [?, 8]``."""
         shown = "..." if self.shape is None else ", ".join(str(n or "?") for n in self.shape)
         return f"{self.dtype} [{shown}]"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The description in the protocol, with -1 for open lengths."""
+        shape = [-1 if n is None else n for n in self.shape or ()]
+        return {"name": self.name, "datatype": DATATYPES[self.dtype], "shape": shape}
 
     def refusal(self, problem: str) -> RequestError:
         """Return the refusal of a value of this input."""
@@ -86,26 +91,18 @@ class Signature:
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Signature:
-        """Return that of :attr:`dtrain.task.served.Served.about`."""
+        """Return that of :attr:`dtrain.task.served.Served.about`.
 
-        def spec(each: Mapping[str, Any]) -> Spec:
-            shape = None if each["shape"] is None else tuple(each["shape"])
-            if shape and about["batched"]:
-                shape = (None, *shape[1:])
-            return Spec(each["name"], each["dtype"], shape, _columns(each))
-
-        inputs, outputs = (tuple(map(spec, about[role])) for role in ("inputs", "outputs"))
+        Raises:
+            DtrainError: a tensor of it has no type in the protocol.
+        """
+        for each in (*about["inputs"], *about["outputs"]):
+            if each["dtype"] not in DATATYPES:
+                raise DtrainError(
+                    f"{each['name']!r} is of a type that is not served: {each['dtype']}"
+                )
+        inputs, outputs = (tuple(Spec(**e) for e in about[role]) for role in ("inputs", "outputs"))
         return cls(inputs, outputs, about["batched"], tuple(about["classes"]))
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The description in the protocol, with -1 for open lengths."""
-        return {"platform": "tensorflow_savedmodel"} | {
-            role: [{"name": spec.name, "datatype": DATATYPES[spec.dtype],
-                    "shape": [-1 if n is None else n for n in spec.shape or ()]}
-                   for spec in getattr(self, role)]
-            for role in ("inputs", "outputs")
-        }  # fmt: skip
 
     def __str__(self) -> str:
         return " -> ".join(
@@ -119,23 +116,11 @@ class Signature:
         Raises:
             RequestError: not all have the same number, or none has any.
         """
-        if not self.batched:
-            return 1
-        rows = {name: len(value) for name, value in inputs.items()}
-        if len(set(rows.values())) > 1:
+        rows = {name: len(value) if self.batched else 1 for name, value in inputs.items()}
+        if len(set(rows.values())) > 1 or 0 in rows.values():
             shown = ", ".join(f"{name!r} has {count}" for name, count in rows.items())
-            raise RequestError(400, f"the inputs differ in their number of rows: {shown}")
-        if not (count := max(rows.values())):
-            raise self.inputs[0].refusal("there is no row")
-        return count
-
-
-def _columns(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the columns of an input: those of the training's table, else ``0``, ``1``, ..."""
-    lengths = (values["shape"] or [])[1:]
-    if values.get("columns") or not lengths or None in lengths or values["dtype"] == "string":
-        return tuple(values.get("columns") or ())
-    return tuple(map(str, range(math.prod(lengths))))
+            raise RequestError(400, f"the inputs have not one number of rows, from 1 on: {shown}")
+        return max(rows.values())
 
 
 def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, np.ndarray]:
@@ -159,23 +144,19 @@ def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, 
         elif missing := [name for name in spec.columns or [spec.name] if name not in columns]:
             raise RequestError(400, f"column {missing[0]!r} is missing: {_takes(signature)}")
         else:
-            cell = dataclasses.replace(spec, shape=(None,))
-            cells = [array(columns[name], dataclasses.replace(cell, name=name))
+            cells = [array(columns[name], dataclasses.replace(spec, name=name, shape=[None]))
                      for name in spec.columns]  # fmt: skip
             if len({each.shape for each in cells}) > 1:
                 raise spec.refusal("its columns differ in length")
-            assert spec.shape is not None, "has columns"
-            found[spec.name] = np.stack(cells, axis=1).reshape(len(cells[0]), *spec.shape[1:])
+            found[spec.name] = np.stack(cells, axis=1)
     return found
 
 
 def _takes(signature: Signature) -> str:
     """Return the inputs, with the columns that they are made of, as a clause."""
-    found = []
-    for spec in signature.inputs:
-        columns = ", ".join(map(repr, spec.columns[:_LISTED]))
-        more = ", ..." if len(spec.columns) > _LISTED else ""
-        found.append(f"{spec.name!r} ({spec.text})" + f" or {columns}{more}" * bool(columns))
+    columns = [", ".join(map(repr, spec.columns)) for spec in signature.inputs]
+    found = [f"{spec.name!r} ({spec.text})" + f" or {names}" * bool(names)
+             for spec, names in zip(signature.inputs, columns, strict=True)]  # fmt: skip
     return f"the model takes {', '.join(found)}"
 
 
@@ -207,6 +188,8 @@ def array(value: Any, spec: Spec) -> np.ndarray:
         if np.any(wrong):
             raise spec.refusal(f"it has {found[wrong].reshape(-1)[0]}")
         found = cast
+    if spec.shape and spec.shape[-1] == 1 and found.ndim == len(spec.shape) - 1:
+        found = found[..., np.newaxis]  # a column of a table: [n] for [n, 1]
     if spec.shape is not None and (
         len(spec.shape) != found.ndim
         or any(n not in (None, m) for n, m in zip(spec.shape, found.shape, strict=True))

@@ -26,7 +26,7 @@ _CHUNK = 1024
 #: Keys of datasets that say nothing of which examples are evaluated: where they are, and how those
 #: of the training are drawn.
 _NOT_EVALUATED = (
-    "path", "validation_path", "data_dir", "augment", "shuffle", "window", "balance",
+    "path", "validation", "data_dir", "augment", "shuffle", "window", "balance",
 )  # fmt: skip
 #: In the place of a number of examples: that of a stream, and where there is no such split.
 _UNKNOWN, _NONE = -1.0, -2.0

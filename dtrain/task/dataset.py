@@ -14,15 +14,14 @@ from dtrain import augment
 from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
-from dtrain.data.adapters import adapted
 from dtrain.data.checked import before_training
-from dtrain.data.class_weights import weighted
+from dtrain.data.convert import adapted
 from dtrain.data.encoding import Encoding
 from dtrain.data.image_cache import DecodedImages
 from dtrain.data.mixture import Mixture, Subset, labels
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced, Order, order_of
-from dtrain.data.padding import padded
+from dtrain.data.prepare import padded, weighted
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular.source import unseen
@@ -92,7 +91,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
             "dataset.on_error", "skip", "images that are all decoded first cannot be left out one "
             "by one", "dataset.cache=none, or fail", "dataset.cache=none",
         )  # fmt: skip
-    pool = Pool(splits, options.workers, node, options.pad)
+    pool = Pool(splits, options.workers, node)
     splits = pool.splits
     notices: list[str | None] = [*splits.notices, *pool.notices]
     if options.on_error is OnError.skip:
@@ -132,7 +131,7 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
-    key = next((k for k in ("validation", "validation_path") if node.get(k)), None)
+    key = "validation" if node.get("validation") else None
     if key or "validation_split" not in node:
         raise UsageError(
             f"dataset.{key}" if key else "dataset", node[key] if key else "of the dataset",

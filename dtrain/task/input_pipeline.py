@@ -17,11 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
-from dtrain.data.nest import parts_of
+from dtrain.data.example import parts_of
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
+from dtrain.data.transforms import by_batch
 from dtrain.task.inputs import Augment, Inputs
-from dtrain.task.reading import by_batch, in_python, take, threads
+from dtrain.task.reading import in_python, take, threads
 
 
 def training_part(

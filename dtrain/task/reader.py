@@ -24,6 +24,7 @@ import numpy as np
 
 from dtrain import secrets
 from dtrain.data import nest, seeding
+from dtrain.data.example import Example
 from dtrain.data.mixture import by_member
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Splits
@@ -93,17 +94,14 @@ class _Reader:
         self._sources = slots.read(np.frombuffer(memory, np.uint8), lengths)
         return tried(self._sources)
 
-    def _make(
-        self, node: Mapping[str, Any], pad: Mapping[str, Any] | None, evaluates: bool
-    ) -> list[Trial]:
+    def _make(self, node: Mapping[str, Any], evaluates: bool) -> list[Trial]:
         from dtrain.config import targets
-        from dtrain.data.adapters import adapted
-        from dtrain.data.padding import padded
+        from dtrain.data.convert import adapted
 
         splits = adapted(targets.instantiate(node, "dataset"))
         if not evaluates:  # on one without examples, say
             splits = Splits(splits.train)
-        self._sources = in_python(padded(splits, pad))
+        self._sources = in_python(splits)
         return tried(self._sources)
 
     def _take(
@@ -150,11 +148,11 @@ def taken(source: Any, rows: np.ndarray) -> tuple[Any, ...]:
         source: in Python.
         rows: int64 ``[b]``.
     """
-    return tuple(nest.mapped(_array, nest.parts_of(source.take(rows))))
+    return Example.of(source.take(rows)).map(_array).parts
 
 
 def _array(leaf: Any) -> Any:
-    return leaf if leaf is None or isinstance(leaf, Ragged) else np.asarray(leaf)
+    return leaf if isinstance(leaf, Ragged) else np.asarray(leaf)
 
 
 def in_python(splits: Splits) -> list[Any]:

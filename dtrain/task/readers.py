@@ -25,7 +25,7 @@ from dtrain.data import seeding
 from dtrain.data.mixture import by_member
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
-from dtrain.data.wrapped import Wrapped
+from dtrain.data.transforms import of as transforms_of
 from dtrain.errors import DataError, DtrainError, UsageError
 from dtrain.host import memory
 from dtrain.task import slots
@@ -37,7 +37,7 @@ KEY = "dataset.workers"
 _PATIENCE = 0.5
 
 
-class Pooled(Wrapped):
+class Pooled:
     """A source that readers read, as soon as they can; the task until then.
 
     Args:
@@ -49,11 +49,20 @@ class Pooled(Wrapped):
     thread_safe = True
 
     def __init__(self, source: Any, pool: Pool, number: int):
-        super().__init__(source)
+        self._source = source
         self._pool = pool
         self._number = number
+        self.transforms = transforms_of(source)
         #: How many may read at once.
         self.readers = pool.workers
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    def __len__(self) -> int:
+        return len(self._source)
 
     def take(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Return the examples at ``indices``."""
@@ -64,10 +73,9 @@ class Pool:
     """The readers of a task; a context, in which they are there.
 
     Args:
-        splits: of :func:`dtrain.data.padding.padded`.
+        splits: as the dataset function's are adapted.
         workers: how many readers; 0: none.
         node: of the dataset function, plain.
-        pad: as of ``dataset.pad``.
 
     Attributes:
         splits: the same, read by the pool where they are in Python.
@@ -78,7 +86,7 @@ class Pool:
         UsageError: what to train on is a stream.
     """
 
-    def __init__(self, splits: Splits, workers: int, node: Mapping[str, Any], pad: Any = None):
+    def __init__(self, splits: Splits, workers: int, node: Mapping[str, Any]):
         if workers and isinstance(splits.train, Stream):
             raise UsageError(
                 KEY, workers, "a stream has an order of its own, in which one after the other is "
@@ -86,7 +94,7 @@ class Pool:
             )  # fmt: skip
         self._sources = in_python(splits) if workers else []
         self._training = len(in_python(Splits(splits.train))) if workers else 0
-        self._making = (dict(node), pad, splits.validation is not None)
+        self._making = (dict(node), splits.validation is not None)
         self.workers = workers if self._sources else 0
         self.splits = self._wrapped(splits) if self.workers else splits
         self.notices: tuple[str, ...] = ()

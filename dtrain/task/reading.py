@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import failures, nest, padding, plain, seeding
-from dtrain.data.mixture import Concatenated, place
-from dtrain.data.nest import parts_of
+from dtrain.data import as_numpy, failures, nest, seeding, transforms
+from dtrain.data.example import Example, label, parts_of, place, spec_difference, spec_of
+from dtrain.data.mixture import Concatenated
+from dtrain.data.mixture import place as at
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
-from dtrain.task import alike
 
 #: Held while a source in Python is read: what is trained on and what is evaluated on are read side
 #: by side, and may come from one open file.
@@ -55,12 +54,6 @@ def _readers(source: Source) -> int:
     return int(getattr(source, "readers", 0))
 
 
-def by_batch(source: Any) -> Collection[str]:
-    """Return the places of the leaves of which each batch has a length of its own."""
-    found: Collection[str] = getattr(source, "by_batch", ())
-    return found
-
-
 def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tuple[Any, ...]:
     """Return the examples at ``indices``, int64 ``[b]``, whichever kind the source is.
 
@@ -68,7 +61,7 @@ def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tu
 
     Args:
         source: has them.
-        indices: which.
+        indices: which; a whole batch, where rows are padded to the longest of one.
         key: int64 ``[k]``, by which a source in Python draws random numbers; None: by its rows.
 
     Returns:
@@ -81,73 +74,77 @@ def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tu
     if isinstance(source, Concatenated):
         return _joined(source, indices, key)
     if getattr(source, "in_graph", False):
-        parts = parts_of(source.take(indices))
+        example = Example.of(source.take(indices))
     elif tf.executing_eagerly():
-        parts = _at_once(source, np.asarray(indices))
+        rows = np.asarray(indices)
+        example = _read(source, rows, _by_rows(rows)).map(tf.convert_to_tensor)
     else:
-        parts = _in_graph(source, indices, key)
-    finish = getattr(source, "finish", None)
-    return parts if finish is None else parts_of(finish(parts))
+        example = _in_graph(source, indices, key)
+    return transforms.applied(source, example, of_arrays=False).parts
 
 
-def _taken(source: Source, rows: np.ndarray, key: tuple[int, ...] | None) -> tuple[Any, ...]:
-    """Return what a source in Python gives, rows of different lengths too."""
+def taken(source: Source, rows: np.ndarray, key: tuple[int, ...] | None) -> Example:
+    """Return examples of a source in Python, changed by its transforms of arrays.
+
+    Args:
+        source: has them.
+        rows: int64 ``[b]``.
+        key: by which it draws random numbers; None: it draws none.
+    """
     alone = is_alone(source)
     with (
         _reading if alone else contextlib.nullcontext(),
         seeding.seeded(key if alone else None),
         seeding.reading_by(key),
     ):
-        return parts_of(source.take(rows))
+        return transforms.applied(source, Example.of(source.take(rows)), of_arrays=True)
 
 
-def _read(source: Source, rows: np.ndarray, key: tuple[int, ...] | None) -> tuple[Any, ...]:
-    """Return what a source in Python gives: nests of arrays and None."""
-    parts = _taken(source, rows, key)
-    for name, value in nest.named(parts):
-        if isinstance(value, Ragged):
-            raise alike.ragged(name)
-    return tuple(nest.mapped(_array, part) for part in parts)
+def _read(source: Source, rows: np.ndarray, key: tuple[int, ...] | None) -> Example:
+    """Return as :func:`taken`, as arrays.
 
-
-def _at_once(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
-    parts = _read(source, rows, _by_rows(rows))
-    return parts_of(nest.mapped(tf.convert_to_tensor, parts))
+    Raises:
+        UsageError: rows have different lengths.
+    """
+    example = taken(source, rows, key)
+    for name, leaf in example.leaves.items():
+        if isinstance(leaf, Ragged):
+            raise UsageError(
+                "dataset.pad", "null", f"{label(name)} has rows of different lengths",
+                "a length for each such input or target: {NAME: {length: 128}}",
+                f"dataset.pad={{{place(name)}:{{length:128}}}}",
+            )  # fmt: skip
+    return example.map(_array)
 
 
 def _by_rows(rows: np.ndarray) -> tuple[int, ...]:
     return tuple(map(int, rows[:1]))
 
 
-def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
+def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> Example:
     first = np.zeros(1, np.int64)
-    spec = _read(source, first, _by_rows(first))
-    likes = dict(nest.named(spec))
-    # Of some the length is that of the longest row of a batch.
-    free = by_batch(source)
-    shapes = {
-        name: [None, *like.shape[2:]] if padding.place(name) in free else [*like.shape[1:]]
-        for name, like in likes.items()
-        if like is not None
-    }
+    like = _read(source, first, _by_rows(first))
+    spec = spec_of(like.parts, transforms.by_batch(source))
+    leaves = like.leaves
 
     def read(rows: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:
-        draws_by = tuple(map(int, key[0])) if key else _by_rows(rows)
         with failures.kept():
-            leaves = dict(nest.named(_read(source, rows, draws_by if seeding.observed() else None)))
-            alike.check(leaves, likes, shapes, source, int(rows[0]))
+            by = tuple(map(int, key[0])) if key else _by_rows(rows)
+            example = _read(source, rows, by if seeding.observed() else None)
+            difference = spec_difference(spec, spec_of(example.parts), types=False)
+            if difference is not None:
+                where = f"the batch of {at(source, int(rows[0]))}"
+                raise DataError(where, f"{difference}, unlike the first example")
             return [
-                plain.as_type(leaves[name], likes[name].dtype, "dataset", alike.label(name))
-                for name in shapes
+                as_numpy.as_type(leaf, leaves[name].dtype, "dataset", label(name))
+                for name, leaf in example.leaves.items()
             ]
 
-    types = [tf.as_dtype(likes[name].dtype) for name in shapes]
-    arguments = [indices, *([] if key is None else [key])]
-    made = dict(zip(shapes, tf.numpy_function(read, arguments, types), strict=True))
-    for name, value in made.items():
-        value.set_shape([indices.shape[0], *shapes[name]])
-    names = [name for name, _ in nest.named(spec)]
-    return parts_of(nest.packed(spec, [made.get(name) for name in names]))
+    types = [tf.as_dtype(leaf.dtype) for leaf in leaves.values()]
+    values = tf.numpy_function(read, [indices, *([] if key is None else [key])], types)
+    for name, value in zip(leaves, values, strict=True):
+        value.set_shape([indices.shape[0], *spec[name][1]])
+    return like.replace(dict(zip(leaves, values, strict=True)))
 
 
 def _array(value: Any) -> Any:
@@ -156,7 +153,7 @@ def _array(value: Any) -> Any:
     found = np.asarray(value)
     if found.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
         found = found.astype(object)
-    return plain.checked(found, "dataset", "an example")
+    return as_numpy.checked(found, "dataset", "an example")
 
 
 def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
@@ -167,24 +164,25 @@ def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> 
     owners -= 1
     places = tf.range(tf.size(indices))
     parts: list[Any] = []
-    at: list[tf.Tensor] = []
+    places_of: list[tf.Tensor] = []
     for number, member in enumerate(source.members):
         chosen = tf.equal(owners, number)
         mine = tf.boolean_mask(tf.cast(indices, tf.int64), chosen) - int(source.starts[number])
         examples = _some(member, mine, None if key is None else tf.concat([key, [number]], 0))
-        if parts and (problem := alike.difference(parts[0], examples)) is not None:
+        problem = spec_difference(spec_of((parts or [examples])[0]), spec_of(examples))
+        if problem is not None:
             raise UsageError(
-                "dataset.members", f"member {number + 1}", f"{problem}, which the first has",
+                "dataset.members", f"member {number + 1}", f"{problem}, unlike the first",
                 "members whose examples have one structure, shape and type",
                 "datasets with the same inputs and targets",
             )  # fmt: skip
         parts.append(examples)
-        at.append(tf.boolean_mask(places, chosen))
+        places_of.append(tf.boolean_mask(places, chosen))
 
     def stitched(*leaves: tf.Tensor | None) -> tf.Tensor | None:
         if leaves[0] is None:
             return None
-        whole = tf.dynamic_stitch(at, list(leaves))
+        whole = tf.dynamic_stitch(places_of, list(leaves))
         return tf.ensure_shape(whole, [indices.shape[0], *leaves[0].shape[1:]])
 
     return parts_of(nest.mapped(stitched, parts[0], *parts[1:]))
@@ -259,10 +257,9 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
         DataError: one cannot be read, or made an example of in the graph.
     """
     in_graph = isinstance(source, Concatenated) or getattr(source, "in_graph", False)
-    if not in_graph and not hasattr(source, "finish"):
-        return _taken(source, rows, _by_rows(rows))
-    found = chosen(source, rows)
-    return parts_of(nest.mapped(lambda leaf: leaf.numpy(), found))
+    if not in_graph and all(each.of_arrays for each in transforms.of(source)):
+        return taken(source, rows, _by_rows(rows)).parts
+    return parts_of(nest.mapped(lambda leaf: leaf.numpy(), chosen(source, rows)))
 
 
 def _tried(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
@@ -275,18 +272,15 @@ def specs(source: Source | Stream, rows: int | None) -> tuple[Any, ...]:
 
     None stands in the place of a length that differs by batch.
     """
-    found = source.batches(1).element_spec if isinstance(source, Stream) else first(source, 1)
-    free = by_batch(source)
-
-    def spec(name: str, leaf: Any) -> tf.TensorSpec | None:
-        if leaf is None:  # no target beside a weight
-            return None
-        shape = list(leaf.shape[1:])
-        if padding.place(name) in free:
-            shape[0] = None
-        return tf.TensorSpec([rows, *shape], leaf.dtype)
-
-    return tuple(nest.packed(found, [spec(name, leaf) for name, leaf in nest.named(found)]))
+    parts = source.batches(1).element_spec if isinstance(source, Stream) else first(source, 1)
+    example = Example.of(parts)
+    shapes = spec_of(parts, transforms.by_batch(source))
+    return example.replace(
+        {
+            name: tf.TensorSpec([rows, *shapes[name][1]], leaf.dtype)
+            for name, leaf in example.leaves.items()
+        }
+    ).parts
 
 
 def available(source: Source | Stream, most: int) -> int:
@@ -305,5 +299,5 @@ def problem_of(source: Source, begin: int, count: int) -> DataError | None:
     except DataError as error:
         return error
     except Exception as error:  # of TensorFlow, or whatever a source of the user's raises
-        return DataError(place(source, begin), failures.reason(error))
+        return DataError(at(source, begin), failures.reason(error))
     return None

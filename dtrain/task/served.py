@@ -116,7 +116,7 @@ def _listed(specs: Mapping[str, Any], known: list[dict[str, Any]]) -> list[dict[
     order = {each["name"]: each for each in known}
     return [
         {"name": name, "dtype": specs[name].dtype.name,
-         "columns": order.get(name, {}).get("columns"),
+         "columns": order.get(name, {}).get("columns", []),
          "shape": None if specs[name].shape.rank is None else specs[name].shape.as_list()}
         for name in (order if set(order) == set(specs) else sorted(specs))
     ]  # fmt: skip

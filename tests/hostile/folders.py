@@ -51,8 +51,6 @@ def _kinds() -> Iterable[Case]:
                 "checkpoints/latest", "checkpoints/2/manifest.json",
             ):  # fmt: skip
                 continue
-            if "hard link" in kind and ("." not in name or name.startswith("logs")):
-                continue  # a folder has none; and the log is written by the tests' own launcher
 
             def build(place: Place, name: str = name, kind: str = kind) -> None:
                 if name in ("result.json", "tracking.json"):
@@ -69,9 +67,6 @@ def _kinds() -> Iterable[Case]:
                 codes = (0,)  # as that of a run that was killed before its first step
             if name == "checkpoints":  # then there is none to be damaged
                 exits |= {"resume": (0, 2), "checkpoint": (1, 2)}
-            if "hard link" in kind:
-                # It may be read as any other, and is damaged as JSON or takes what it holds.
-                codes, exits = (0, 1, 2), {}
             if name in (".lock", "progress.json", "logs/chief-0.log", "tensorboard", "logs"):
                 codes = (0, 1, 2)  # written anew, or refused, or the job fails by it
             if name in ("model.keras", "tracking.json", "cluster.json", ".lock"):

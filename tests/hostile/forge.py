@@ -79,10 +79,6 @@ def _suffix(path: Path) -> str:
     return path.suffix if path.suffix in (".json", ".yaml") else ".txt"
 
 
-def _hard(path: Path, place: Place, folder: bool) -> None:
-    os.link(place.canary / f"file{_suffix(path)}", path)
-
-
 def _dangling(path: Path, place: Place, folder: bool) -> None:
     path.symlink_to(place.canary / "new")
 
@@ -128,7 +124,6 @@ def _empty(path: Path, place: Place, folder: bool) -> None:
 #: What may stand in the place of a file or a folder.
 KINDS: dict[str, Callable[[Path, Place, bool], None]] = {
     "a link to a file elsewhere": _link,
-    "a hard link to a file elsewhere": _hard,
     "a link to nothing elsewhere": _dangling,
     "a link to itself": _loop,
     "a pipe": _pipe,

@@ -175,8 +175,8 @@ def rows(user_code: Any) -> tuple[np.ndarray, ...]:
 
 
 def npz(x: np.ndarray, y: np.ndarray) -> list[str]:
-    return ["dataset=npz", "dataset.path=rows.npz", "dataset.x_validation=xv",
-            "dataset.y_validation=yv"]  # fmt: skip
+    return ["dataset=npz", "dataset.path=rows.npz", "dataset.validation_inputs=xv",
+            "dataset.validation_target=yv"]  # fmt: skip
 
 
 def npy(x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -185,8 +185,8 @@ def npy(x: np.ndarray, y: np.ndarray) -> list[str]:
         np.save(f"y-{name}.npy", y[part])
     np.save("xv.npy", x[:HELD])
     np.save("yv.npy", y[:HELD])
-    return ["dataset=npy", "dataset.path=x-*.npy", "dataset.target_path=y-*.npy",
-            "dataset.validation_path=xv.npy", "dataset.validation_target_path=yv.npy"]  # fmt: skip
+    return ["dataset=npy", "dataset.path=x-*.npy", "dataset.target=y-*.npy",
+            "dataset.validation=xv.npy", "dataset.validation_target=yv.npy"]  # fmt: skip
 
 
 def table(x: np.ndarray, y: np.ndarray, write: Callable[[Any, str], None], ending: str) -> None:
@@ -246,7 +246,7 @@ def tfrecord(x: np.ndarray, y: np.ndarray) -> list[str]:
         warm.call(write_records, 1, {"path": path, "x": x[part], "y": y[part]})
     features = "{x:{dtype:float32,shape:[8]},y:{dtype:int64,shape:[]}}"
     return ["dataset=tfrecord", "dataset.path=[a.tfrecord,b.tfrecord]", "dataset.target=y",
-            f"dataset.features={features}", "dataset.validation_path=held.tfrecord"]  # fmt: skip
+            f"dataset.features={features}", "dataset.validation=held.tfrecord"]  # fmt: skip
 
 
 def webdataset(x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -275,7 +275,7 @@ def array_record(x: np.ndarray, y: np.ndarray) -> list[str]:
         writer.close()
     return ["dataset=array_record", "dataset.path=[a.array_record,b.array_record]",
             "dataset.target=y", "dataset.decode=npy",
-            "dataset.validation_path=held.array_record"]  # fmt: skip
+            "dataset.validation=held.array_record"]  # fmt: skip
 
 
 def csv(x: np.ndarray, y: np.ndarray) -> list[str]:

@@ -40,7 +40,7 @@ def test_of_a_run(
     server.files["/x.npy"] = array(np.random.default_rng(0).normal(size=(100, 4)))
     server.files["/y.npy"] = array(np.arange(100) % 3)
     x, y = server.at(f"x.npy?token={TOKEN}"), server.at("y.npy")
-    paths = (f'dataset.path="{x}"', f"dataset.target_path={y}")
+    paths = (f'dataset.path="{x}"', f"dataset.target={y}")
     run = dtrain(*WORDS, *paths)
     assert run.code == 0, run.output
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -57,7 +57,7 @@ def test_of_a_run(
         [line] = [one for one in sent.output.splitlines() if one.startswith(said)]
         assert "the run folder names it" in line and TOKEN not in sent.output
         sent = dtrain(f"resume={folder}", "trainer.epochs=2", paths[0])
-        assert sent.code == 2 and f"dataset.target_path={y}: the run folder names it" in sent.output
+        assert sent.code == 2 and f"dataset.target={y}: the run folder names it" in sent.output
         assert not server.asked
         forked = dtrain(f"fork={folder}", "trainer.epochs=2", *paths)
         assert forked.code == 0, forked.output

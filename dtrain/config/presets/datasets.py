@@ -56,34 +56,25 @@ class Dataset:
 
 @dataclasses.dataclass
 class Split(Dataset):
-    """A dataset of which a part is drawn for validation.
+    """A dataset of which a part is held out for validation.
 
     Attributes:
         validation_split: share of the examples that is split off for validation.
         split_seed: seed of the shuffle before the split.
-    """
-
-    validation_split: float = within(0.2, 0, 1, below=True)
-    split_seed: int = within(0, 0, SEED)
-
-
-@dataclasses.dataclass
-class Held(Split):
-    """A dataset whose rows are divided at random, or by a column.
-
-    Attributes:
         split: random; classes: the same share of each class in both parts; or {by: COLUMN}.
         folds: parts of a cross validation; null: none.
         fold: the part that is held out, from 0.
     """
 
+    validation_split: float = within(0.2, 0, 1, below=True)
+    split_seed: int = within(0, 0, SEED)
     split: Any | None = formed(None, SPLIT_BY)
     folds: int | None = within(None, 2, MANY)
     fold: int = within(0, 0, MANY)
 
 
 @dataclasses.dataclass
-class Digits(Held):
+class Digits(Split):
     """Handwritten digits.
 
     Attributes:
@@ -123,23 +114,25 @@ class Npz(Split):
     Attributes:
         _target_: function that loads the data.
         path: the .npz file.
-        x: array of inputs, a list of arrays, or arrays by the names of inputs.
-        y: array of targets, a list, or arrays by the names of outputs; null: no targets.
+        inputs: array of inputs, a list of arrays, or arrays by the names of inputs.
+        target: array of targets, a list, or arrays by the names of outputs; null: no targets.
         weight: array of the weights of the examples; null: all weigh 1.
-        x_validation: arrays of validation inputs; null: split off from x.
-        y_validation: arrays of validation targets; null: split off from y.
-        weight_validation: array of the weights of the validation examples.
+        validation: file to evaluate on, which has the same arrays; null: a part is split off.
+        validation_inputs: arrays of validation inputs in the same file; null: a part is split off.
+        validation_target: arrays of validation targets in the same file.
+        validation_weight: array of the weights of the validation examples.
         scale: factor of the inputs; 0.00392156862745098 turns bytes into 0..1.
     """
 
     _target_: str = target("dtrain.datasets.npz")
     path: str = formed(MISSING, PATH)
-    x: Any = formed("x", ARRAYS)
-    y: Any | None = formed("y", ARRAYS)
+    inputs: Any = formed("x", ARRAYS)
+    target: Any | None = formed("y", ARRAYS)
     weight: Any | None = formed(None, ARRAYS)
-    x_validation: Any | None = formed(None, ARRAYS)
-    y_validation: Any | None = formed(None, ARRAYS)
-    weight_validation: Any | None = formed(None, ARRAYS)
+    validation: str | None = formed(None, PATH)
+    validation_inputs: Any | None = formed(None, ARRAYS)
+    validation_target: Any | None = formed(None, ARRAYS)
+    validation_weight: Any | None = formed(None, ARRAYS)
     scale: float = within(1.0, -LARGE, LARGE)
 
 
@@ -150,26 +143,26 @@ class Npy(Split):
     Attributes:
         _target_: function that loads the data.
         path: files of the inputs; a file, a pattern, or a list of them, joined by their names.
-        target_path: files of the targets; null: no targets.
-        weight_path: files of the weights of the examples; null: all weigh 1.
-        validation_path: files of inputs to evaluate on; null: a part of the rows is split off.
-        validation_target_path: files of targets to evaluate on.
-        validation_weight_path: files of the weights of the validation examples.
+        target: files of the targets; null: no targets.
+        weight: files of the weights of the examples; null: all weigh 1.
+        validation: files of inputs to evaluate on; null: a part of the rows is split off.
+        validation_target: files of targets to evaluate on.
+        validation_weight: files of the weights of the validation examples.
         scale: factor of the inputs; 0.00392156862745098 turns bytes into 0..1.
     """
 
     _target_: str = target("dtrain.datasets.npy")
     path: Any = formed(MISSING, PATHS)
-    target_path: Any | None = formed(None, PATHS)
-    weight_path: Any | None = formed(None, PATHS)
-    validation_path: Any | None = formed(None, PATHS)
-    validation_target_path: Any | None = formed(None, PATHS)
-    validation_weight_path: Any | None = formed(None, PATHS)
+    target: Any | None = formed(None, PATHS)
+    weight: Any | None = formed(None, PATHS)
+    validation: Any | None = formed(None, PATHS)
+    validation_target: Any | None = formed(None, PATHS)
+    validation_weight: Any | None = formed(None, PATHS)
     scale: float = within(1.0, -LARGE, LARGE)
 
 
 @dataclasses.dataclass
-class ImageFolder(Held):
+class ImageFolder(Split):
     """Images in one sub-folder a class.
 
     Attributes:
@@ -210,10 +203,11 @@ class Text(Dataset):
 
     Attributes:
         _target_: function that loads the data.
-        path: a text file, a pattern, or a list of them; null: 200,000 made-up characters.
+        path: a text file, a pattern, a list, a folder with train/; null: 200,000 made-up letters.
         tokens: what a token is: bytes or characters.
         length: tokens of an example.
         stride: tokens from one example to the next; null: length.
+        validation: files to evaluate on; null: the end of the text.
         validation_split: share of the text that is kept for validation, its end.
     """
 
@@ -222,4 +216,5 @@ class Text(Dataset):
     tokens: str = formed("bytes", TOKENS)
     length: int = within(64, 1, MANY)
     stride: int | None = within(None, 1, MANY)
+    validation: Any | None = formed(None, PATHS)
     validation_split: float = within(0.1, 0, 1, below=True)

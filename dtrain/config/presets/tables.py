@@ -13,13 +13,12 @@ from dtrain.config.data_forms import (
     FEATURES,
     FORMAT,
     IMAGES,
-    INDEX,
     KINDS,
     PATHS,
     SEPARATOR,
 )
 from dtrain.config.forms import PATH, target, text
-from dtrain.config.presets.datasets import Held, Split
+from dtrain.config.presets.datasets import Split
 from dtrain.config.ranges import WIDE, formed, within
 
 
@@ -48,15 +47,15 @@ class Table(Columns):
 
     Attributes:
         path: a file, a pattern such as shards/*.parquet, or a list of them; ordered by name.
-        validation_path: files to evaluate on; null: a part of the rows is split off.
+        validation: files to evaluate on; null: a part of the rows is split off.
     """
 
     path: Any = formed(MISSING, PATHS)
-    validation_path: Any | None = formed(None, PATHS)
+    validation: Any | None = formed(None, PATHS)
 
 
 @dataclasses.dataclass
-class Encoded(Columns, Held):
+class Encoded(Columns):
     """Columns of rows whose inputs become one matrix of numbers.
 
     Attributes:
@@ -118,12 +117,10 @@ class TFRecord(Table):
         _target_: function that loads the data.
         features: types of features by name, such as {image: {dtype: string}}; with null first in
             its shape one has a length that differs.
-        index: where the index of the records is stored: cache, or beside the file.
     """
 
     _target_: str = target("dtrain.datasets.tfrecord")
     features: Any = formed(MISSING, FEATURES)
-    index: str = formed("cache", INDEX)
 
 
 @dataclasses.dataclass
@@ -150,7 +147,7 @@ class Tfds(Columns):
     Attributes:
         _target_: function that loads the data.
         builder: name of the dataset, NAME, or NAME/CONFIG:1.0.0 where there are several.
-        split: split to train on, or a part of one such as train[:80%].
+        train: split to train on, or a part of one such as train[:80%].
         validation: split to evaluate on; null: a part of the examples is split off.
         data_dir: folder of datasets; null: $TFDS_DATA_DIR, or ~/tensorflow_datasets.
         target: feature, list of numbers, or features by output; null: the supervised target.
@@ -158,7 +155,7 @@ class Tfds(Columns):
 
     _target_: str = target("dtrain.datasets.tfds")
     builder: str = formed(MISSING, text())
-    split: str = formed("train", text())
+    train: str = formed("train", text())
     validation: str | None = formed(None, text())
     data_dir: str | None = formed(None, PATH)
     target: Any | None = formed(None, COLUMNS)

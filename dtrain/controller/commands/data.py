@@ -53,6 +53,9 @@ def _parser() -> Parser:
         "--no-speed", dest="measure", action="store_false",
         help="do not measure the reading speed, which takes up to 5 s",
     )  # fmt: skip
+    parser.add_argument(
+        "--check", action="store_true", help="read all examples; without, for up to 10 s"
+    )
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     return parser
 
@@ -99,6 +102,7 @@ class Data(cli.Command):
             "examples": self._given.examples,
             "images": None if images is None else str(images),
             "measure": self._given.measure,
+            "check": self._given.check,
         }
         self._activity.begin("importing TensorFlow, which takes 3 to 15 s")
         report(section.plain(config), cluster, asked, self._hear, self._activity.continues)

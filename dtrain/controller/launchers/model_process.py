@@ -7,17 +7,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
 from dtrain.host.forkserver import Process
+from dtrain.serving.options import Options
 
 
 def _enter(
-    settings: Mapping[str, Any], link: Connection, listener: socket.socket, output: Connection,
-    pipe: Any,
+    options: Options, token: str | None, link: Connection, listener: socket.socket,
+    output: Connection, pipe: Any,
 ) -> None:  # fmt: skip
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from dtrain.serving import server
@@ -27,9 +27,9 @@ def _enter(
     parent_death.end_with_the_parent()
     pipe.close()
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
-    served.configure(settings["threads"])
-    load = functools.partial(served.Served, max_batch=settings["limits"]["max_batch"])
-    server.run(load, settings, link, listener)
+    served.configure(options.threads)
+    load = functools.partial(served.Served, max_batch=options.max_batch)
+    server.run(load, options, token, link, listener)
     os._exit(0)
 
 
@@ -38,19 +38,19 @@ class ModelProcess:
 
     Args:
         environment: that TensorFlow is imported with.
-        settings: of :func:`dtrain.serving.server.run`, and ``threads`` of a batch.
-        listener: a socket that listens.
+        options, token, listener: of :func:`dtrain.serving.server.run`.
 
     Raises:
         OSError: the system starts no more processes.
     """
 
     def __init__(
-        self, environment: dict[str, str], settings: Mapping[str, Any], listener: socket.socket
-    ):
+        self, environment: dict[str, str], options: Options, token: str | None,
+        listener: socket.socket,
+    ):  # fmt: skip
         self.link, theirs = Pipe()
         with theirs, Connection(os.dup(2), readable=False) as output:
-            arguments = (dict(settings), theirs, listener, output)
+            arguments = (options, token, theirs, listener, output)
             self._process = Process(environment, "server", _enter, arguments, environment)
         self.pid, self.sentinel = self._process.pid, self._process.sentinel
 

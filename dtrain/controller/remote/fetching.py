@@ -16,7 +16,7 @@ from dtrain.data.servers import reason
 from dtrain.errors import UsageError
 from dtrain.files import addresses, writing
 from dtrain.run.folder import RunDir, short
-from dtrain.run.mirror import Original
+from dtrain.run.mirror import Changes
 from dtrain.run.mirror.bucket import Bucket
 
 #: Of a run at an address: what says whether it is the one that is looked for.
@@ -71,9 +71,9 @@ def _fetch(bucket: Bucket, folder: Path, state: State) -> None:
     except BaseException:
         writing.remove(temporary)
         raise
-    original, new = Original(folder), State(folder)
-    original.skip()
-    new.known = original.known()
+    changes, new = Changes(folder), State(folder)
+    changes.skip()
+    new.known = changes.known()
     new.write()
 
 

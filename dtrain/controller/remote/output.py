@@ -24,7 +24,7 @@ from dtrain.data.servers import reason
 from dtrain.errors import UsageError
 from dtrain.files import addresses, reading
 from dtrain.run.folder import RunDir, short, write_json
-from dtrain.run.mirror import Original
+from dtrain.run.mirror import Changes
 from dtrain.run.mirror.bucket import OWNER, Bucket
 from dtrain.tracking.delivery import INTERVAL, Delivery
 
@@ -48,7 +48,7 @@ class State:
     Attributes:
         owner: random name of this folder, by which the other place knows it.
         claimed: this folder is, or was, copied there; else it was only fetched.
-        known: of :meth:`.Original.known`.
+        known: of :meth:`.Changes.known`.
     """
 
     def __init__(self, folder: Path):
@@ -100,7 +100,7 @@ class Output:
         self._bucket = Bucket(address, key)
         self._key = key
         self._state = State(folder)
-        self._original = Original(folder, _Jobs(), self._state.known)
+        self._changes = Changes(folder, _Jobs(), self._state.known)
         self._copied: dict[str, float] = {}
         self._taken = False
         self._delivery: Delivery | None = None
@@ -168,7 +168,7 @@ class Output:
         """Copy what the other place lacks; return whether there was anything."""
         shipped = False
         try:
-            for found in self._original.altered(lambda each: not ending and self._waits(each)):
+            for found in self._changes.files(lambda each: not ending and self._waits(each)):
                 if not shipped:
                     self._check()
                     self._claim()
@@ -182,7 +182,7 @@ class Output:
             )
         finally:
             if shipped:
-                self._state.known = self._original.known()
+                self._state.known = self._changes.known()
                 self._state.write()
         return shipped or ending
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dtrain.data.encoding import KINDS, Encoding
 from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
-from dtrain.data.images import Images
+from dtrain.data.images import with_images
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
 from dtrain.data.splits import check_alike, counted
@@ -127,8 +127,8 @@ def of_tables(
         encoding=None if fit is None else lambda: fit.encoding, notices=tuple(notices),
     )  # fmt: skip
     if images:
-        decoded = None if held is None else Images(held, images)
-        return dataclasses.replace(made, train=Images(train, images), validation=decoded)
+        decoded = None if held is None else with_images(held, images)
+        return dataclasses.replace(made, train=with_images(train, images), validation=decoded)
     if not isinstance(train, EncodedSource):
         return made
     evaluated = arrays_or_source(held) if isinstance(held, EncodedSource) else None

@@ -1,20 +1,18 @@
 """A run folder in another place, file by file, while the run goes on.
 
-``change``    what goes from one place to the other: bytes of a file, or its removal
-``original``  the run folder that changes: what a copy of it lacks, in an order that keeps a resume
-              from the copy sound at every moment
-``copy``      a folder on a disk that takes changes in; a peer may have sent them
+``changes``   what the other place lacks, in an order in which a resume from it is always possible
+``bucket``    uploads that to an object store
+``receiver``  takes it in on another host, where it comes through the pipe of an agent
 
-The order of a look: ``result.json`` where it is gone; everything but checkpoints, the journal and
-the logs read after a checkpoint was found whole; that checkpoint, its manifest last; ``latest``;
-other checkpoints; ``result.json``; what was removed. So whatever the copy's ``latest`` names is
-whole there, and the copy's journal reaches at least as far.
+The order: ``result.json`` where it is gone; everything but checkpoints, the journal and the logs
+read after a checkpoint was found whole; that checkpoint, its manifest last; ``latest``; other
+checkpoints; ``result.json``; what was removed. So whatever ``latest`` names there is whole, and the
+journal there reaches at least as far.
 
 Files that begin with a dot are locks, leftovers and the like, and stay where they are.
 """
 
-from dtrain.run.mirror.change import PIECE, Change
-from dtrain.run.mirror.copy import Copy
-from dtrain.run.mirror.original import OF_COMMANDS, Altered, Original, Removed
+from dtrain.run.mirror.changes import OF_COMMANDS, PIECE, ChangedFile, Changes, Part, Removed
+from dtrain.run.mirror.receiver import Receiver
 
-__all__ = ["OF_COMMANDS", "PIECE", "Altered", "Change", "Copy", "Original", "Removed"]
+__all__ = ["OF_COMMANDS", "PIECE", "ChangedFile", "Changes", "Part", "Receiver", "Removed"]

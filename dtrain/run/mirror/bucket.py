@@ -17,15 +17,10 @@ from dtrain.data import servers
 from dtrain.files import addresses
 from dtrain.run.checkpoint.format import MANIFEST, STATE
 from dtrain.run.checkpoint.store import ASIDE
-from dtrain.run.mirror.change import checkpoint_of, parts
-from dtrain.run.mirror.original import Altered, Removed
+from dtrain.run.mirror.changes import ChangedFile, Removed, checkpoint_of, problem_of
 
 #: Who copies to a folder; not a file of the run.
 OWNER = "owner.json"
-#: Bytes up to which a file is one request, and those of a part of a larger one.
-_SMALL, _PART = 8 << 20, 16 << 20
-#: Mode of an upload: what is there stays until it is committed.
-_NEW = "wb"
 #: Files that are fetched at once.
 _THREADS = 8
 _OF_CHECKPOINT = re.compile(
@@ -77,49 +72,29 @@ class Bucket:
 
     # --- from a run folder
 
-    def apply(self, found: Altered | Removed) -> None:
-        """Do what an :class:`~dtrain.run.mirror.Original` has found; at any moment it is sound."""
-        folder = checkpoint_of(found.path)
-        if isinstance(found, Removed):
+    def apply(self, change: ChangedFile | Removed) -> None:
+        """Do what :class:`~dtrain.run.mirror.Changes` has found; at any moment it is sound."""
+        folder = checkpoint_of(change.path)
+        if isinstance(change, Removed):
             names = (MANIFEST, STATE) if folder else ()  # ORDER: first it is none any more
-            for path in [f"{folder}/{name}" for name in names] or [found.path]:
+            for path in [f"{folder}/{name}" for name in names] or [change.path]:
                 self.remove(path)
-        elif folder is None:
-            self._put(found)
-        else:
-            above, _, step = folder.rpartition("/")
-            aside = f"{above}/{ASIDE}{step}"
-            if found.path.endswith(STATE) and self._is_there(f"{folder}/{MANIFEST}"):
-                for name in (STATE, MANIFEST):
-                    self._server.cp_file(
-                        f"{self._at}/{folder}/{name}", f"{self._at}/{aside}/{name}"
-                    )
-                self.remove(f"{folder}/{MANIFEST}")  # ORDER: from here on the one aside counts
-            self._put(found)
-            if found.path.endswith(MANIFEST) and self._is_there(f"{aside}/{MANIFEST}"):
-                for name in (MANIFEST, STATE):
-                    self.remove(f"{aside}/{name}")
+            return
+        above, _, step = (folder or "").rpartition("/")
+        aside = f"{above}/{ASIDE}{step}"
+        if folder and change.path.endswith(STATE) and self._exists(f"{folder}/{MANIFEST}"):
+            for name in (STATE, MANIFEST):
+                self._server.cp_file(f"{self._at}/{folder}/{name}", f"{self._at}/{aside}/{name}")
+            self.remove(f"{folder}/{MANIFEST}")  # ORDER: from here on the one aside counts
+        # The open file, whatever has its name by now; it is there when all of it is.
+        self._server.put_file(f"/dev/fd/{change.descriptor}", f"{self._at}/{change.path}")
+        if folder and change.path.endswith(MANIFEST) and self._exists(f"{aside}/{MANIFEST}"):
+            for name in (MANIFEST, STATE):
+                self.remove(f"{aside}/{name}")
 
-    def _is_there(self, path: str) -> bool:
+    def _exists(self, path: str) -> bool:
         self._server.invalidate_cache()
         return bool(self._server.exists(f"{self._at}/{path}"))
-
-    def _put(self, found: Altered) -> None:
-        if found.size <= _SMALL:
-            self.write(found.path, b"".join(found.pieces()))
-            return
-        place = f"{self._at}/{found.path}"
-        file = self._server.open(place, _NEW, autocommit=False, block_size=_PART)
-        try:
-            for piece in found.pieces():
-                file.write(piece)
-            file.close()
-            file.commit()  # ORDER: not before all is there; what is closed is committed elsewhere
-        except BaseException:
-            file.closed = True  # else it would be closed, and finished, when it is forgotten
-            with contextlib.suppress(Exception):
-                file.discard()
-            raise
 
     # --- to a run folder
 
@@ -144,9 +119,8 @@ def _wanted(there: list[str]) -> Iterator[tuple[str, str]]:
     for path in there:
         match = _OF_CHECKPOINT.fullmatch(path)
         if match is None:
-            with contextlib.suppress(ValueError):
-                if parts(path)[-1] != OWNER:
-                    yield path, path
+            if problem_of(path) is None and path.rpartition("/")[2] != OWNER:
+                yield path, path
             continue
         above, aside, step, name = match.groups()
         whole = {f"{above}{step}/{each}" for each in (STATE, MANIFEST)} <= found

@@ -81,7 +81,7 @@ class Evaluate(Action):
             raise UsageError(
                 "dataset", config.dataset["_target_"],
                 f"has no validation to evaluate on, or {NO_VALIDATION.partition(': ')[2]}",
-                "a dataset with a validation", "dataset.validation_path=FILE",
+                "a dataset with a validation", "dataset.validation=FILE",
             )  # fmt: skip
 
     def loaded(self, config: Config, data: Data) -> Data:

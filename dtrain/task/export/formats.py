@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,6 @@ def write(named: Named, name: str, folder: Path, saved: Path) -> None:
 
 def _litert_problem(text: str) -> str:
     """Return what a message of LiteRT's converter comes to, which has a line for each call."""
-    if "TensorList" in text:
-        return ("LiteRT takes batches of one size alone where a layer is recurrent "
-                "(keras.Input(..., batch_size=1), or unroll=True)")  # fmt: skip
     missing = sorted({a or b for a, b in re.findall(r"\btf\.(\w+)\b(?=\()|Flex(\w+)", text)})
     problem = re.search(r"error: (?:loc\(.*\): )?('tf\..*)", text)
     other = f"LiteRT's converter: {' '.join((problem[1] if problem else text).split())[:300]}"
@@ -98,19 +95,12 @@ def _onnx(saved: Path, path: Path) -> None:
             continue_on_error=True,
         )  # fmt: skip
     model = optimizer.optimize_graph(converted).make_model("dtrain")
-    known = onnx.defs.has
-    missing = {n.op_type for n in _nodes(model.graph) if not known(n.op_type, n.domain)}
-    if missing:
-        raise TrainingError(f"ONNX has no operation for {', '.join(sorted(missing))}")
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        text = re.sub("No Op registered for", "ONNX has no operation for", str(error))
+        raise TrainingError(" ".join(text.split())[:300]) from None
     writing.write_bytes(path, model.SerializeToString())
-
-
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yield the operations of a graph, and of those inside of its loops and branches."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            yield from _nodes(attribute.g)
 
 
 def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:

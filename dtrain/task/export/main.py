@@ -46,8 +46,7 @@ def _failed(error: Exception, asked: dict[str, Any]) -> str:
     if isinstance(error, OSError):  # of a full disk
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    if asked.get("name") is None:
-        print(secrets.mask(traceback.format_exc()), file=sys.stderr)
+    print(secrets.mask(traceback.format_exc()), file=sys.stderr)
     return _message(error)
 
 
@@ -93,6 +92,9 @@ def written(
     refused: dict[str, str] = {}
     for name in dict.fromkeys(["savedmodel", *names] if "onnx" in names else names):
         doing(f"writing {name}")
+        if name == "onnx" and "savedmodel" in refused:
+            refused[name] = f"there is no SavedModel to convert: {refused['savedmodel']}"
+            continue
         try:
             formats.write(named, name, saved if name == "savedmodel" else Path(folder), saved)
         except DtrainError as error:

@@ -21,7 +21,16 @@ from dtrain.run.cluster import Cluster
 from dtrain.task import dataset, default_loss, input_pipeline, reading
 from dtrain.task.dataset import Data
 from dtrain.task.inputs import Augment
-from dtrain.task.inspection import classes, facts, looks, pictures, speed, structure, values
+from dtrain.task.inspection import (
+    classes,
+    facts,
+    looks,
+    pictures,
+    readable,
+    speed,
+    structure,
+    values,
+)
 from dtrain.task.inspection.structure import Leaf
 from dtrain.task.process import hardware
 
@@ -31,8 +40,9 @@ Send = Callable[[str, Any], None]
 
 
 def report(
-    config: Config, cluster: Cluster, send: Send, examples: int, images: str | None, measure: bool
-) -> None:
+    config: Config, cluster: Cluster, send: Send, examples: int, images: str | None, measure: bool,
+    check: bool,
+) -> None:  # fmt: skip
     """Read a dataset as a training does, and report what it gives.
 
     Args:
@@ -42,6 +52,7 @@ def report(
         examples: how many of the first are shown.
         images: the file that the first images are for; None for none.
         measure: how fast it can be read, too, which takes some seconds.
+        check: whether all examples are read, and not only as many as can be in some seconds.
 
     Raises:
         UsageError: a training would be refused.
@@ -72,6 +83,9 @@ def report(
     advice = looks.sentences(data.splits, default_loss.is_regression(config, data.splits))
     if advice:
         send("lines", ("worth a look", advice))
+    send("doing", "reading all examples")
+    if reads := readable.sentence(data.splits, check):
+        send("lines", ("reading all of it", [reads]))
     if examples:
         lines = _examples(config, data, leaves, min(examples, count), names)
         send("lines", ("the first training examples", lines))

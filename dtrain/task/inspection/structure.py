@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.example import place
 from dtrain.data.mixture import Concatenated
-from dtrain.data.nest import parts_of
 from dtrain.data.options import Options
-from dtrain.data.padding import place
 from dtrain.data.ragged import Ragged
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
@@ -132,7 +131,7 @@ def _ragged(source: Any, count: int) -> tuple[Any, ...] | None:
         return _ragged(source.members[0], min(count, len(source.members[0])))
     if isinstance(source, Stream) or getattr(source, "in_graph", False):
         return None
-    found = parts_of(source.take(np.arange(count)))
+    found = reading.taken(source, np.arange(count), None).parts
     return found if any(isinstance(leaf, Ragged) for leaf in nest.leaves(found)) else None
 
 

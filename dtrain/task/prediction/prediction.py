@@ -1,11 +1,16 @@
-"""The part of one worker in a prediction: its folder, its progress, its end."""
+"""One worker of a prediction: computes the pieces that are not there, and writes them."""
 
 from __future__ import annotations
 
-import functools
+import collections
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 from dtrain import errors
 from dtrain.data.sources import Source
@@ -13,12 +18,18 @@ from dtrain.errors import TrainingError, UsageError
 from dtrain.run.folder import write_json
 from dtrain.run.predictions import Manifest, Store
 from dtrain.task.prediction.columns import Columns
-from dtrain.task.prediction.work import Worker
+from dtrain.task.reading import problem_of
 from dtrain.task.session import Process, quietly
 from dtrain.task.strategies.forward import Forward
 
 #: Seconds between two reports of the progress, at least.
 PROGRESS_SECONDS = 0.5
+#: Pieces that wait to be written, at most.
+WAITING = 2
+
+#: Batches of one call, each by its piece and its number there.
+Turn = list[tuple[int, int]]
+Arrays = dict[str, np.ndarray]
 
 
 class Prediction:
@@ -28,7 +39,7 @@ class Prediction:
         process: of the task.
         parameters: of the model.
         source: has the rows.
-        forward: predicts batches of them.
+        forward: predicts batches of them; traced.
         columns: makes what is written of what it computes.
         manifest: says what is predicted.
         folder: of the predictions.
@@ -60,9 +71,12 @@ class Prediction:
         self._folder = folder
         self._share = share
         self._workers = workers
+        self._store: Store
         self._began = self._reported = time.monotonic()
         self._before = 0  # pieces that were done when this command began
         self._own_rows = 0
+        self._batches: dict[int, dict[int, Arrays]] = {}  # by piece and number
+        self._writing: collections.deque[Future[int]] = collections.deque()
         self.inputs = _Inputs(source)
 
     def run(self) -> None:
@@ -71,9 +85,17 @@ class Prediction:
         Raises:
             UsageError: the folder has other predictions, or cannot be written.
             TrainingError: it cannot be written any more.
+            DataError: an example cannot be read.
             Interrupted: a stop was asked for; the pieces that are done stay.
         """
-        store = self._opened()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            store = self._store = Store(self._folder, self._manifest)
+        except OSError as error:
+            raise UsageError(
+                "to", self._folder, f"cannot be written ({error.strerror})",
+                "a folder that may be written, on a disk with space", "to=FOLDER",
+            ) from None  # fmt: skip
         self._event("start", step=0, replicas=self._forward.replicas, parameters=self._parameters)
         self._process.begun()
         self._before, self._began = store.count(), time.monotonic()
@@ -83,81 +105,128 @@ class Prediction:
                 self._process.notice(f"all rows were predicted already: {store.folder}")
                 if self._process.is_chief:
                     store.tidy()
-            elif not self._work(store):
-                status = "KILLED"
-                raise errors.Interrupted("stopped; the pieces that are done stay")
+            else:
+                self._work()
+                if self._process.stop() and store.count() < store.division.pieces:
+                    status = "KILLED"
+                    raise errors.Interrupted("stopped; the pieces that are done stay")
+                if self._process.is_chief:
+                    store.finish()
             status = "FINISHED"
-            self._report(store, always=True)
+            self._report(always=True)
         except OSError as error:
             raise TrainingError(
                 f"{error.filename or self._folder}: {error.strerror}; the pieces that are done "
                 "stay, and the same command goes on"
             ) from error
         finally:
-            quietly(lambda: self._end(status, store))
+            quietly(lambda: self._end(status))
 
-    def _opened(self) -> Store:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            return Store(self._folder, self._manifest)
-        except OSError as error:
-            raise UsageError(
-                "to", self._folder, f"cannot be written ({error.strerror})",
-                "a folder that may be written, on a disk with space", "to=FOLDER",
-            ) from None  # fmt: skip
+    def _work(self) -> None:
+        calls: collections.deque[tuple[Turn, Future[Arrays]]] = collections.deque()
+        at_once = self._forward.at_once
+        with ThreadPoolExecutor(at_once) as computing, ThreadPoolExecutor(1) as writing:
+            try:
+                for turn in self._turns():
+                    calls.append((turn, computing.submit(self._compute, turn)))
+                    if len(calls) > at_once:
+                        self._collect(*calls.popleft(), writing)
+                while calls:
+                    self._collect(*calls.popleft(), writing)
+                self._write_up_to(0)
+            except BaseException:
+                for executor in (computing, writing):
+                    executor.shutdown(wait=True, cancel_futures=True)
+                raise
 
-    def _work(self, store: Store) -> bool:
-        """Work beside others, and return whether all is done; the chief then records that."""
-        worker = Worker(
-            store, self._forward, self._columns, self._source, self._process.stop,
-            functools.partial(self._report, store),
-        )  # fmt: skip
+    def _turns(self) -> Iterator[Turn]:
+        turn: Turn = []
+        for piece in self._store.division.order(*self._share):
+            if self._process.stop():
+                return
+            if self._store.has(piece):
+                continue
+            for batch in range(self._store.division.batches(piece)):
+                turn.append((piece, batch))
+                if len(turn) == self._forward.replicas:
+                    yield turn
+                    turn = []
+                    if self._process.stop():
+                        return
+        if turn:
+            yield turn
+
+    def _compute(self, turn: Turn) -> Arrays:
+        division = self._store.division
+        # A replica without a batch does the last one again, which is not used.
+        whole = turn + turn[-1:] * (self._forward.replicas - len(turn))
+        rows = np.stack([division.indices(*each) for each in whole])
+        numbers = [division.number(*each) for each in whole]
         try:
-            done = worker.run(*self._share)
-        finally:
-            self._own_rows = worker.rows
-        if done and self._process.is_chief:
-            store.finish()
-        return done
+            return self._forward(rows, np.asarray(numbers, np.int64))
+        except (tf.errors.OpError, UnicodeDecodeError):
+            for row in rows.reshape(-1).tolist():
+                problem = problem_of(self._source, row, 1)
+                if problem is not None:
+                    raise problem from None
+            raise  # of the user's own code, which is named where this ends
+
+    def _collect(self, turn: Turn, call: Future[Arrays], writing: ThreadPoolExecutor) -> None:
+        """Keep what a call has computed, and have each piece written that is whole now."""
+        columns, batch = call.result(), self._forward.batch
+        for at, (piece, number) in enumerate(turn):
+            batches = self._batches.setdefault(piece, {})
+            part = slice(at * batch, (at + 1) * batch)
+            batches[number] = {name: column[part] for name, column in columns.items()}
+            if len(batches) == self._store.division.batches(piece):
+                self._write_up_to(WAITING - 1)
+                self._writing.append(writing.submit(self._write, piece, self._batches.pop(piece)))
+
+    def _write(self, piece: int, batches: dict[int, Arrays]) -> int:
+        division = self._store.division
+        count = division.count(piece)
+        whole = {
+            name: np.concatenate([batches[at][name] for at in range(len(batches))])[:count]
+            for name in self._forward.specs
+        }
+        self._store.commit(piece, self._columns.written(whole, division.first(piece)))
+        return count
+
+    def _write_up_to(self, left: int) -> None:
+        """Wait until no more than so many pieces are to be written."""
+        while len(self._writing) > left:
+            self._own_rows += self._writing.popleft().result()
+            self._report()
 
     def _event(self, kind: str, **fields: Any) -> None:
         if self._process.journal is not None:
             self._process.journal.write(kind, **fields)
 
-    def _rates(self, store: Store) -> tuple[int, int, float]:
+    def _rates(self) -> tuple[int, int, float]:
         """Return how many rows are done, how many of them since the beginning, and these a second.
 
         All workers' count, of other commands too.
         """
-        division = store.division
-        rows, before = (
-            min(division.rows, count * division.size) for count in (store.count(), self._before)
-        )
+        division = self._store.division
+        counts = self._store.count(), self._before
+        rows, before = (min(division.rows, count * division.size) for count in counts)
         return rows, rows - before, (rows - before) / max(1e-6, time.monotonic() - self._began)
 
-    def _report(self, store: Store, always: bool = False) -> None:
+    def _report(self, always: bool = False) -> None:
         now = time.monotonic()
         if not self._process.is_chief or not (always or now - self._reported >= PROGRESS_SECONDS):
             return
         self._reported = now
-        rows, _, speed = self._rates(store)
-        write_json(
-            self._process.rundir.progress,
-            {
-                "units": ["workers", "row"],
-                "step": rows,
-                "total_steps": store.division.rows,
-                "epoch": self._workers,
-                "epochs": self._workers,
-                "loss": None,
-                "metrics": {},
-                "examples_per_second": speed,
-                "time": time.time(),
-            },
-        )
+        rows, _, speed = self._rates()
+        progress = {
+            "units": ["workers", "row"], "step": rows, "total_steps": self._store.division.rows,
+            "epoch": self._workers, "epochs": self._workers, "loss": None, "metrics": {},
+            "examples_per_second": speed, "time": time.time(),
+        }  # fmt: skip
+        write_json(self._process.rundir.progress, progress)
 
-    def _end(self, status: str, store: Store) -> None:
-        _, new, speed = self._rates(store)
+    def _end(self, status: str) -> None:
+        (_, new, speed), store = self._rates(), self._store
         self._event(
             "end", status=status, step=0, examples=new, own_rows=self._own_rows,
             examples_per_second=round(speed, 1), metrics={}, predictions=str(store.folder),

@@ -6,18 +6,16 @@ requests that were not answered.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from dtrain.errors import DamagedFile, NotPromoted, UsageError
-from dtrain.files import writing
+from dtrain.files import locks
 from dtrain.run import exports, registry
 from dtrain.run.folder import RunDir
 from dtrain.run.registry import Measured, Model, Promotion
@@ -96,15 +94,9 @@ class Models:
         before = f", and was version {champion.version}" if champion is not None else ""
         return f"{alias} is version {version.version} of {name}{before}: models:/{name}@{alias}"
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[Any]:
         """Let no other command look for what this one is about to make."""
-        lock = writing.open_lock(self._rundir.path / ".models.lock")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+        return locks.alone(self._rundir.path / ".models.lock")
 
     def _shipped(self, model: Model) -> dict[str, Any]:
         """Make MLflow hold a model; return its versions by the names that they are under."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -20,7 +19,7 @@ from dtrain import secrets
 from dtrain.config import environment, load
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
-from dtrain.files import writing
+from dtrain.files import locks, writing
 from dtrain.run import schemas
 from dtrain.run.folder import write_json
 
@@ -169,8 +168,7 @@ class Store:
             yield
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(writing.open_lock(path.with_name(f".{path.name}.lock")), "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locks.alone(path.with_name(f".{path.name}.lock")):
             yield
 
     def run(
@@ -188,8 +186,8 @@ class Store:
         Returns:
             Its id, and whether it was there before.
         """
-        with os.fdopen(writing.open_lock(file.with_name(f".{file.name}.lock")), "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the jobs of a sweep look for their parent together
+        # The jobs of a sweep look for their parent together.
+        with locks.alone(file.with_name(f".{file.name}.lock")):
             past = schemas.read(file, schemas.Tracking)
             if past is None or past["uri"] != self.shown:
                 past = None

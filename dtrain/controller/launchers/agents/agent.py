@@ -187,11 +187,11 @@ class Agent:
             self._own = mirror.Own(job)
         self._stream.send("look", shared=shared)
 
-    def _on_change(self, **change: Any) -> None:
+    def _on_change(self, **part: Any) -> None:
         """Take a file of the launcher's run folder in."""
         if self._own is None:
             raise DtrainError("a file came, and no folder is made for it")
-        self._own.take(mirror.of_message(**change))
+        self._own.take(mirror.of_message(**part))
 
     def _on_start(
         self, run: str, tasks: list[str], cluster: dict[str, Any], variables: dict[str, str]

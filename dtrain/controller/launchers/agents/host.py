@@ -10,7 +10,7 @@ from dtrain.controller.launchers.agents import mirror
 from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.agents.transport import Transport
 from dtrain.errors import DtrainError, TrainingError
-from dtrain.run.mirror import Copy
+from dtrain.run.mirror import Receiver
 
 
 class Lost(TrainingError):
@@ -54,7 +54,7 @@ class Host:
         self.address: str | None = None
         self.lost: str | None = None
         self.frozen: set[str] = set()
-        self.copy: Copy | None = None
+        self.copy: Receiver | None = None
         self.came = 0
         self._inbox = inbox
         self._broken = False

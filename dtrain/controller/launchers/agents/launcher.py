@@ -20,7 +20,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, write_json
-from dtrain.run.mirror import OF_COMMANDS, Change, Copy, Original
+from dtrain.run.mirror import OF_COMMANDS, Changes, Part, Receiver
 
 #: Seconds that agents have to end their tasks.
 LAST = 10.0
@@ -207,9 +207,9 @@ class Agents(Launcher, LocalProcesses):
         for host in used:
             if said[host.name]["shared"] or host.stream is None:
                 continue
-            host.copy = Copy(rundir.path, refuse=OF_COMMANDS)
-            changes = Original(rundir.path, leave=() if host is used[0] else _CHIEF_ONLY).changes()
-            host.stream.send_all(mirror.as_message(change) for change in changes)
+            host.copy = Receiver(rundir.path, refuse=OF_COMMANDS)
+            parts = Changes(rundir.path, leave=() if host is used[0] else _CHIEF_ONLY).parts()
+            host.stream.send_all(map(mirror.as_message, parts))
 
     def _wait(self, kind: str, doing: str, seconds: float, hosts: list[Host] | None = None) -> None:
         """Wait for a message of each host, so long after files have moved last."""
@@ -258,7 +258,7 @@ class Agents(Launcher, LocalProcesses):
         assert self._rundir is not None
         if (self._rundir.path / _GIVEN_UP).exists():
             self._given_up = True
-            chief.stream.put(mirror.as_message(Change(_GIVEN_UP, "replace")))
+            chief.stream.put(mirror.as_message(Part(_GIVEN_UP, "replace")))
 
     def _lose(self, host: Host) -> list[tuple[str, str]]:
         """Return the tasks without which the job cannot continue, of a host that is lost."""

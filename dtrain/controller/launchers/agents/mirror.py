@@ -15,7 +15,7 @@ from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import DtrainError
 from dtrain.files import writing
 from dtrain.run.folder import RunDir
-from dtrain.run.mirror import OF_COMMANDS, Change, Copy, Original
+from dtrain.run.mirror import OF_COMMANDS, PIECE, Changes, Part, Receiver
 
 #: Seconds between two looks at what has changed.
 LOOK = 1.0
@@ -74,11 +74,11 @@ class Own:
             raise DtrainError("the launcher names no job")
         self._folder = Folder(job)
         self.rundir = RunDir(self._folder.path)
-        self._copy = Copy(self.rundir.path)
+        self._copy = Receiver(self.rundir.path)
 
-    def take(self, change: Change) -> None:
+    def take(self, part: Part) -> None:
         """Take in a part of the launcher's run folder."""
-        self._copy.apply(change)
+        self._copy.apply(part)
 
     def remove(self) -> None:
         """Remove it."""
@@ -120,8 +120,8 @@ class Mirror(threading.Thread):
 
     def __init__(self, rundir: RunDir, stream: Stream):
         super().__init__(name="mirror", daemon=True)
-        self._original, self._stream = Original(rundir.path, leave=OF_COMMANDS), stream
-        self._original.skip()  # the launcher's own
+        self._changes, self._stream = Changes(rundir.path, leave=OF_COMMANDS), stream
+        self._changes.skip()  # the launcher's own
         self._wake, self._over = threading.Event(), False
         self._lock = threading.Lock()
         self._after: list[Callable[[], None]] = []
@@ -155,8 +155,8 @@ class Mirror(threading.Thread):
     def _look(self) -> str | None:
         """Send what has changed; return why it cannot be read, None where it can."""
         try:
-            for change in self._original.changes():
-                self._stream.put(as_message(change))
+            for part in self._changes.parts():
+                self._stream.put(as_message(part))
                 if not self._stream.drain(_WAITING):
                     return None
         except (OSError, DtrainError) as error:
@@ -164,23 +164,22 @@ class Mirror(threading.Thread):
         return None
 
 
-def as_message(change: Change) -> tuple[bytes, ...]:
-    """Return a change as a message."""
+def as_message(part: Part) -> tuple[bytes, ...]:
+    """Return a part of a file as a message."""
     return packed(
-        "change", change.data, path=change.path, how=change.kind, offset=change.offset,
-        last=change.last,
-    )  # fmt: skip
+        "change", part.data, path=part.path, how=part.kind, offset=part.offset, last=part.last
+    )
 
 
-def of_message(
-    path: str, how: str, offset: int = 0, last: bool = True, data: bytes = b""
-) -> Change:
-    """Return the change that a message is, whoever has sent it.
+def of_message(path: str, how: str, offset: int = 0, last: bool = True, data: bytes = b"") -> Part:
+    """Return the part of a file that a message is, whoever has sent it.
 
     Raises:
         ValueError: it is none.
     """
     sound = isinstance(path, str) and how in ("append", "replace", "remove")
     if not sound or type(offset) is not int or offset < 0 or type(last) is not bool:
-        raise ValueError("no change of a file")
-    return Change(path, how, offset, data, last)
+        raise ValueError("no part of a file")
+    if len(data) > PIECE:
+        raise ValueError(f"a part of {len(data):,} bytes: {PIECE:,} at most")
+    return Part(path, how, offset, data, last)

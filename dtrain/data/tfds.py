@@ -6,38 +6,21 @@ records are parsed in the input graph, as those of ``dataset=tfrecord``. Nothing
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dtrain.data.data_file import is_address
-from dtrain.data.files import DataFile, files
-from dtrain.data.formats.array_record import ArrayRecordExamples
-from dtrain.data.formats.examples import ExampleTable, RecordSource
-from dtrain.data.formats.tfrecord import TFRecords
-from dtrain.data.formats.tfrecord_features import Feature
+from dtrain.data.files import files
+from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
+from dtrain.data.record_kinds import Examples, Feature
+from dtrain.data.records import RecordSource, RecordTable
 from dtrain.data.tables import Names
 from dtrain.errors import UsageError, nearest
 
 #: Formats of files that have records of ``tf.train.Example``, by their names.
 _FORMATS = ("array_record", "tfrecord")
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A split, or a part of one.
-
-    Attributes:
-        files: that have it, in order.
-        rows: int64 ``[n]``, those of the files that are of it; None for all.
-        examples: how many the files have.
-    """
-
-    files: list[DataFile]
-    rows: np.ndarray | None
-    examples: int
 
 
 class Prepared:
@@ -95,62 +78,68 @@ class Prepared:
             return  # lists of lists
         if kind == "ClassLabel" and feature.num_classes is not None:
             self.classes[name] = int(feature.num_classes)
-        kinds = {"O": "string", "f": "float32"}
-        self.features[name] = Feature(kinds.get(dtype.kind, "int64"), shape)
+        kinds: dict[str, Any] = {"O": object, "f": np.float32}
+        self.features[name] = Feature(np.dtype(kinds.get(dtype.kind, np.int64)), shape)
 
-    def part(self, key: str, split: str) -> Part:
-        """Return a split, or a part of one, such as ``train[:80%]``.
+    def source(
+        self,
+        key: str,
+        split: str,
+        inputs: Names,
+        target: Names,
+        weight: Names,
+        **options: Any,
+    ) -> RecordSource:
+        """Return the examples of a split, or of a part of one, such as ``train[:80%]``.
+
+        Args:
+            key: that names the split.
+            split: it.
+            inputs, target, weight, options: as of :class:`RecordSource`.
 
         Raises:
-            UsageError: there is none of that name.
+            UsageError: there is none of that name, or its files are not what was prepared.
         """
         splits = self._builder.info.splits
         try:
-            found = splits[split].file_instructions
+            shards = splits[split].file_instructions
         except (KeyError, ValueError, AssertionError) as error:
             near = nearest(split, splits) or "NAME"
             raise UsageError(
                 key, split, f"{self.name} has no such split ({str(error).strip().splitlines()[0]})",
                 f"{', '.join(splits)}, or a part such as {near}[:80%]", f"{key}={near}",
             ) from None  # fmt: skip
-        sizes = [int(each.examples_in_shard) for each in found]
-        begins = np.cumsum([0, *sizes])
-        rows = [
-            np.arange(begin + each.skip, begin + each.skip + each.take)
-            for begin, each in zip(begins, found, strict=False)
-        ]
-        whole = all(len(each) == size for each, size in zip(rows, sizes, strict=True))
-        names = [str(each.filename) for each in found]
         # They are in the order of their names, which is that of files().
-        return Part(files(names, key), None if whole else np.concatenate(rows), int(begins[-1]))
-
-    def table(self, part: Part) -> ExampleTable:
-        """Return the records of files."""
+        paths = files([str(shard.filename) for shard in shards], key)
+        sizes = [int(shard.examples_in_shard) for shard in shards]
+        records: RecordFiles
         if self.format == "tfrecord":
-            return TFRecords(part.files, self.features, beside=False)
-        table = ArrayRecordExamples(part.files, self.features)
-        if len(table) != part.examples:
-            raise UsageError(
-                "dataset.builder", self.name, f"its files have {len(table):,} records, and its "
-                f"dataset_info.json says {part.examples:,}", "files as they were prepared",
-                "prepare it again",
-            )  # fmt: skip
-        return table
-
-    def source(
-        self, part: Part, inputs: Names, target: Names, weight: Names, **options: Any
-    ) -> RecordSource:
-        """Return the examples of a part."""
-        source = RecordSource(self.table(part), inputs, target, weight, **options)
-        for name in [] if source.target is None else source.target.columns():
-            if name in self.encoded:
+            records = TFRecordFiles(paths)
+        else:
+            records = ArrayRecordFiles(paths)
+            if len(records) != sum(sizes):
                 raise UsageError(
-                    "dataset.target", name, "is an image", "a feature of numbers or text",
-                    "dataset.target=FEATURE",
+                    "dataset.builder", self.name, f"its files have {len(records):,} records, and "
+                    f"its dataset_info.json says {sum(sizes):,}", "files as they were prepared",
+                    "prepare it again",
                 )  # fmt: skip
-        if part.rows is None:
+        table = RecordTable(records, Examples(self.features))
+        source = RecordSource(table, inputs, target, weight, **options)
+        for name in [] if source.target is None else source.target.columns():
+            if name not in self.encoded:
+                continue
+            raise UsageError(
+                "dataset.target", name, "is an image", "a feature of numbers or text",
+                "dataset.target=FEATURE",
+            )  # fmt: skip
+        rows = [
+            np.arange(begin + shard.skip, begin + shard.skip + shard.take)
+            for begin, shard in zip(np.cumsum([0, *sizes]), shards, strict=False)
+        ]
+        taken = np.concatenate(rows)
+        if len(taken) == sum(sizes):
             return source
-        subset = source.subset(part.rows)
+        subset = source.subset(taken)
         assert isinstance(subset, RecordSource)
         return subset
 

@@ -1,13 +1,14 @@
-"""What users hand over as arrays, as arrays of NumPy: numbers and texts of one shape."""
+"""Arrays as users have them, of any library, as arrays of NumPy: numbers and texts of one shape."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.example import Example
 from dtrain.data.ragged import Ragged
 from dtrain.errors import UsageError
 
@@ -57,16 +58,16 @@ def structured(value: Any, key: str, name: str) -> Any:
     return nest.mapped(lambda leaf: plain(leaf, key, name), found)
 
 
-def example(value: Any, key: str, name: str) -> Any:
+def one(value: Any, key: str, name: str) -> Any:
     """Return a nest of arrays and numbers of one example: a tuple is several, a list is one array.
 
     Raises:
         UsageError: as of :func:`structured`.
     """
     if isinstance(value, Mapping):
-        return {each: example(part, key, name) for each, part in value.items()}
+        return {each: one(part, key, name) for each, part in value.items()}
     if isinstance(value, tuple):
-        return tuple(example(part, key, name) for part in value)
+        return tuple(one(part, key, name) for part in value)
     return None if value is None else structured(value, key, name)
 
 
@@ -106,6 +107,51 @@ def checked(found: np.ndarray, key: str, name: str) -> np.ndarray:
             what = f"a {type(other[0]).__name__}"
             raise _refused(key, name, f"an array with {what}" if found.ndim else what)
     return found
+
+
+def joined(values: Sequence[Any], key: str = "dataset") -> Any:
+    """Put the values of one leaf of some examples together: an array, or :class:`Ragged`.
+
+    Raises:
+        UsageError: they are no numbers or texts, or differ in more than the length of rows.
+    """
+    if all(value is None for value in values):  # no target beside a weight
+        return None
+    arrays = [np.asarray(value) for value in values]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) == 1:
+        return plain(np.stack(arrays), key, "an example")
+    # An empty list has no shape of its own: one row more of nothing.
+    arrays = [a for a in arrays if a.shape != (0,)] or arrays
+    if len({array.ndim for array in arrays}) == 1 and len({a.shape[1:] for a in arrays}) == 1:
+        return plain(Ragged.of([np.asarray(value) for value in values]), key, "an example")
+    raise UsageError(
+        key, " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]),
+        "are shapes of the same input or target of two examples",
+        "one shape, or rows that differ in length alone (dataset.pad)",
+        "arrays of one shape",
+    )  # fmt: skip
+
+
+def check_rows(example: Example, key: str, name: str, hint: str | None = None) -> None:
+    """Refuse arrays that have different numbers of rows.
+
+    Args:
+        example: arrays with a row for each example.
+        key, name: for messages.
+        hint: what to do where each has rows.
+    """
+    rows = {name: len(leaf) if leaf.ndim else None for name, leaf in example.leaves.items()}
+    counts = set(rows.values())
+    if len(counts) == 1 and None not in counts:
+        return
+    shown = [f"{name}: {count}" for name, count in rows.items()]
+    text = ", ".join([*shown[:4], *(["..."] if len(shown) > 4 else [])])
+    raise UsageError(
+        key, name, f"its arrays have different numbers of rows ({text})",
+        "arrays with a row for each example: two are inputs and targets",
+        hint if hint and None not in counts else "the same number of rows in all arrays",
+    )  # fmt: skip
 
 
 def _of_frame(value: Any, key: str, name: str) -> np.ndarray:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dtrain.data import nest
-from dtrain.data.batches import Batches
-from dtrain.data.examples import Columns, Rows, joined
-from dtrain.data.generators import Generated
-from dtrain.data.plain import is_array, is_frame, rows_of, structured
+from dtrain.data.as_numpy import check_rows, is_array, is_frame, rows_of, structured
+from dtrain.data.example import Example
+from dtrain.data.foreign import Batches, Generated, Rows
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
 from dtrain.data.target_kind import of_labels
@@ -211,29 +210,13 @@ def _is_py_dataset(value: Any) -> bool:
 
 def _arrays(value: Any, key: str, split: str) -> Arrays:
     """Return arrays in memory: (x, y), (x, y, sample_weight), or inputs alone."""
-    parts = tuple(value) if isinstance(value, tuple | list) else (value,)
+    parts = value if isinstance(value, tuple | list) else (value,)
     if not 1 <= len(parts) <= 3 or parts[0] is None:
         raise _refused(key, value, split)
-    made: list[Any] = [None if part is None else structured(part, key, split) for part in parts]
+    example = Example.of(parts, lambda part: structured(part, key, split), key, split)
+    x = example.x
     if hasattr(parts[0], "to_numpy") and not is_frame(parts[0]):
-        made[0] = made[0][:, None]  # one column of a table, as Keras' fit has it
-    lengths = {
-        name: len(leaf) if leaf.ndim else None
-        for name, leaf in nest.named(tuple(made))
-        if leaf is not None
-    }
-    if len(set(lengths.values())) != 1 or None in lengths.values():
-        shown = [f"{name}: {rows}" for name, rows in lengths.items()]
-        text = ", ".join([*shown[:4], *(["..."] if len(shown) > 4 else [])])
-        raise UsageError(
-            key, split, f"its arrays have different numbers of rows ({text})",
-            "arrays with a row for each example: two are inputs and targets",
-            "return {'train': x, 'validation': x_val} for inputs alone"
-            if len(parts) == 2 and None not in lengths.values()
-            else "the same number of rows in all arrays",
-        )  # fmt: skip
-    x, y, weight = (*made, None, None)[:3]
-    return Arrays(x, y, weight)
-
-
-__all__ = ["ACCEPTED", "Columns", "Rows", "adapted", "joined"]
+        x = x[:, None]  # one column of a table, as Keras' fit has it
+    hint = "return {'train': x, 'validation': x_val} for inputs alone" if len(parts) == 2 else None
+    check_rows(example, key, split, hint)
+    return Arrays(x, example.y, example.weight)

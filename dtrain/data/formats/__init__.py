@@ -1,1 +1,0 @@
-"""Formats of files: each a table, or a source of its own."""

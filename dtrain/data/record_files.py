@@ -1,0 +1,370 @@
+"""Files of records, TFRecord and ArrayRecord: bytes that can be read in any order."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import mmap
+import os
+import re
+import struct
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.data import cache
+from dtrain.data.data_file import DataFile, is_address
+from dtrain.errors import DataError, UsageError, printable
+
+#: Files that are open at once, at most.
+_OPEN = 256
+#: Files that are indexed at once, and bytes of all above which a notice says so.
+_THREADS, _LARGE = 8, 10**9
+#: Bytes of a TFRecord before the data, and around it.
+_HEAD, _AROUND = 12, 16
+#: First bytes of what programs write that compress: gzip, and zlib with its usual options.
+_COMPRESSED = {b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda"}
+#: Window bits for zlib that stand for gzip or zlib; bytes that are decompressed at once.
+_ANY, _PIECE = 47, 1 << 20
+#: For random reads of ArrayRecord files, as Grain's own source has them.
+_OPTIONS: dict[str, Any] = {
+    "options": "readahead_buffer_size:0", "file_reader_buffer_size": 32768,
+}  # fmt: skip
+_GROUP = re.compile(r"(?:^|,)group_size:(\d+)")
+
+
+class RecordFiles(ABC):
+    """Records of files, one file after the other. They can be pickled, and are opened anew.
+
+    Args:
+        files: in order.
+    """
+
+    def __init__(self, files: list[DataFile]):
+        self.files = files
+        self._ends: np.ndarray | None = None
+        self._opened: dict[int, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": {}}
+
+    @abstractmethod
+    def _counts(self) -> list[int]:
+        """Return how many records each file has."""
+
+    @abstractmethod
+    def _open(self, owner: int) -> Any:
+        """Open a file."""
+
+    @abstractmethod
+    def _read(self, owner: int, own: list[int]) -> list[bytes]:
+        """Return records of a file.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Where the records of each file end, int64 ``[files]``."""
+        if self._ends is None:
+            self._ends = np.cumsum(self._counts(), dtype=np.int64)
+        return self._ends
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def known_length(self) -> int | None:
+        """Return how many records there are; None where that takes reading files."""
+        return None if self._ends is None else len(self)
+
+    def file(self, owner: int) -> Any:
+        """Return an open file."""
+        if owner not in self._opened:
+            if len(self._opened) >= _OPEN:
+                self._opened.pop(next(iter(self._opened)))
+            self._opened[owner] = self._open(owner)
+        return self._opened[owner]
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Read: int64 ``[b]``, in any order, with repetitions, to objects ``[b]``, each ``bytes``.
+
+        Raises:
+            DataError: a file cannot be read, or is not the one that it was.
+        """
+        made = np.empty(len(rows), object)
+        owners = np.searchsorted(self.ends, rows, side="right")
+        for owner in np.unique(owners).tolist():
+            at = np.flatnonzero(owners == owner)
+            begin = self.ends[owner - 1] if owner else 0
+            records = self._read(owner, (rows[at] - begin).tolist())
+            for place, record in zip(at.tolist(), records, strict=True):
+                made[place] = record
+        return made
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Return the file of a record, and its number there."""
+        owner = int(np.searchsorted(self.ends, row, side="right"))
+        return owner, int(row - (self.ends[owner - 1] if owner else 0))
+
+    def where(self, row: int) -> str:
+        """Return the place of a record for messages."""
+        owner, number = self.place(row)
+        return f"{self.files[owner].name}, record {number:,}"
+
+    def blocks(self) -> np.ndarray | None:
+        """Return how many records, one after the other, are read at once; None for one."""
+        return None
+
+
+class TFRecordFiles(RecordFiles):
+    """TFRecord files: mapped into memory, with an index of the records that is made once.
+
+    TensorFlow's reader makes the index, and verifies all checksums. What is compressed is unpacked
+    into the cache.
+
+    Args:
+        files: in order.
+
+    Raises:
+        UsageError: one is no TFRecord file.
+    """
+
+    def __init__(self, files: list[DataFile]):
+        super().__init__(files)
+        self._compressed = [_is_compressed(file) for file in files]
+        #: By file: where each record begins and how long it is, int64 ``[n, 2]``.
+        self._indexes: list[np.ndarray] = []
+        self._stamps: list[str] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_indexes": [], "_ends": None}
+
+    def known_length(self) -> int | None:
+        """Return how many records there are; None where there is no index yet."""
+        entries = map(self._entry, range(len(self.files)))
+        if self._ends is None and not all(cache.path_of(*entry).exists() for entry in entries):
+            return None
+        return len(self)
+
+    def _entry(self, owner: int) -> tuple[str, list[str]]:
+        file = self.files[owner]
+        return "index.npy", ["tfrecord", file.place(), file.stamp()]
+
+    def _counts(self) -> list[int]:
+        entries = [self._entry(owner) for owner in range(len(self.files))]
+        missing = [n for n, entry in enumerate(entries) if not cache.path_of(*entry).exists()]
+        size = sum(self.files[owner].size() for owner in missing)
+        if size > _LARGE:
+            name = f"{self.files[missing[0]].name}{' ...' * (len(missing) > 1)}"
+            text = f"notice: {name}: {size / 1e9:,.1f} GB are read once, for an index"
+            print(printable(text), file=sys.stderr, flush=True)
+
+        def index(owner: int) -> np.ndarray:
+            path = cache.cached(*entries[owner], lambda path: self._write_index(owner, path))
+            return np.asarray(np.load(path))
+
+        threads = min(len(entries), _THREADS, os.cpu_count() or 1)
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            self._indexes = list(pool.map(index, range(len(entries))))
+        self._stamps = [key[-1] for _, key in entries]
+        counts = [len(each) for each in self._indexes]
+        if not sum(counts):
+            raise DataError(", ".join(file.name for file in self.files), "holds no record")
+        return counts
+
+    def _local(self, owner: int) -> Path:
+        """Return a file that is not compressed."""
+        file = self.files[owner]
+        if not self._compressed[owner]:
+            return file.local()
+        key = ["unpacked", file.place(), file.stamp()]
+        return cache.cached("records.tfrecord", key, lambda path: _unpack(file, path))
+
+    def _write_index(self, owner: int, path: Path) -> None:
+        sizes = _sizes(self.files[owner], self._local(owner))
+        begins = np.cumsum(sizes + _AROUND) - sizes - (_AROUND - _HEAD)
+        with path.open("xb") as opened:
+            np.save(opened, np.stack([begins, sizes], axis=1))
+
+    def _open(self, owner: int) -> tuple[Path, int, mmap.mmap]:
+        file = self.files[owner]
+        if file.stamp() != self._stamps[owner]:
+            raise DataError(file.name, "has changed since its index was read")
+        path = self._local(owner)
+        try:
+            with path.open("rb") as opened:
+                mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise DataError(file.name, f"cannot be read ({error.strerror})") from None
+        return path, len(mapped), mapped
+
+    def _read(self, owner: int, own: list[int]) -> list[bytes]:
+        path, size, mapped = self.file(owner)
+        # To touch the pages of a file that was cut off would end the process by SIGBUS.
+        with contextlib.suppress(FileNotFoundError):  # what is mapped stays
+            if (now := path.stat().st_size) < size:
+                name = self.files[owner].name
+                raise DataError(name, f"was cut off: it has {now:,} bytes, not {size:,}")
+        return [mapped[begin : begin + n] for begin, n in self._indexes[owner][own].tolist()]
+
+    def where(self, row: int) -> str:
+        """Return the place of a record."""
+        owner, number = self.place(row)
+        return f"{super().where(row)} (byte {self._indexes[owner][number, 0] - _HEAD:,})"
+
+
+def _sizes(file: DataFile, path: Path) -> np.ndarray:
+    """Return the bytes of each record of a TFRecord file, int64 ``[n]``.
+
+    Raises:
+        DataError: naming file, record and byte.
+    """
+    import tensorflow as tf
+
+    def sizes() -> Any:
+        records = tf.data.TFRecordDataset(str(path), buffer_size=1 << 20)
+        return records.map(tf.strings.length)
+
+    problem = "the file ends early"
+    try:
+        parts = [np.zeros(0, np.int64), *sizes().batch(1024).as_numpy_iterator()]
+    except tf.errors.OpError as error:
+        parts, reason = [], str(error.message).split("\n")[0]
+        with contextlib.suppress(tf.errors.OpError):  # one by one, as far as they are sound
+            for size in sizes().as_numpy_iterator():
+                parts.append([size])
+        if not isinstance(error, tf.errors.DataLossError):
+            problem = f"cannot be read ({reason})"
+        elif "truncated" not in reason:
+            problem = "a checksum is wrong"
+    found = np.concatenate([*parts, []]).astype(np.int64)
+    end = int(found.sum()) + _AROUND * len(found)
+    if end != path.stat().st_size:
+        raise DataError(f"{file.name}, record {len(found):,} (byte {end:,})", problem)
+    return found
+
+
+def _unpack(file: DataFile, path: Path) -> None:
+    """Decompress a file of gzip or zlib.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    with file.open() as source, path.open("xb") as target:
+        unpacker, data = zlib.decompressobj(_ANY), source.read(_PIECE)
+        try:
+            while data:
+                if unpacker.eof:  # of gzip several may follow each other
+                    unpacker = zlib.decompressobj(_ANY)
+                target.write(unpacker.decompress(data))
+                data = unpacker.unused_data or source.read(_PIECE)
+        except zlib.error as error:
+            raise DataError(file.name, f"cannot be unpacked ({error})") from None
+    if not unpacker.eof:
+        raise DataError(file.name, "cannot be unpacked (it ends early)")
+
+
+def _is_compressed(file: DataFile) -> bool:
+    """Say whether a TFRecord file is compressed.
+
+    Raises:
+        UsageError: it is no TFRecord file.
+        DataError: it cannot be read.
+    """
+    with file.open() as opened:
+        head = opened.read(_HEAD)
+    if not head or (len(head) == _HEAD and _checksum(head[:8]) == struct.unpack("<I", head[8:])[0]):
+        return False
+    if head[:2] in _COMPRESSED:
+        return True
+    raise UsageError(
+        "dataset.path", file.name, "is no TFRecord file: the checksum of its first length is wrong",
+        "files that tf.io.TFRecordWriter has written", "dataset.path=FILE",
+    )  # fmt: skip
+
+
+def _checksum(data: bytes) -> int:
+    """Return the masked CRC-32C of a few bytes."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    value ^= 0xFFFFFFFF
+    return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class ArrayRecordFiles(RecordFiles):
+    """ArrayRecord files, which have indexes of their own.
+
+    Files of this machine are opened at once, to count their records; others when they are needed.
+
+    Args:
+        files: in order.
+
+    Raises:
+        UsageError: one is no such file, or the package is not installed.
+    """
+
+    def __init__(self, files: list[DataFile]):
+        super().__init__(files)
+        self._groups: list[int] = []
+        self._module()
+        if not any(is_address(file.name) for file in files):
+            len(self)
+
+    @staticmethod
+    def _module() -> Any:
+        try:
+            from array_record.python import array_record_module
+        except ImportError as error:
+            raise UsageError(
+                "dataset", "array_record", f"needs a package that is not installed ({error})",
+                "what dtrain[grain] installs", 'pip install "dtrain[grain]"',
+            ) from None  # fmt: skip
+        return array_record_module
+
+    def _counts(self) -> list[int]:
+        counts = []
+        for owner, file in enumerate(self.files):
+            reader = self.file(owner)
+            if not reader.ok():
+                raise UsageError(
+                    "dataset.path", file.name, "is no ArrayRecord file, or not all of one",
+                    "files that array_record has written", "dataset.path=FILE",
+                )  # fmt: skip
+            group = _GROUP.search(reader.writer_options_string() or "")
+            self._groups.append(1 if group is None else int(group[1]))
+            counts.append(int(reader.num_records()))
+        return counts
+
+    def _open(self, owner: int) -> Any:
+        file = self.files[owner]
+        path = file.local()
+        if not path.is_file():  # which the module takes for an empty one
+            raise DataError(file.name, "is not there any more")
+        return self._module().ArrayRecordReader(str(path), **_OPTIONS)
+
+    def _read(self, owner: int, own: list[int]) -> list[bytes]:
+        try:
+            return list(self.file(owner).read(own))
+        except (RuntimeError, OSError) as error:
+            for number in own if len(own) > 1 else ():
+                self._read(owner, [number])  # which of them it is
+            place = f"{self.files[owner].name}, record {own[0]:,}"
+            reason = str(error).split("\n")[0]
+            raise DataError(place, f"cannot be read ({reason})") from None
+
+    def blocks(self) -> np.ndarray | None:
+        """Return how many records, one after the other, are read at once; None for one."""
+        if len(self) and max(self._groups) == 1:
+            return None
+        found = []
+        for length, group in zip(np.diff(self.ends, prepend=0), self._groups, strict=True):
+            found += [group] * (length // group) + [length % group] * bool(length % group)
+        return np.array(found, np.int64)

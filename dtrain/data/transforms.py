@@ -1,0 +1,189 @@
+"""What changes a batch: functions from one :class:`Example` to another, which a source has with it.
+
+Those of arrays run right after the batch was read; what is behind the first of tensors is traced
+into the input graph.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from dtrain.data.example import Example, place
+from dtrain.data.ragged import Ragged
+from dtrain.errors import UsageError, nearest
+
+
+class Transform(Protocol):
+    """Makes another batch of one.
+
+    Attributes:
+        of_arrays: whether it takes arrays of NumPy, and rows of different lengths; or tensors.
+        by_batch: places of leaves of which each batch has a length of its own then.
+    """
+
+    of_arrays: bool
+    by_batch: frozenset[str]
+
+    def __call__(self, example: Example) -> Example:
+        """Return the batch, changed."""
+
+
+class InGraph:
+    """A function of tensors ``(x, y)`` and the like, such as what a source decodes them by."""
+
+    of_arrays = False
+    by_batch: frozenset[str] = frozenset()
+
+    def __init__(self, function: Callable[[tuple[Any, ...]], Any]):
+        self._function = function
+
+    def __call__(self, example: Example) -> Example:
+        """Return what the function makes of a batch."""
+        return Example.of(self._function(example.parts))
+
+
+def of(source: Any) -> tuple[Transform, ...]:
+    """Return what changes the batches of a source, in order."""
+    own: tuple[Transform, ...] | None = getattr(source, "transforms", None)
+    if own is not None:
+        return own
+    finish = getattr(source, "finish", None)
+    return () if finish is None else (InGraph(finish),)
+
+
+def then(source: Any, transform: Transform) -> Any:
+    """Return a source whose batches are changed once more; those of arrays come first."""
+    made, before = copy.copy(source), of(source)
+    made.transforms = (transform, *before) if transform.of_arrays else (*before, transform)
+    return made
+
+
+def by_batch(source: Any) -> frozenset[str]:
+    """Return the places of the leaves of which each batch has a length of its own."""
+    return frozenset().union(*(each.by_batch for each in of(source)))
+
+
+def applied(source: Any, example: Example, of_arrays: bool) -> Example:
+    """Return a batch of a source, changed by its transforms of arrays, or by those of tensors."""
+    for transform in of(source):
+        if transform.of_arrays == of_arrays:
+            example = transform(example)
+    return example
+
+
+class Padding:
+    """Pads rows of different lengths, and cuts longer ones.
+
+    Args:
+        lengths: by the place of a leaf: ``length`` to pad to, or ``buckets``, of which the smallest
+            is taken that the longest row of the global batch fits into; and ``value``, 0 if not
+            given. The place is that inside of the inputs or targets (``tokens``), or ``x`` or ``y``
+            where that is one array.
+        example: one of those that it is for.
+
+    Raises:
+        UsageError: there is no such ragged leaf, or the value cannot stand in its rows.
+    """
+
+    of_arrays = True
+
+    def __init__(self, lengths: Mapping[str, Any], example: Example):
+        self._lengths = {str(name): dict(given) for name, given in lengths.items()}
+        leaves = {place(n): leaf for n, leaf in example.leaves.items() if _has_rows(leaf)}
+        for name, given in self._lengths.items():
+            if name not in leaves:
+                near = nearest(name, leaves) or "NAME"
+                raise UsageError(
+                    "dataset.pad", name, "has no rows of different lengths",
+                    ", ".join(leaves) or "nothing of this dataset",
+                    f"dataset.pad={{{near}:{{length:128}}}}",
+                )  # fmt: skip
+            _check_value(name, given.get("value"), np.dtype(leaves[name].dtype))
+        self.by_batch = frozenset(n for n, given in self._lengths.items() if "buckets" in given)
+
+    def __call__(self, example: Example) -> Example:
+        """Return the batch, its ragged leaves as arrays."""
+        return example.replace(dict(self._padded(example)))
+
+    def _padded(self, example: Example) -> Iterator[tuple[str, np.ndarray]]:
+        for name, leaf in example.leaves.items():
+            given = self._lengths.get(place(name))
+            if given is not None:
+                rows = leaf if isinstance(leaf, Ragged) else Ragged.of_array(leaf)
+                yield name, rows.padded(_length(given, rows), given.get("value"))
+
+
+def _has_rows(leaf: Any) -> bool:
+    """Whether the rows of a leaf have lengths; one example does not show that they differ."""
+    return isinstance(leaf, Ragged) or (isinstance(leaf, np.ndarray) and leaf.ndim > 1)
+
+
+def _check_value(name: str, value: Any, dtype: np.dtype[Any]) -> None:
+    text = dtype.kind in "OSU"
+    fits = value is None or text == isinstance(value, str)
+    if fits and value is not None and dtype.kind in "biu":
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        fits = value == int(value) and low <= value <= high
+    if not fits:
+        raise UsageError(
+            "dataset.pad", f"{{{name}: {{value: {value}}}}}",
+            f"cannot fill rows of {'text' if text else dtype}",
+            "a text" if text else f"a number that {dtype} has",
+            f"dataset.pad={{{name}:{{length:128,value:{'x' if text else 0}}}}}",
+        )  # fmt: skip
+
+
+def _length(given: Mapping[str, Any], rows: Ragged) -> int:
+    if "length" in given:
+        return int(given["length"])
+    buckets = sorted(int(bucket) for bucket in given["buckets"])
+    longest = int(rows.lengths.max(initial=0))
+    return next((bucket for bucket in buckets if bucket >= longest), buckets[-1])
+
+
+class ClassWeights:
+    """Weighs examples by their classes, as ``class_weight`` of Keras' ``fit``.
+
+    A class that is not named weighs 1. An example that has a weight already has the product: Keras
+    refuses both together.
+
+    Args:
+        weights: by class.
+    """
+
+    of_arrays = False
+    by_batch: frozenset[str] = frozenset()
+
+    def __init__(self, weights: Mapping[int, float]):
+        #: By class; the last one is for those that are not named.
+        self._table = np.ones(max(weights) + 2, np.float32)
+        self._table[list(weights)] = list(weights.values())
+
+    def __call__(self, example: Example) -> Example:
+        """Add the weights: to ``(x, y, float32 [b])``."""
+        from keras import ops
+
+        y, others = example.y, len(self._table) - 1
+        if len(y.shape) > 1:
+            y = ops.argmax(ops.cast(y, "float32"), -1) if y.shape[-1] > 1 else y[..., 0]
+        classes = ops.cast(ops.round(ops.cast(y, "float64")), "int64")
+        known = ops.logical_and(classes >= 0, classes < others)
+        weight = ops.take(self._table, ops.where(known, classes, others))
+        if example.weight is not None:
+            own = ops.cast(example.weight, "float32")
+            # Some may be of examples, and others of positions in them.
+            rank = max(len(own.shape), len(weight.shape))
+            own, weight = (_with_axes(each, rank) for each in (own, weight))
+            weight = own * weight
+        return dataclasses.replace(example, weight=weight)
+
+
+def _with_axes(tensor: Any, rank: int) -> Any:
+    while len(tensor.shape) < rank:
+        tensor = tensor[..., None]
+    return tensor
