@@ -38,8 +38,8 @@ class Served:
         max_batch: rows of a batch.
 
     Attributes:
-        about: ``inputs`` and ``outputs``; the ``encoding`` of a table; ``batched``, whether requests
-            may share a batch; names of ``classes``; the largest ``deviation`` from the stored
+        about: ``inputs`` and ``outputs``; the ``encoding`` of a table; whether requests may share a
+            batch: ``batched``; names of ``classes``; the largest ``deviation`` from the stored
             outputs of so many ``examples``.
 
     Raises:
