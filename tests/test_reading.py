@@ -175,10 +175,10 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
 @pytest.mark.task
 def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
     """On_error=skip leaves out exactly the bad ones, the first and the last too."""
-    from dtrain.task import dataset, unreadable
+    from dtrain.task import dataset, reading
 
     paths = write_images(tmp_path, [0, 4, 5, 11])
-    assert [i for i, _ in unreadable.examples_of(Encoded(paths))] == [0, 4, 5, 11]
+    assert [i for i, _ in reading.bad_examples(Encoded(paths), np.arange(12))] == [0, 4, 5, 11]
     found, sentence = dataset._sound(Encoded(paths))
     assert sentence is not None
     assert "4 of 12 examples cannot be read and are left out, the first: " in sentence
@@ -200,7 +200,7 @@ def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
                 raise OSError("of the user's own code")
             return super().take(indices)
 
-    rows = [(i, str(problem)) for i, problem in unreadable.examples_of(Odd(600))]
+    rows = [(i, str(problem)) for i, problem in reading.bad_examples(Odd(600), np.arange(600))]
     assert [i for i, _ in rows] == [i for i in range(600) if i % 7 == 3]
     assert rows[0][1] == "example 3: OSError: of the user's own code"
 

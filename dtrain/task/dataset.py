@@ -26,7 +26,7 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular.source import unseen
 from dtrain.errors import UsageError
-from dtrain.task import data_identity, reading, streaming, unreadable
+from dtrain.task import data_identity, reading, streaming
 from dtrain.task.inputs import Augment
 from dtrain.task.readers import Pool
 
@@ -151,7 +151,7 @@ def _sound(source: Any) -> tuple[Any, str | None]:
             "dataset.on_error", "skip", "examples of a stream or a mixture cannot be left out "
             "before they are read", "a dataset with random access", "dataset.on_error=fail",
         )  # fmt: skip
-    bad = list(unreadable.examples_of(source))
+    bad = list(reading.bad_examples(source, np.arange(len(source))))
     if not bad:
         return source, None
     if len(bad) == len(source):

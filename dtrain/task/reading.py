@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
 from dtrain.task.host_pipeline import Reader, by_rows, is_alone, read, readers, taken
+
+#: Examples that are read at once where all are tried.
+CHUNK = 256
 
 
 def in_python(source: Source) -> bool:
@@ -166,11 +170,10 @@ def chosen(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     try:
         return _tried(source, rows)
     except (tf.errors.OpError, UnicodeDecodeError):  # of the graph, which names no example
-        for row in rows.tolist():
-            problem = problem_of(source, row, 1)
-            if problem is not None:
-                raise problem from None
-        raise
+        problem = first_bad(source, rows)
+        if problem is None:
+            raise
+        raise problem from None
 
 
 def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
@@ -213,14 +216,39 @@ def available(source: Source | Stream, most: int) -> int:
     return int(nest.leaves(source.first(most))[0].shape[0])
 
 
-def problem_of(source: Source, begin: int, count: int) -> DataError | None:
-    """Return why some examples cannot be read; None where they can."""
+def bad_examples(source: Source, rows: np.ndarray) -> Iterator[tuple[int, DataError]]:
+    """Yield which examples cannot be read, with what is wrong with each.
+
+    All are read: some at once, and of those that fail each half.
+
+    Args:
+        source: has them.
+        rows: int64 ``[b]``, which are read.
+    """
+    chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)][::-1]
+    while chunks:
+        chunk = chunks.pop()
+        problem = _problem_of(source, chunk)
+        if problem is None:
+            continue
+        if len(chunk) == 1:
+            yield int(chunk[0]), problem
+        else:
+            chunks += [*np.array_split(chunk, 2)][::-1]
+
+
+def first_bad(source: Source, rows: np.ndarray) -> DataError | None:
+    """Return what is wrong with the first of some examples that cannot be read; None if all can."""
+    return next((problem for _, problem in bad_examples(source, rows)), None)
+
+
+def _problem_of(source: Source, rows: np.ndarray) -> DataError | None:
     try:
-        _tried(source, np.arange(begin, begin + count))
+        _tried(source, rows)
     except UsageError:  # of all examples
         raise
     except DataError as error:
         return error
     except Exception as error:  # of TensorFlow, or whatever a source of the user's raises
-        return DataError(place(source, begin), failures.reason(error))
+        return DataError(place(source, int(rows[0])), failures.reason(error))
     return None

@@ -8,18 +8,16 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from dtrain import secrets
-from dtrain.data import failures
+from dtrain.data import failures, transforms
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError
-from dtrain.task.reading import problem_of
-
-#: Examples that are read at once where all are tried.
-CHUNK = 256
+from dtrain.task.reading import first_bad
 
 
 @contextlib.contextmanager
@@ -56,7 +54,8 @@ def _undecodable(inputs: Any, error: Exception) -> DataError | None:
     splits = [split for split in (inputs.train, inputs.validation) if split is not None]
     for source in splits:
         if not isinstance(source, Stream) and _finishes(source):
-            for _, problem in examples_of(source):
+            problem = first_bad(source, np.arange(len(source)))
+            if problem is not None:
                 return problem
     streamed = any(isinstance(source, Stream) for source in splits)
     return DataError("dataset: the stream", failures.reason(error)) if streamed else None
@@ -66,23 +65,5 @@ def _finishes(source: Source) -> bool:
     """Whether something of the reading is in the graph."""
     if isinstance(source, Concatenated):
         return any(map(_finishes, source.members))
-    return hasattr(source, "finish") or getattr(source, "in_graph", False)
-
-
-def examples_of(source: Source) -> Iterator[tuple[int, DataError]]:
-    """Yield the examples of a source that cannot be read, with what is wrong with each.
-
-    All of it is read: some examples at once, and of those that fail each half.
-    """
-    left = [(begin, min(CHUNK, len(source) - begin)) for begin in range(0, len(source), CHUNK)]
-    left.reverse()
-    while left:
-        begin, count = left.pop()
-        problem = problem_of(source, begin, count)
-        if problem is None:
-            continue
-        if count == 1:
-            yield begin, problem
-            continue
-        half = count // 2
-        left += [(begin + half, count - half), (begin, half)]
+    in_graph = getattr(source, "in_graph", False)
+    return in_graph or not all(each.of_arrays for each in transforms.of(source))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
+
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
 from dtrain.task import reading
 
-#: Examples that are read at once, and seconds after which no more are read, unless all are to be.
-CHUNK, SECONDS = 256, 10.0
+#: After which no more examples are read, unless all are to be.
+SECONDS = 10.0
 
 
 def sentence(splits: Splits, everything: bool) -> str | None:
@@ -30,14 +32,13 @@ def sentence(splits: Splits, everything: bool) -> str | None:
     end = time.monotonic() + SECONDS
     total, count = sum(map(len, sources)), 0
     for source in sources:
-        for begin in range(0, len(source), CHUNK):
+        for begin in range(0, len(source), reading.CHUNK):
             if not everything and time.monotonic() > end:
                 return f"{count:,} of {total:,} examples can be read; --check reads all"
-            some = min(CHUNK, len(source) - begin)
-            problem = reading.problem_of(source, begin, some)
+            some = min(reading.CHUNK, len(source) - begin)
+            problem = reading.first_bad(source, np.arange(begin, begin + some))
             if problem is not None:
-                raise next((p for i in range(begin, begin + some)
-                            if (p := reading.problem_of(source, i, 1))), problem)  # fmt: skip
+                raise problem
             count += some
     return f"all {total:,} examples can be read"
 

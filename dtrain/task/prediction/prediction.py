@@ -18,7 +18,7 @@ from dtrain.errors import TrainingError, UsageError
 from dtrain.run.folder import write_json
 from dtrain.run.predictions import Manifest, Store
 from dtrain.task.prediction.columns import Columns
-from dtrain.task.reading import problem_of
+from dtrain.task.reading import first_bad
 from dtrain.task.session import Process, quietly
 from dtrain.task.strategies.forward import Forward
 
@@ -165,11 +165,10 @@ class Prediction:
         try:
             return self._forward(rows, np.asarray(numbers, np.int64))
         except (tf.errors.OpError, UnicodeDecodeError):
-            for row in rows.reshape(-1).tolist():
-                problem = problem_of(self._source, row, 1)
-                if problem is not None:
-                    raise problem from None
-            raise  # of the user's own code, which is named where this ends
+            problem = first_bad(self._source, rows.reshape(-1))
+            if problem is None:
+                raise  # of the user's own code, which is named where this ends
+            raise problem from None
 
     def _collect(self, turn: Turn, call: Future[Arrays], writing: ThreadPoolExecutor) -> None:
         """Keep what a call has computed, and have each piece written that is whole now."""
