@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 
 import keras
@@ -163,8 +164,8 @@ def with_columns(model: keras.Model, encoding: Encoding) -> keras.Model:
     """
     inputs, parts = {}, []
     for feature in encoding.features:
-        is_text = feature.kind in ("category", "text")
-        x = keras.Input((1,), name=feature.name, dtype="string" if is_text else "float32")
+        name = re.sub(r"\W", "_", feature.name)
+        x = keras.Input((1,), name=name, dtype="string" if feature.is_text else "float32")
         inputs[feature.name] = x
         if feature.kind == "category":
             lookup = layers.StringLookup(vocabulary=list(feature.values), num_oov_indices=1)

@@ -174,8 +174,7 @@ def dtrain(name: str, kind: str, folder: Path) -> Any:
         common.update(target="cls", images={"jpg": IMAGES["x"]})
         splits = datasets.webdataset(str(folder / "jpeg-*.tar"), inputs="jpg", **common)
     else:
-        function = getattr(datasets, name)
-        splits = function(str(folder / f"{kind}-*.{name}"), inputs="x", **common)
+        splits = datasets.table(str(folder / f"{kind}-*.{name}"), inputs="x", **common)
     train = adapted(splits).train
     inputs = input_pipeline.Inputs(train, None, BATCH, 0, order=order_of(train, Shuffle.auto, 8, 0))
     return input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)

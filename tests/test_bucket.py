@@ -133,7 +133,7 @@ def test_a_copy_that_ends_at_every_operation(
 
 def test_a_large_file_is_there_as_it_was_opened(tmp_path: Path, bucket: Any) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "model.keras").write_bytes(os.urandom(23 << 20))
+    (tmp_path / "run" / "model.keras").write_bytes(os.urandom(33 << 20))
     store = Bucket("s3://bucket/r", "output_dir")
     for found in Changes(tmp_path / "run").files():
         store.apply(found)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from dtrain import datasets
-from dtrain.data.images import Images
 from dtrain.data.ragged import Ragged
 from dtrain.errors import DataError, UsageError
 
@@ -132,7 +131,6 @@ def test_one_dataset_has_no_splits() -> None:
 def test_images_are_bytes_that_can_be_decoded() -> None:
     made(6).save_to_disk("d")
     splits = datasets.huggingface("d", "label", "image", images={"image": [4, 5, 3]})
-    assert isinstance(splits.train, Images)
     x, y = splits.train.take(np.array([0, 1]))
     assert x[0].startswith(b"\x89PNG") and y.dtype == np.int64
 

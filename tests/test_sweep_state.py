@@ -249,23 +249,19 @@ def test_what_a_command_at_work_removes_is_passed_over(
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "stays").mkdir()
-    scan, looked = os.scandir, []
+    lstat, looked = os.lstat, set()
 
-    class Entries(list[Any]):
-        def __enter__(self) -> None: ...
-        def __exit__(self, *_: object) -> None: ...
+    def removing(path: Path) -> os.stat_result:
+        """Before it is looked at, another command removes what does not stay."""
+        looked.add(path.name)
+        for each in (tmp_path / "file", tmp_path / "folder"):
+            if each.exists() and path != tmp_path:
+                each.unlink() if each.is_file() else each.rmdir()
+        return lstat(path)
 
-    def scandir(path: Path) -> Entries:
-        looked.append(path.name)
-        if path.name == "folder":
-            path.rmdir()
-        found = Entries(scan(path))
-        (tmp_path / "file").unlink(missing_ok=True)
-        return found
-
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(os, "lstat", removing)
     reading.check_tree(tmp_path)
-    assert sorted(looked) == sorted([tmp_path.name, "folder", "stays"])
+    assert looked == {tmp_path.name, "file", "folder", "stays"}
     with pytest.raises(FileNotFoundError):
         reading.check_tree(tmp_path / "folder")
 

@@ -114,4 +114,4 @@ def test_what_is_imported_is_declared() -> None:
     # IPython is there where its cells are, and google is a namespace.
     for name in imported - {*sys.stdlib_module_names, "dtrain", "IPython", "google"}:
         assert makers[name] & declared, name
-    assert not needed - set().union(*makers.values()) - {"optree"}
+    assert not needed - set().union(*makers.values())

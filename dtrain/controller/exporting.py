@@ -160,6 +160,7 @@ class Exporter:
                 "data": manifest["meta"].get("evaluated", ""),
                 "signature": written["signature"],
                 "classes": written["classes"],
+                "encoding": written["encoding"],
                 "examples": written["examples"],
                 "formats": kept,
             }

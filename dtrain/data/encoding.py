@@ -64,6 +64,11 @@ class Feature:
         """How many columns of the matrix it has."""
         return len(self.values) if self.kind == "text" else 1
 
+    @property
+    def is_text(self) -> bool:
+        """Whether its cells are texts, of a category or of words."""
+        return self.kind in ("category", "text")
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
@@ -123,6 +128,39 @@ class Encoding:
         Raises:
             UsageError: a column is missing, or a value is not what its column has.
         """
+        self._check(columns)
+        rows = len(columns[self.features[0].name]) if self.features else 0
+        made = np.empty((rows, self.width), np.float32)
+        at = 0
+        for feature in self.features:
+            made[:, at : at + feature.width] = _encoded(feature, columns[feature.name], place)
+            at += feature.width
+        return made
+
+    def plain(
+        self, columns: Mapping[str, Any], place: Callable[[int], str] = "row {}".format
+    ) -> dict[str, np.ndarray]:
+        """Return the inputs of :func:`dtrain.models.with_columns`, ``[rows]`` each.
+
+        Numbers, booleans and dates are float32, NaN where a cell is empty; the others are texts.
+
+        Args:
+            columns, place: as of :meth:`encode`.
+
+        Raises:
+            UsageError: as of :meth:`encode`.
+        """
+        self._check(columns)
+        found = {}
+        for feature in self.features:
+            values = columns[feature.name]
+            if feature.is_text:
+                found[feature.name] = np.array(texts(np.asarray(values)), object)
+            else:
+                found[feature.name] = _encoded(feature, values, place)[:, 0]
+        return found
+
+    def _check(self, columns: Mapping[str, Any]) -> None:
         for feature in self.features:
             if feature.name not in columns:
                 near = nearest(feature.name, [n for n in columns if n not in self._names()])
@@ -131,13 +169,6 @@ class Encoding:
                     f"the columns {', '.join(self._names())}",
                     f"{near} renamed to {feature.name}" if near else "a table that has it",
                 )  # fmt: skip
-        rows = len(columns[self.features[0].name]) if self.features else 0
-        made = np.empty((rows, self.width), np.float32)
-        at = 0
-        for feature in self.features:
-            made[:, at : at + feature.width] = _encoded(feature, columns[feature.name], place)
-            at += feature.width
-        return made
 
     def _names(self) -> list[str]:
         return [feature.name for feature in self.features]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dtrain.data.cache import cached
 from dtrain.errors import DataError, UsageError, nearest
 
 #: What TensorFlow decodes in the input graph.
@@ -165,6 +164,8 @@ def as_png(paths: Sequence[str], channels: int) -> list[str]:
 
 
 def _converted(path: str) -> Path:
+    from dtrain.data.cache import cached  # not above: most images need none
+
     stat = Path(path).stat()
     key = ("png", str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns)
     return cached("image.png", key, lambda made: _convert(path, made))

@@ -189,6 +189,7 @@ def check_tree(folder: Path) -> None:
         DamagedFile: a link, pipe, socket or device is in it.
         OSError: it cannot be read.
     """
+    os.lstat(folder)
     for here, folders, names in os.walk(folder, onerror=unless_gone):
         for name in folders + names:
             path = Path(here, name)

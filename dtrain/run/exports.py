@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import os
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from dtrain.errors import UsageError
 from dtrain.files import reading, writing
@@ -97,6 +97,7 @@ class Record(TypedDict):
     data: NotRequired[str]
     signature: Signature
     classes: NotRequired[list[str]]
+    encoding: NotRequired[dict[str, Any] | None]
     examples: schemas.Count
     formats: dict[str, Exported]
 

@@ -15,7 +15,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from dtrain.errors import DtrainError, printable
+from dtrain.data.encoding import Encoding
+from dtrain.errors import DtrainError, UsageError, printable
 
 #: The protocol's names of types, by TensorFlow's.
 DATATYPES = {
@@ -82,12 +83,14 @@ class Signature:
         inputs, outputs: in order.
         batched: whether the first length is that of a batch, which requests may share.
         classes: names of the classes that an output has a number for each of.
+        encoding: of the table whose columns are the inputs; None of what is no table.
     """
 
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     batched: bool
     classes: tuple[str, ...] = ()
+    encoding: Encoding | None = None
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Signature:
@@ -102,7 +105,8 @@ class Signature:
                     f"{each['name']!r} is of a type that is not served: {each['dtype']}"
                 )
         inputs, outputs = (tuple(Spec(**e) for e in about[role]) for role in ("inputs", "outputs"))
-        return cls(inputs, outputs, about["batched"], tuple(about["classes"]))
+        encoding = Encoding.from_json(about["encoding"]) if about.get("encoding") else None
+        return cls(inputs, outputs, about["batched"], tuple(about["classes"]), encoding)
 
     def __str__(self) -> str:
         return " -> ".join(
@@ -137,6 +141,8 @@ def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, 
     names = {name for spec in signature.inputs for name in (spec.name, *spec.columns)}
     if unknown := [name for name in columns if name not in names]:
         raise RequestError(400, f"unknown column {unknown[0][:_SHOWN]!r}: {_takes(signature)}")
+    if signature.encoding is not None:
+        columns = _cells(columns, signature.encoding)
     found = {}
     for spec in signature.inputs:
         if spec.name in columns:
@@ -150,6 +156,16 @@ def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, 
                 raise spec.refusal("its columns differ in length")
             found[spec.name] = np.stack(cells, axis=1)
     return found
+
+
+def _cells(columns: Mapping[str, Any], encoding: Encoding) -> dict[str, Any]:
+    """Return cells as the model's inputs have them: empty ones, dates and booleans as numbers."""
+    cells = {name: np.asarray(value, object).reshape(-1) for name, value in columns.items()}
+    try:
+        found = encoding.plain(cells)
+    except UsageError as error:
+        raise RequestError(400, str(error).partition("; ")[0]) from None
+    return {name: value.tolist() for name, value in found.items()}
 
 
 def _takes(signature: Signature) -> str:

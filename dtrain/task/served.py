@@ -38,8 +38,9 @@ class Served:
         max_batch: rows of a batch.
 
     Attributes:
-        about: ``inputs`` and ``outputs``; ``batched``, whether requests may share a batch; names of
-            ``classes``; the largest ``deviation`` from the stored outputs of so many ``examples``.
+        about: ``inputs`` and ``outputs``; the ``encoding`` of a table; whether requests may share a
+            batch: ``batched``; names of ``classes``; the largest ``deviation`` from the stored
+            outputs of so many ``examples``.
 
     Raises:
         TrainingError: it cannot be loaded or served, or computes other outputs than are stored.
@@ -65,7 +66,8 @@ class Served:
             "inputs": _listed(self._inputs, record.get("signature", {}).get("inputs", [])),
             "outputs": _listed(outputs, record.get("signature", {}).get("outputs", [])),
             "batched": all(spec.shape.rank and spec.shape[0] is None for spec in specs),
-            "classes": record.get("classes", []), "deviation": None, "examples": 0,
+            "classes": record.get("classes", []), "encoding": record.get("encoding"),
+            "deviation": None, "examples": 0,
         }  # fmt: skip
         if files:
             stored = Sample.load(files[0])

@@ -351,8 +351,8 @@ def test_two_commands_at_once_share_the_work(home: Path) -> None:
     commands = [Command(home, "to=both", f"shard={k}/2", *words) for k in range(2)]
     assert [each.end() for each in commands] == [errors.OK] * 2
     assert content(home / "both") == content(home / "alone")
-    shares = [
-        json.loads(path.read_text()).get("own_rows")
+    rows = [
+        json.loads(path.read_text())["own_rows"]
         for path in sorted((home / "run/predictions/jobs").glob("*/result.json"))[-2:]
     ]
-    assert all(shares), shares
+    assert sum(rows) >= 5003  # a piece may be done by both

@@ -83,8 +83,8 @@ class HubTable(ArrowTable):
             elif kind in _SHAPED:
                 column = Column(np.dtype(feature.dtype), tuple(feature.shape))
                 forms[name] = Form(column, (name,))
-        name = None if shown is None else ", ".join(file.name for file in shown[:3])
-        copies = [_Copy(file, name or file) for file in part.files]
+        title = None if shown is None else ", ".join(file.name for file in shown[:3])
+        copies = [_Copy(file, title or file) for file in part.files]
         super().__init__(copies, Reading("arrow"), forms)
         if len(self) != part.rows:
             raise UsageError(

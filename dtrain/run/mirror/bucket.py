@@ -21,6 +21,8 @@ from dtrain.run.mirror.changes import ChangedFile, Removed, checkpoint_of, probl
 
 #: Who copies to a folder; not a file of the run.
 OWNER = "owner.json"
+#: Bytes of a part of a large file, of which s3fs has ten in memory; S3 takes 10,000 parts.
+_CHUNK, _CHUNKS = 16 << 20, 9_000
 #: Files that are fetched at once.
 _THREADS = 8
 _OF_CHECKPOINT = re.compile(
@@ -87,7 +89,10 @@ class Bucket:
                 self._server.cp_file(f"{self._at}/{folder}/{name}", f"{self._at}/{aside}/{name}")
             self.remove(f"{folder}/{MANIFEST}")  # ORDER: from here on the one aside counts
         # The open file, whatever has its name by now; it is there when all of it is.
-        self._server.put_file(f"/dev/fd/{change.descriptor}", f"{self._at}/{change.path}")
+        self._server.put_file(
+            f"/dev/fd/{change.descriptor}", f"{self._at}/{change.path}",
+            chunksize=max(_CHUNK, change.size // _CHUNKS),
+        )  # fmt: skip
         if folder and change.path.endswith(MANIFEST) and self._exists(f"{aside}/{MANIFEST}"):
             for name in (MANIFEST, STATE):
                 self.remove(f"{aside}/{name}")

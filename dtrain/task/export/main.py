@@ -72,8 +72,8 @@ def written(
         names: of the formats.
 
     Returns:
-        The ``signature``, names of ``classes``, how many ``examples`` there are, and by name what
-        is wrong with a format: ``refused``.
+        The ``signature``, names of ``classes``, the ``encoding`` of a table, how many ``examples``
+        there are, and by name what is wrong with a format: ``refused``.
 
     Raises:
         UsageError, CheckpointError: the model cannot be made.
@@ -104,6 +104,7 @@ def written(
     return {
         "signature": named.signature(splits.train),
         "classes": class_names.names(splits.train),
+        "encoding": None if named.encoding is None else named.encoding.to_json(),
         "examples": len(found),
         "refused": refused,
     }

@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from dtrain import models
 from dtrain.config.schema import Config
 from dtrain.data import nest
+from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Splits
 from dtrain.data.tables import TableSource
+from dtrain.data.tabular.source import ArraysOfTable
 from dtrain.errors import UsageError
 from dtrain.run.exports import Signature, Tensor
 from dtrain.task import build, dataset, reading, stateful
@@ -32,13 +36,16 @@ class Named(keras.Model):
         structure: a nest like the model's inputs, with their names.
         specs: of the inputs, in the order of the nest's leaves.
         outputs: names of the leaves of what the model returns.
+        encoding: of a table, whose columns are the inputs; None where the inputs are the examples.
     """
 
     def __init__(
-        self, model: keras.Model, structure: Any, specs: Sequence[Any], outputs: Sequence[str]
-    ):
+        self, model: keras.Model, structure: Any, specs: Sequence[Any], outputs: Sequence[str],
+        encoding: Encoding | None = None,
+    ):  # fmt: skip
         super().__init__()
         self.model = model
+        self.encoding = encoding
         # Keras would replace nests that are attributes by its own.
         self.names = lambda: (structure, list(specs), list(outputs))
 
@@ -60,10 +67,36 @@ class Named(keras.Model):
         Args:
             source: of the training's examples, whose columns may make an input.
         """
+        structure, specs, outputs = self.names()
+        if self.encoding is not None:
+            columns: dict[str, Any] = {
+                spec.name: {"columns": [name]}
+                for name, spec in zip(sorted(structure), specs, strict=True)
+            }
+        else:
+            columns = {spec.name: _columns(source, spec.name) for spec in specs}
         traced = tf.function(self, autograph=False).get_concrete_function(self.specs)
         return {
-            "inputs": [{**_tensor(n, s), **_columns(source, n)} for n, s in self.specs.items()],
-            "outputs": [_tensor(n, traced.structured_outputs[n]) for n in self.names()[2]],
+            "inputs": [{**_tensor(spec.name, spec), **columns[spec.name]} for spec in specs],
+            "outputs": [_tensor(n, traced.structured_outputs[n]) for n in outputs],
+        }  # fmt: skip
+
+    def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
+        """Return the inputs of the first ``count`` examples of a source, by name."""
+        structure, specs, _ = self.names()
+        if self.encoding is None:
+            leaves = nest.leaves(reading.first(source, count)[0])
+            return {
+                spec.name: np.asarray(tf.cast(leaf, spec.dtype).numpy())
+                for leaf, spec in zip(leaves, specs, strict=True)
+            }
+        table = source.source if isinstance(source, ArraysOfTable) else source
+        names = [feature.name for feature in self.encoding.features]
+        found = self.encoding.plain(table.cells(np.arange(count), names))
+        return {
+            structure[name]: np.array([each.encode() for each in value], object)[:, None]
+            if value.dtype == object else value[:, None]
+            for name, value in found.items()
         }  # fmt: skip
 
 
@@ -115,6 +148,9 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
         splits: of its data.
         config: of the run.
     """
+    encoding = None if splits.encoding is None else splits.encoding()
+    if encoding is not None:
+        return _of_columns(model, splits, encoding)
     rows = stateful.fixed_rows(model, config)
     places = list(nest.named(reading.specs(splits.train, rows)[0]))
     declared = _declared(model, places)
@@ -136,6 +172,21 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     chosen = [(place, layers.get(name), name) for place, name in zip(outputs, own, strict=True)]
     made = Named(model, nest.packed(x, names), specs, _names("output", chosen))
     made(dict(zip(names, leaves, strict=True)))  # builds it
+    return made
+
+
+def _of_columns(model: keras.Model, splits: Splits, encoding: Encoding) -> Named:
+    """Return a model whose inputs are the columns of a table: what encodes them is part of it."""
+    features = sorted(encoding.features, key=lambda feature: feature.name)
+    names = _names("input", [(feature.name, None, None) for feature in features])
+    specs = [
+        tf.TensorSpec([None, 1], tf.string if feature.is_text else tf.float32, name)
+        for feature, name in zip(features, names, strict=True)
+    ]
+    structure = {feature.name: name for feature, name in zip(features, names, strict=True)}
+    outputs = _names("output", [("", model.layers[-1], model.layers[-1].name)])
+    made = Named(models.with_columns(model, encoding), structure, specs, outputs, encoding)
+    made({name: tf.constant(value) for name, value in made.first(splits.train, 1).items()})
     return made
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.exports import EXAMPLES, LIMIT
@@ -33,11 +32,7 @@ def of(named: Named, splits: Splits) -> Sample:
     specs = named.specs
     rows = next(iter(specs.values())).shape[0]
     count = reading.available(source, EXAMPLES)
-    x = reading.first(source, count)[0]
-    inputs = {
-        name: _array(tf.cast(leaf, spec.dtype))
-        for (name, spec), leaf in zip(specs.items(), nest.leaves(x), strict=True)
-    }
+    inputs = named.first(source, count)
     if rows is not None:  # of a model whose batches have one size
         at = np.arange(-(-count // rows) * rows) % count
         inputs = {name: value[at] for name, value in inputs.items()}
