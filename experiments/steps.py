@@ -147,7 +147,7 @@ def raw(model: Any, source: Any) -> Side:
         order = tf.reshape(tf.argsort(draws)[:, : a_pass * BATCH], [-1, BATCH])
 
         def body(i: Any, total: Any) -> Any:
-            x, y = source.take(tf.gather(order, i))
+            x, y = source.gather(tf.gather(order, i))
             with tf.GradientTape() as tape:
                 losses = keras.losses.sparse_categorical_crossentropy(y, model(x, training=True))
                 loss = tf.reduce_mean(losses)

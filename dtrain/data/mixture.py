@@ -26,13 +26,13 @@ class Subset:
         self.rows = np.asarray(rows, np.int64)
         self.in_graph = getattr(source, "in_graph", False)
         self.thread_safe = getattr(source, "thread_safe", False)
+        self.readers = getattr(source, "readers", 0)
         self.transforms = transforms_of(source)
 
-    def __getattr__(self, name: str) -> Any:
-        # What concerns all rows alike is the source's; what is by row is not.
-        if name in ("finish", "files", "readers", "by_batch"):
-            return getattr(self.source, name)
-        raise AttributeError(name)
+    @property
+    def files(self) -> list[Any]:
+        """The files of the source."""
+        return list(getattr(self.source, "files", ()))
 
     def __len__(self) -> int:
         return len(self.rows)
