@@ -32,11 +32,6 @@ def available() -> int:
     return int(min(free))
 
 
-def mapped() -> int:
-    """Return the bytes of files that are mapped into the memory of this process, and are in it."""
-    return int(getattr(psutil.Process().memory_info(), "shared", 0))  # on Linux
-
-
 def _free(folder: Path, limit: str, usage: str, cache: str) -> float:
     """Return what a control group may take more."""
     [most], [used] = _lines(folder / limit) or ["max"], _lines(folder / usage) or ["0"]

@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import mmap
-import os
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -284,14 +282,11 @@ class MappedFile:
 
     Attributes:
         buffer: all of it.
-        descriptor: to read from it.
     """
 
     def __init__(self, path: Path):
         with path.open("rb") as stream:
             self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            self.descriptor = os.dup(stream.fileno())
-        weakref.finalize(self, os.close, self.descriptor)
         self.buffer = pa.py_buffer(self._map)
 
     def batches(self) -> list[pa.RecordBatch]:
@@ -313,10 +308,6 @@ class MappedFile:
     def is_whole(self) -> bool:
         """Say whether the file has not become shorter."""
         return self._map.size() >= self.buffer.size
-
-    def release(self) -> None:
-        """Take its pages out of the memory of this process; they stay in the page cache."""
-        self._map.madvise(mmap.MADV_DONTNEED)
 
 
 # -- text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,18 +18,11 @@ from dtrain.data.tabular import text, values
 from dtrain.data.tabular.forms import Form, agreed, forms
 from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
 from dtrain.errors import DataError, UsageError
-from dtrain.host import memory
 
-#: Bytes of pages of a mapped file that may come into memory before they are released.
-RELEASE = 32 << 20
 #: Seconds after which it is looked again whether a mapped file was cut off.
 LOOK_SECONDS = 0.2
-#: Bytes that Linux maps around a page that is touched.
-_AROUND = 1 << 16
 #: Numbers of a row from which on it is copied by itself, and not number by number.
 _WIDE = 16
-#: Bytes of a row of a file from which on it is read, and not mapped.
-_LONG = 1024
 
 
 class ArrowTable(Table):
@@ -64,8 +56,6 @@ class ArrowTable(Table):
         self.columns: dict[str, Column] = {n: form.column for n, form in self._forms.items()}
         self._pieces = Pieces([part.rows for part in self._parts])
         self._opened: dict[int, _Opened] = {}
-        self._touched = 0  # bytes of pages that may have come into memory, since it was looked
-        self._before = memory.mapped()
         #: What was found out of the files.
         self.notices = tuple(notice for part in self._parts for notice in part.notices)
 
@@ -86,13 +76,6 @@ class ArrowTable(Table):
             columns = opened.columns(names, self._forms)
             for name, column in columns.items():
                 parts[name].append((at, take(column, inside)))
-            self._touched += len(at) * sum(c.is_mapped for c in columns.values()) * _AROUND
-        if self._touched > RELEASE:
-            self._touched = 0
-            if memory.mapped() - self._before > RELEASE:
-                for opened in self._opened.values():
-                    opened.release()
-                self._before = memory.mapped()
         return {name: values.joined(parts[name], len(rows)) for name in names}
 
     def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
@@ -179,11 +162,6 @@ class _Opened:
                     raise self._unreadable(error) from None
         return {name: self._columns[name] for name in names}
 
-    def release(self) -> None:
-        """Take the pages of the mapping out of the memory of this process."""
-        if self._map is not None:
-            self._map.release()
-
 
 class _Column:
     """A column of a file that is open.
@@ -199,8 +177,6 @@ class _Column:
         self._chunks = [c for c in column.chunks if len(c)] or column.chunks
         self._pieces = Pieces([len(chunk) for chunk in self._chunks])
         self._valid: set[int] = set()
-        self._mapped = mapped
-        self._reads = False
         self._view: np.ndarray | None = None
         self._begins = np.zeros(len(self._chunks), np.int64)
         dtype, self._items = form.column.dtype, math.prod(form.shape)
@@ -215,8 +191,6 @@ class _Column:
             whole = np.frombuffer(mapped.buffer, np.uint8)
             self._view = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
             self._begins = np.array(begins, np.int64) // dtype.itemsize
-            # The pages of a long row take longer to be mapped than to be read.
-            self._reads = self._items * dtype.itemsize >= _LONG
 
     def _place(self, row: int) -> str:
         return f"{self._part.place(row)}, column {self._name!r}"
@@ -229,28 +203,11 @@ class _Column:
             found = self._view[at]
         elif self._items < _WIDE:
             found = self._view[at[:, None] + np.arange(self._items)]
-        elif not self._reads:
+        else:
             found = np.empty((len(rows), self._items), self._view.dtype)
             for row, begin in enumerate(at.tolist()):
                 found[row] = self._view[begin : begin + self._items]
-        else:
-            found = self._read_rows(at * self._view.itemsize)
         return found.reshape(len(rows), *self._form.shape)
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether its pages of a mapping come into memory."""
-        return self._mapped is not None and not self._reads
-
-    def _read_rows(self, begins: np.ndarray) -> np.ndarray:
-        assert self._mapped is not None and self._view is not None
-        made = np.empty((len(begins), self._items), self._view.dtype)
-        space, size = made.reshape(-1).view(np.uint8).data, self._items * made.itemsize
-        for row, begin in enumerate(begins.tolist()):
-            part = space[row * size : (row + 1) * size]
-            if os.preadv(self._mapped.descriptor, [part], begin) != size:
-                raise DataError(self._part.file.name, "was cut off while it was read")
-        return made
 
     def take(self, rows: np.ndarray) -> Any:
         """Return the values at some rows; none may be empty."""
