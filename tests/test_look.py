@@ -49,8 +49,8 @@ DEFECTS = {
         lambda t, held: t.update(key=np.array([f"k{i}" for i in range(ROWS)], object)),
         "as an id has: key;",
     ),
-    "the same": (lambda t, held: t.update(years=t["age"] * 2), "says the same as age: years;"),
-    "leak": (leak, "a leak? reason alone tells 100.0% of churn; to leave out"),
+    "the same": (lambda t, held: t.update(years=t["age"] * 2), "say the same as another column: years (age);"),
+    "leak": (leak, "a leak? these alone tell churn: reason (100.0%); to leave out"),
     "imbalance": (
         lambda t, held: t.update(churn=(np.arange(ROWS) % 10 == 0).astype(int)),
         "imbalance: 90.0% of churn are 0",
@@ -87,4 +87,4 @@ def test_a_number_that_goes_with_a_number_is_a_leak():
     training = table()
     training["total"] = training["age"] * 12 + 1e-3 * training["visits"]
     [said] = look(training, None, "age", classes=False)
-    assert said.startswith("a leak? total alone goes with age (correlation 1.000)")
+    assert said.startswith("a leak? these alone go with age: total (correlation 1.000)")

@@ -7,7 +7,7 @@ Of a long table the first rows are looked at (:data:`ROWS`), of a wide one the f
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ def look(
     validation: Mapping[str, np.ndarray] | None,
     target: str | None,
     classes: bool,
+    named: bool = True,
 ) -> list[str]:
     """Return what is worth knowing of a table, in sentences, each with what to type if anything.
 
@@ -43,6 +44,7 @@ def look(
         validation: the same columns of what is evaluated on; None for none.
         target: the column that is predicted; None for none.
         classes: whether the target is classes.
+        named: whether the columns have names that ``dataset.columns`` takes.
     """
     names = list(itertools.islice(training, COLUMNS))
     if target is not None and target not in names and target in training:
@@ -56,13 +58,15 @@ def look(
     ids = [name for name in inputs if name not in constant and _is_id(train[name])]
     rest = [name for name in inputs if name not in {*constant, *ids}]
     sentences = [
-        *_empty(train[inputs]),
-        *_left_out("the same in every row", constant),
-        *_left_out("another value in every row, as an id has", ids),
-        *_doubled(train[rest]),
+        *_empty(train[inputs], named),
+        *_left_out("the same in every row", dict.fromkeys(constant, ""), named),
+        *_left_out("another value in every row, as an id has", dict.fromkeys(ids, ""), named),
+        *_left_out("say the same as another column", _doubled(train[rest]), named),
     ]
     if target is not None:
-        sentences += _leaks(train[rest], train[target], classes)
+        leaks = _leaks(train[rest], train[target], classes)
+        what = "tell" if classes else "go with"
+        sentences += _left_out(f"a leak? these alone {what} {target}", leaks, named)
         if classes:
             sentences += _imbalance(train[target])
     sentences += _repeated(train.drop(columns=ids), None if held is None else held.drop(
@@ -80,23 +84,27 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _skip(names: Sequence[str]) -> str:
-    return f"'dataset.columns={{{', '.join(f'{name}: skip' for name in names)}}}'"
+def _skip(names: Iterable[str], named: bool) -> str:
+    if not named:
+        return ""
+    return f"; to leave out: 'dataset.columns={{{', '.join(f'{name}: skip' for name in names)}}}'"
 
 
-def _empty(inputs: pd.DataFrame) -> Iterator[str]:
+def _empty(inputs: pd.DataFrame, named: bool) -> Iterator[str]:
     shares = inputs.isna().mean()
     shares = shares[shares > 0].sort_values(ascending=False)
     if shares.empty:
         return
     parts = [f"{name} {share:.1%}" for name, share in shares.items()]
     many = [str(name) for name, share in shares.items() if share >= _EMPTY]
-    yield f"empty cells: {_names(parts)}" + (f"; to leave out: {_skip(many)}" if many else "")
+    yield f"empty cells: {_names(parts)}" + (_skip(many, named) if many else "")
 
 
-def _left_out(what: str, names: Sequence[str]) -> Iterator[str]:
-    if names:
-        yield f"{what}: {_names(names)}; to leave out: {_skip(names)}"
+def _left_out(what: str, notes: Mapping[str, str], named: bool) -> Iterator[str]:
+    """Yield a sentence about columns, each with a note."""
+    if notes:
+        parts = [f"{name} ({note})" if note else name for name, note in notes.items()]
+        yield f"{what}: {_names(parts)}{_skip(notes, named)}"
 
 
 def _is_id(values: pd.Series) -> bool:
@@ -118,31 +126,33 @@ def _codes(values: pd.Series) -> np.ndarray:
     return pd.factorize(values)[0]
 
 
-def _doubled(inputs: pd.DataFrame) -> Iterator[str]:
-    """Columns of which one tells the other, value by value."""
+def _doubled(inputs: pd.DataFrame) -> dict[str, str]:
+    """Return columns that another one before them tells, value by value, with that one."""
     first: dict[bytes, str] = {}
+    found = {}
     for name in inputs:
         # Numbered in the order of their appearance, columns that say the same are equal.
         key = _codes(inputs[name]).astype(np.int32).tobytes()
         if key in first:
-            yield f"says the same as {first[key]}: {name}; to leave out: {_skip([name])}"
+            found[str(name)] = first[key]
         first.setdefault(key, str(name))
+    return found
 
 
-def _leaks(inputs: pd.DataFrame, target: pd.Series, classes: bool) -> Iterator[str]:
+def _leaks(inputs: pd.DataFrame, target: pd.Series, classes: bool) -> dict[str, str]:
+    """Return columns that alone tell the target, with the share of the rows, or the correlation."""
     present = target.notna()
+    found: dict[str, str] = {}
     if present.sum() < _ENOUGH:
-        return
+        return found
     for name in inputs:
         if classes:
             share = _told(inputs[name][present], target[present])
         else:
             share = _correlation(inputs[name][present], target[present])
         if share >= _TELLS:
-            what = f"tells {share:.1%} of {target.name}" if classes else (
-                f"goes with {target.name} (correlation {share:.3f})"
-            )  # fmt: skip
-            yield f"a leak? {name} alone {what}; to leave out: {_skip([name])}"
+            found[str(name)] = f"{share:.1%}" if classes else f"correlation {share:.3f}"
+    return found
 
 
 def _told(values: pd.Series, target: pd.Series) -> float:

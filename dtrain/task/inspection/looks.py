@@ -31,7 +31,8 @@ def sentences(splits: Splits, regression: bool) -> list[str]:
         return []
     columns, target = training
     held = _columns(splits.validation, list(columns))
-    return look(columns, None if held is None else held[0], target, not regression)
+    named = splits.encoding is not None
+    return look(columns, None if held is None else held[0], target, not regression, named)
 
 
 def _columns(
