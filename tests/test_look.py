@@ -49,7 +49,10 @@ DEFECTS = {
         lambda t, held: t.update(key=np.array([f"k{i}" for i in range(ROWS)], object)),
         "as an id has: key;",
     ),
-    "the same": (lambda t, held: t.update(years=t["age"] * 2), "say the same as another column: years (age);"),
+    "the same": (
+        lambda t, held: t.update(years=t["age"] * 2),
+        "say the same as another column: years (age);",
+    ),
     "leak": (leak, "a leak? these alone tell churn: reason (100.0%); to leave out"),
     "imbalance": (
         lambda t, held: t.update(churn=(np.arange(ROWS) % 10 == 0).astype(int)),
