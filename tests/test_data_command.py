@@ -153,7 +153,7 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
     "wrong",
     [
         ("dataset=csv",),
-        ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "dataset.label=knd"),
+        ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "dataset.target=knd"),
         ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "trainer.batch_size=64"),
         ("datset=csv",),
         ("trainer.epochs=1,2",),

@@ -85,7 +85,7 @@ def report(
         send("lines", ("worth a look", advice))
     send("doing", "reading all examples")
     if reads := readable.sentence(data.splits, check):
-        send("lines", ("reading all of it", [reads]))
+        send("lines", ("readable", [reads]))
     if examples:
         lines = _examples(config, data, leaves, min(examples, count), names)
         send("lines", ("the first training examples", lines))
