@@ -421,6 +421,19 @@ def test_examples_that_do_not_fit_together(examples: list[Any], text: str) -> No
         everything(Rows(examples))
 
 
+def test_a_source_in_the_graph_gathers() -> None:
+    class Source:
+        in_graph = True
+
+        def __len__(self) -> int:
+            return 3
+
+        def take(self, indices: Any) -> Any:
+            return indices
+
+    refused(Source(), "no gather(indices)")
+
+
 def test_columns_of_mappings() -> None:
     rows = [{"text": f"t{i}", "label": i, "w": i / 2, "n": [i, i]} for i in range(4)]
     cases = [

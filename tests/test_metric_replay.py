@@ -36,6 +36,9 @@ class Tokens:
         return len(self.x)
 
     def take(self, indices: Any) -> tuple[Any, ...]:
+        return tuple(part[indices] for part in (self.x, self.y, self.weight))
+
+    def gather(self, indices: Any) -> tuple[Any, ...]:
         import tensorflow as tf
 
         return tuple(tf.gather(tf.constant(p), indices) for p in (self.x, self.y, self.weight))

@@ -91,6 +91,9 @@ class Weighted:
         return len(self.x)
 
     def take(self, indices: Any) -> tuple[Any, ...]:
+        return tuple(part[indices] for part in (self.x, self.y, self.weight))
+
+    def gather(self, indices: Any) -> tuple[Any, ...]:
         import tensorflow as tf
 
         return tuple(tf.gather(part, indices) for part in (self.x, self.y, self.weight))

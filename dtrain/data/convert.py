@@ -140,6 +140,12 @@ def _source(value: Any, key: str, split: str) -> Any:
         )  # fmt: skip
     if not isinstance(value, str | bytes | type) and hasattr(value, "__len__"):
         if hasattr(value, "take"):
+            if getattr(value, "in_graph", False) and not hasattr(value, "gather"):
+                raise UsageError(
+                    key, f"a {type(value).__name__}", "has in_graph=True and no gather(indices), "
+                    "which makes tensors of a tensor; take(indices) is of arrays of NumPy",
+                    "a source with take alone, or with both", "def gather(self, indices)",
+                )  # fmt: skip
             return value
         if hasattr(value, "__getitem__"):
             return Rows(value, key)
