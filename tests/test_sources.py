@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.data.holdout import Holdout
 from dtrain.data.nest import leaves
 from dtrain.data.sources import Arrays
 from dtrain.data.splits import split
@@ -48,7 +49,7 @@ def test_splits_of_structures() -> None:
     numbers = np.arange(6)
     y, weight = {"p": numbers, "q": numbers * 2}, numbers * 0.5
     for x in ({"a": X, "b": (numbers, numbers)}, lambda: {"a": X, "b": [numbers, numbers]}):
-        splits = split(x, y, 0.5, 3, weight)
+        splits = split(x, y, Holdout(0.5, 3), weight)
         assert splits.classes is None and splits.validation is not None
         seen = []
         for part in (splits.train, splits.validation):
@@ -59,7 +60,7 @@ def test_splits_of_structures() -> None:
             assert np.array_equal(part.weight, rows * 0.5) and len(part) == 3
             seen += rows.tolist()
         assert sorted(seen) == list(range(6))
-    bare = split(lambda: X, None, 0.5, 3, None, 6)
+    bare = split(lambda: X, None, Holdout(0.5, 3), None, 6)
     assert bare.train.y is None and bare.classes is None and bare.train.x.shape == (3, 4)
 
 

@@ -10,12 +10,12 @@ import errno
 import hashlib
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from dtrain.errors import UsageError
+from dtrain.files import writing
 
 FOLDER = "DTRAIN_CACHE"
 
@@ -68,25 +68,18 @@ def cached(name: str, key: object, make: Callable[[Path], None]) -> Path:
         with filelock.FileLock(path.with_name(f".{path.name}.lock")):
             if not path.exists():
                 try:
-                    _remove(unfinished)  # of a process that was killed
+                    writing.remove(unfinished)  # of a process that was killed
                     make(unfinished)
                     _sync(unfinished)
-                    unfinished.rename(path)
+                    writing.rename(unfinished, path)
                 finally:
-                    _remove(unfinished)
+                    writing.remove(unfinished)
     except OSError as error:
         raise UsageError(
             FOLDER, path.parent, f"cannot be written ({error.strerror or error})",
             "a folder with room for what is made from the dataset", f"{FOLDER}=FOLDER",
         ) from None  # fmt: skip
     return path
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

@@ -69,7 +69,7 @@ class Example:
         """Return what ``function`` makes of each leaf, and of those of others like it."""
         return Example(*nest.mapped(function, self.parts, *(other.parts for other in others)))
 
-    def replace(self, leaves: dict[str, Any]) -> Example:
+    def with_leaves(self, leaves: dict[str, Any]) -> Example:
         """Return one like it with some other leaves, by their names."""
         names = nest.named(self.parts)
         return Example(*nest.packed(self.parts, [leaves.get(name, leaf) for name, leaf in names]))

@@ -108,7 +108,7 @@ class Padding:
 
     def __call__(self, example: Example) -> Example:
         """Return the batch, its ragged leaves as arrays."""
-        return example.replace(dict(self._padded(example)))
+        return example.with_leaves(dict(self._padded(example)))
 
     def _padded(self, example: Example) -> Iterator[tuple[str, np.ndarray]]:
         for name, leaf in example.leaves.items():

@@ -134,7 +134,7 @@ class Reader:
             where = f"the batch of {place_of(self._source, int(rows[0]))}"
             raise DataError(where, f"{difference}, unlike the first example")
         likes = self.like.leaves
-        return example.replace(
+        return example.with_leaves(
             {
                 name: as_numpy.as_type(leaf, likes[name].dtype, "dataset", label(name))
                 for name, leaf in example.leaves.items()

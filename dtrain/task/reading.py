@@ -80,7 +80,7 @@ def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> Exam
     values = tf.numpy_function(read_rows, [indices, *([] if key is None else [key])], types)
     for name, value in zip(leaves, values, strict=True):
         value.set_shape([indices.shape[0], *reader.spec[name][1]])
-    return reader.like.replace(dict(zip(leaves, values, strict=True)))
+    return reader.like.with_leaves(dict(zip(leaves, values, strict=True)))
 
 
 def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
@@ -201,7 +201,7 @@ def specs(source: Source | Stream, rows: int | None) -> tuple[Any, ...]:
     parts = source.batches(1).element_spec if isinstance(source, Stream) else first(source, 1)
     example = Example.of(parts)
     shapes = spec_of(parts, transforms.by_batch(source))
-    return example.replace(
+    return example.with_leaves(
         {
             name: tf.TensorSpec([rows, *shapes[name][1]], leaf.dtype)
             for name, leaf in example.leaves.items()

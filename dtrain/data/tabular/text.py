@@ -19,6 +19,7 @@ import pyarrow.json as pajson
 
 from dtrain.data.files import DataFile
 from dtrain.errors import UsageError
+from dtrain.files import writing
 
 #: What is typed for the separator that no shell has a plain way to type.
 TAB = "tab"
@@ -284,7 +285,8 @@ def _batches(
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path) -> None:
     writer = None
-    with path.open("wb") as stream:
+    writing.remove(path)  # of an attempt with narrower types
+    with path.open("xb") as stream:
         for batch in batches:
             if writer is None:
                 writer = pa.ipc.new_file(stream, batch.schema)
