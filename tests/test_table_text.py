@@ -24,6 +24,12 @@ FOUND: dict[str, tuple[str | bytes, str, str]] = {
     "plain": (ROWS, "age:number city:category size:number", ""),
     "semicolons": (ROWS.replace(",", ";"), "age:number city:category size:number", "by ';'"),
     "tabs": (ROWS.replace(",", "\t"), "age:number city:category size:number", "by tabs"),
+    "blanks": (
+        "age size y\n31 1.5 0\n44 2.5 1\n52 3.5 0\n", "age:number size:number", "by blanks",
+    ),
+    "names in quotes": (
+        "'age'\t'size'\t'y'\n31\t1.5\t0\n44\t2.5\t1\n", "age:number size:number", "by tabs",
+    ),
     "decimal commas": (
         ROWS.replace(",", ";").replace(".5", ",5"), "age:number city:category size:number",
         "numbers have decimal commas",

@@ -12,9 +12,10 @@ from tests.campaigns.tables import Outcome, train
 
 #: Package and file, what is typed beside the path, and how the error begins where it is refused.
 CARRIED: list[tuple[str, str, list[str], str]] = [
-    ("sklearn", "datasets/data/wine_data.csv", [], ""),
+    # Its first line is no header: the number of rows, of columns, and the names of the classes.
+    ("sklearn", "datasets/data/wine_data.csv", [], "dataset.path="),
     ("sklearn", "datasets/data/iris.csv", [], ""),
-    ("sklearn", "datasets/data/breast_cancer.csv", [], ""),
+    ("sklearn", "datasets/data/breast_cancer.csv", [], "dataset.path="),
     ("sklearn", "datasets/data/linnerud_exercise.csv", [], ""),
     ("sklearn", "datasets/data/diabetes_data_raw.csv.gz", [], ""),
     ("sklearn", "datasets/data/digits.csv.gz", [], ""),
@@ -30,7 +31,7 @@ CARRIED: list[tuple[str, str, list[str], str]] = [
     ("pyarrow", "tests/data/parquet/v0.7.1.parquet", ["dataset.target=price"], ""),
     ("pyarrow", "tests/data/parquet/v0.7.1.all-named-index.parquet", ["dataset.target=cut"], ""),
     ("pyarrow", "tests/data/feather/v0.17.0.version.2-compression.lz4.feather", [
-        "dataset.target=cut"], ""),
+        "dataset.target=a"], "dataset.inputs="),
 ]  # fmt: skip
 
 

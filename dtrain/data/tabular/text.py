@@ -29,7 +29,7 @@ _HEAD, _BLOCK, _WHOLE = 1 << 16, 1 << 22, 1 << 28
 #: Cells that are empty. "None" is a category of many tables, and no empty cell.
 _EMPTY = [*pacsv.ConvertOptions().null_values, "<NA>"]
 #: Separators, those first that stand least often in a cell.
-_SEPARATORS = "\t;|,"
+_SEPARATORS = "\t;|, "
 _DECIMAL = re.compile(r"[+-]?\d+,\d+")
 _FRACTION = re.compile(r"[+-]?\d+\.\d+(e[+-]?\d+)?", re.I)
 _BYTE_ORDER = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
@@ -113,10 +113,10 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
     notices = []
     chosen = "\t" if separator == TAB else separator
     if chosen is None:
-        accepted = [each for each in _SEPARATORS if _is_consistent(_records(lines, each, head))]
+        accepted = [s for s in _SEPARATORS if _is_consistent(_records(lines, s, head), s == " ")]
         chosen = accepted[0] if accepted else ","
         if chosen != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
-            shown = "tabs" if chosen == "\t" else repr(chosen)
+            shown = {"\t": "tabs", " ": "blanks"}.get(chosen, repr(chosen))
             notices.append(f"columns are separated by {shown}")
     records = _records(lines, chosen, head)
     if not records:
@@ -134,6 +134,8 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
             )
     width = collections.Counter(map(len, rest)).most_common(1)[0][0] if rest else len(first)
     names = [name.strip() for name in first] if has_names else [str(i) for i in range(len(first))]
+    if all(re.fullmatch("'.+'", name) for name in names):
+        names = [name[1:-1] for name in names]
     if has_names and len(names) == width - 1:  # R writes no name above those of the rows
         names.insert(0, "")
     decimal = "."
@@ -162,13 +164,22 @@ def _records(lines: str, separator: str, head: bytes) -> list[list[str]]:
     return [record for record in records if record]
 
 
-def _is_consistent(records: list[list[str]]) -> bool:
-    """Say whether almost all rows have as many cells as the first, and more than one."""
+def _is_consistent(records: list[list[str]], exactly: bool) -> bool:
+    """Say whether almost all rows have as many cells as the first, and more than one.
+
+    Args:
+        records: cells.
+        exactly: the first line has no cell less, as of R's.
+    """
     counts = collections.Counter(map(len, records))
     if not counts:
         return False
     width, rows = counts.most_common(1)[0]
-    return width > 1 and rows >= 0.9 * len(records) - 1 and len(records[0]) in (width, width - 1)
+    return (
+        width > 1
+        and rows >= 0.9 * len(records) - 1
+        and (len(records[0]) == width or (not exactly and len(records[0]) == width - 1))
+    )
 
 
 def _are_values(names: list[str]) -> bool:
