@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dtrain.data.files import DataFile
+from dtrain.data.holdout import Holdout
 from dtrain.data.ragged import Ragged
 from dtrain.data.splits import of_tables
 from dtrain.data.tables import Column, Pieces, Table, TableSource, described
@@ -265,18 +266,18 @@ def save(name: str, rows: slice | np.ndarray, **changed: Any) -> None:
 def test_splits_of_files() -> None:
     save("a.x", slice(0, 7))
     save("b.x", slice(7, 12))
-    splits = of_tables(Saved, "*.x", "age", "city", "w", validation_split=0.25)
+    splits = of_tables(Saved, "*.x", "age", "city", "w", holdout=Holdout(0.25))
     assert (len(splits.train), len(splits.validation)) == (9, 3)
     assert splits.count_classes() == 3
     assert [file.name for file in splits.train.files] == ["a.x", "b.x"]
     rows = [part.take(np.arange(len(part)))[0] / 1.5 for part in (splits.train, splits.validation)]
     assert sorted(np.concatenate(rows).tolist()) == list(range(N))
-    again = of_tables(Saved, ["b.x", "a.x"], "age", "city", "w", validation_split=0.25)
+    again = of_tables(Saved, ["b.x", "a.x"], "age", "city", "w", holdout=Holdout(0.25))
     first, second = (each.train.take(np.arange(9))[0] for each in (again, splits))
     np.testing.assert_array_equal(first, second)
-    assert of_tables(Saved, "*.x", "age", "label", validation_split=0).validation is None
+    assert of_tables(Saved, "*.x", "age", "label", holdout=Holdout(0)).validation is None
     assert of_tables(Saved, "*.x", "age", "label", classes=9).count_classes() == 9
-    held = of_tables(Saved, "a.x", "age", "city", validation="b.x", validation_split=0.5)
+    held = of_tables(Saved, "a.x", "age", "city", validation="b.x", holdout=Holdout(0.5))
     assert (len(held.train), len(held.validation)) == (7, 5)
     assert held.validation.take(np.arange(3))[1].tolist() == [1, 0, 2]
 
@@ -319,7 +320,7 @@ def test_images_are_decoded_in_the_graph() -> None:
     save("a.x", slice(0, N), big=np.array(pictures, object), small=np.array(gray, object))
     images = {"big": [2, 2, 3], "small": [4, 4, 1]}
     inputs = {"p": "big", "q": {"r": "small", "n": ["age", "count"]}}
-    splits = of_tables(Saved, "a.x", inputs, "label", "w", validation_split=0.25, images=images)
+    splits = of_tables(Saved, "a.x", inputs, "label", "w", holdout=Holdout(0.25), images=images)
     x, y, weight = reading.first(splits.train, 9)
     assert x["p"].shape == (9, 2, 2, 3)
     assert x["q"]["r"].shape == (9, 4, 4, 1)
@@ -327,7 +328,6 @@ def test_images_are_decoded_in_the_graph() -> None:
     np.testing.assert_allclose(x["p"].numpy()[:, 0, 0, 0], rows * 20 / 255, atol=1e-6)
     np.testing.assert_allclose(x["q"]["r"].numpy()[:, 0, 0, 0], rows * 20 / 255, atol=0.01)
     assert (y.shape, weight.shape) == ((9,), (9,))
-    assert splits.validation.finish is not None
     single = of_tables(Saved, "a.x", "big", "label", images={"big": [2, 3, 1]})
     assert reading.first(single.train, 2)[0].shape == (2, 2, 3, 1)
     for wrong, text in (

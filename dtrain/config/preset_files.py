@@ -121,7 +121,8 @@ def _check_keys(path: Path, key: str, node: yaml.Node) -> None:
     for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
         full = f"{key}.{name.value}" if key else str(name.value)
         where = f"{path}, line {name.start_mark.line + 1}"
-        gone = former_keys.refusal(full, getattr(value, "value", "..."), where)
+        scalar = value.value if isinstance(value, yaml.ScalarNode) else "..."
+        gone = former_keys.refusal(full, scalar, where)
         if gone is not None:
             raise gone
         _check_keys(path, full, value)

@@ -33,8 +33,8 @@ def tickets(words=100):
 YAML = """
 dataset:
   path: tickets.npz
-  x: {title: title, tags: tags}
-  y: {priority: priority, department: department}
+  inputs: {title: title, tags: tags}
+  target: {priority: priority, department: department}
   weight: weight
   validation_split: 0.22
 trainer:
