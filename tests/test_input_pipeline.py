@@ -353,9 +353,9 @@ class Handle:
     def take(self, indices: Any) -> tuple[Any, ...]:
         import os
 
-        from dtrain.task import reading
+        from dtrain.task import host_pipeline
 
-        assert reading._reading.locked() != self.thread_safe
+        assert host_pipeline._reading.locked() != self.thread_safe
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)

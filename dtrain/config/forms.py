@@ -127,6 +127,8 @@ def node_problem(value: Any) -> str | None:
 
 def _augment(value: Any) -> str | None:
     items = value if isinstance(value, list) else [value]
+    if not items:
+        return "is empty"
     return next((problem for each in items if (problem := node_problem(each))), None)
 
 
