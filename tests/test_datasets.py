@@ -386,8 +386,8 @@ def test_arrays_take_rows_eagerly_and_in_a_graph() -> None:
     source = datasets.Arrays(np.arange(12, dtype=np.float32).reshape(4, 3), np.arange(4) * 10)
     wanted = np.array([3, 0, 3])
     # In a graph first: what it captures must be usable outside.
-    (inside,) = tf.data.Dataset.from_tensors(wanted).map(source.take)
-    for x, y in (inside, source.take(tf.constant(wanted))):
+    (inside,) = tf.data.Dataset.from_tensors(wanted).map(source.gather)
+    for x, y in (inside, source.gather(tf.constant(wanted))):
         assert np.array_equal(x, source.x[wanted]) and x.dtype == tf.float32
         assert np.array_equal(y, [30, 0, 30]) and y.dtype == tf.int64
 
@@ -410,7 +410,7 @@ def test_image_files_take(tmp_path: Path, channels: int) -> None:
     source = datasets.ImageFiles(paths, np.arange(len(paths)) + 7, (5, 6), channels)
 
     def load(rows: Any) -> Any:
-        return source.finish(source.take(rows))
+        return source.finish(source.gather(rows))
 
     wanted = np.arange(len(paths))[::-1].copy()
     (inside,) = tf.data.Dataset.from_tensors(wanted).map(load)
@@ -427,6 +427,6 @@ def test_image_files_take(tmp_path: Path, channels: int) -> None:
             np.testing.assert_allclose(row, expected / 255, atol=1.6 / 255)
 
     halved = datasets.ImageFiles(paths[:1], np.zeros(1, np.int64), (5, 3), channels)
-    (row,) = halved.finish(halved.take(tf.constant([0])))[0].numpy()
+    (row,) = halved.finish(halved.gather(tf.constant([0])))[0].numpy()
     expected = (grey[:, ::2] + grey[:, 1::2].astype(np.float32)) / 2
     np.testing.assert_allclose(row[..., 0], expected / 255, atol=1e-5)

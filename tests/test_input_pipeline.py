@@ -355,7 +355,7 @@ class Handle:
 
         from dtrain.task import host_pipeline
 
-        assert host_pipeline._reading.locked() != self.thread_safe
+        assert host_pipeline.reading_lock.locked() != self.thread_safe
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)

@@ -69,7 +69,7 @@ def test_help_has_what_a_user_types() -> None:
 
 def test_a_group_lists_its_options() -> None:
     found = key_help.help_of("model")
-    assert found[:3] == ("group", "cnn", "cnn, custom, mlp, resnet, transformer")
+    assert found[:3] == ("group", "cnn", "cnn, custom, mlp, resnet, transformer, wide_deep")
     assert key_help.help_of("optimizer/schedule") == key_help.help_of("optimizer.schedule")
     assert "cosine" in key_help.help_of("optimizer.schedule").accepted
 
