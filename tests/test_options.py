@@ -20,6 +20,7 @@ NODE = {"_target_": "dtrain.datasets.digits", "validation_split": 0.2, "split_se
 DEFAULTS: dict[str, Any] = {
     "augment": None, "shuffle": "auto", "window": 8, "balance": False, "pad": None, "workers": 0,
     "on_error": "fail", "identity": "sample", "accept_changes": False, "task": "auto",
+    "test": None,
 }  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def test_a_node_is_divided() -> None:
 def test_what_decides_which_examples_a_step_sees() -> None:
     base = options.deciding({**NODE, "augment": None})
     assert base == {**NODE, "augment": None}
-    assert options.deciding({**NODE, **DEFAULTS, "weight": None, "cache": None}) == base
+    assert options.deciding({**NODE, **DEFAULTS, "cache": None}) == base
     for name, value in (
         ("shuffle", "none"), ("window", 4), ("balance", True), ("pad", {"x": {"length": 3}}),
         ("on_error", "skip"), ("augment", {"_target_": "a"}), ("weight", "w"), ("noise", 1.0),
