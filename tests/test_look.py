@@ -15,6 +15,7 @@ def table(rows: int = ROWS, seed: int = 0) -> dict[str, np.ndarray]:
     age = draw.normal(40, 10, rows)
     return {
         "age": age,
+        "income": draw.normal(3_000, 900, rows),
         "visits": draw.poisson(4, rows),
         "city": np.array(["Rome", "Oslo", "Lima"], object)[draw.integers(3, size=rows)],
         "note": np.array(

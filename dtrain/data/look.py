@@ -131,8 +131,15 @@ def _doubled(inputs: pd.DataFrame) -> dict[str, str]:
     first: dict[bytes, str] = {}
     found = {}
     for name in inputs:
-        # Numbered in the order of their appearance, columns that say the same are equal.
-        key = _codes(inputs[name]).astype(np.int32).tobytes()
+        values = inputs[name]
+        # Numbers by rank, others in the order of their appearance: what says the same is equal.
+        if values.dtype.kind in "biufM":
+            codes = values.rank(method="dense").fillna(-1).to_numpy()
+        elif values.nunique() < len(values):
+            codes = _codes(values)
+        else:
+            continue  # by their order texts that are all different are all alike
+        key = codes.astype(np.int32).tobytes()
         if key in first:
             found[str(name)] = first[key]
         first.setdefault(key, str(name))
