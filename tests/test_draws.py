@@ -7,7 +7,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data import draws
-from dtrain.data.splits import split_indices
+from dtrain.data.holdout import Holdout
 
 
 def test_the_numbers_are_these() -> None:
@@ -24,7 +24,7 @@ def test_the_numbers_are_these() -> None:
     np.testing.assert_allclose(draws.normal(5, 0), expected, rtol=1e-6)
     stream = draws.Stream(0, 0)
     assert [stream.integers(100), stream.uniform(0, 1)] == [1, 0.24154919656271812]
-    train, held = split_indices(10, 0.3, 7)
+    train, held = Holdout(0.3, 7).rows(10)
     assert (train.tolist(), held.tolist()) == ([0, 2, 3, 5, 6, 7, 9], [1, 4, 8])
     splits = datasets.digits()
     assert splits.validation is not None

@@ -20,6 +20,7 @@ def test_outputs_are_probabilities_in_float32(name: str, policy: str) -> None:
     from dtrain import models
 
     keras.config.set_dtype_policy(policy)
+    keras.utils.set_random_seed(0)
     shapes, arguments = MODELS[name]
     for shape in shapes:
         model = getattr(models, name)(input_shape=list(shape), classes=7, **arguments)
