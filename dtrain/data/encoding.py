@@ -151,14 +151,14 @@ class Encoding:
             UsageError: as of :meth:`encode`.
         """
         self._check(columns)
-        found = {}
+        inputs = {}
         for feature in self.features:
             values = columns[feature.name]
             if feature.is_text:
-                found[feature.name] = np.array(texts(np.asarray(values)), object)
+                inputs[feature.name] = np.array(texts(np.asarray(values)), object)
             else:
-                found[feature.name] = _encoded(feature, values, place)[:, 0]
-        return found
+                inputs[feature.name] = _encoded(feature, values, place)[:, 0]
+        return inputs
 
     def _check(self, columns: Mapping[str, Any]) -> None:
         for feature in self.features:
@@ -194,8 +194,8 @@ def _encoded(feature: Feature, values: Any, place: Callable[[int], str]) -> np.n
     values = np.asarray(values)
     if feature.kind == "category":
         numbers = {value: i for i, value in enumerate(feature.values, 1)}
-        found = [numbers.get(word, 0) for word in texts(values)]
-        return np.array(found, np.float32)[:, None]
+        codes = [numbers.get(word, 0) for word in texts(values)]
+        return np.array(codes, np.float32)[:, None]
     if feature.kind == "text":
         numbers = {value: i for i, value in enumerate(feature.values)}
         made = np.zeros((len(values), feature.width), np.float32)
@@ -288,21 +288,21 @@ def _days(values: np.ndarray, feature: Feature) -> np.ndarray:
     if values.dtype.kind in "biuf":
         return _numbers(values)  # days already
     if values.dtype.kind != "M":
-        given = texts(values)
-        values = _dates(given, feature.format)
-        wrong = [row for row, text in enumerate(given) if text and np.isnat(values[row])]
+        cells = texts(values)
+        values = _dates(cells, feature.format)
+        wrong = [row for row, text in enumerate(cells) if text and np.isnat(values[row])]
         if wrong:
-            raise _Unfit(wrong[0], given[wrong[0]])
+            raise _Unfit(wrong[0], cells[wrong[0]])
     days = values.astype("M8[us]").astype(np.int64) / 86_400e6
     return np.where(np.isnat(values), np.nan, days)
 
 
-def _dates(given: Sequence[str], form: str | None) -> np.ndarray:
+def _dates(cells: Sequence[str], form: str | None) -> np.ndarray:
     """Return texts as dates, NaT for those that are none."""
     import datetime
 
-    made = np.full(len(given), "NaT", "M8[us]")
-    for row, text in enumerate(given):
+    made = np.full(len(cells), "NaT", "M8[us]")
+    for row, text in enumerate(cells):
         try:
             if form is None:
                 date = datetime.datetime.fromisoformat(text.strip()) if len(text) >= 8 else None
@@ -348,13 +348,13 @@ def fit(
         if kind == "skip":
             skipped[name] = "as dataset.columns says"
             continue
-        found = _fitted(name, kind, list(read(name)), place)
-        if isinstance(found, Feature):
-            features.append(found)
+        feature = _fitted(name, kind, list(read(name)), place)
+        if isinstance(feature, Feature):
+            features.append(feature)
         elif chosen:
             features.append(_category(name, _joined_texts(read(name))))
         else:
-            skipped[name] = found
+            skipped[name] = feature
     if not features:
         reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
         raise UsageError(
@@ -373,8 +373,8 @@ def _fitted(
     if kind is None and values.dtype.kind == "f" and len(values) and np.isnan(values).all():
         return "every cell is empty"
     if kind in ("category", "text"):
-        given = texts(values)
-        return _category(name, given) if kind == "category" else _words(name, given)
+        cells = texts(values)
+        return _category(name, cells) if kind == "category" else _words(name, cells)
     if kind is None and values.dtype.kind not in "biufM":
         return _of_texts(name, texts(values), place)
     if kind is None:
@@ -397,35 +397,35 @@ def _with_moments(feature: Feature, values: np.ndarray) -> Feature:
     )  # fmt: skip
 
 
-def _of_texts(name: str, given: list[str], place: Callable[[int], str]) -> Feature | str:
+def _of_texts(name: str, cells: list[str], place: Callable[[int], str]) -> Feature | str:
     """Return what a column of texts is: dates, a text, categories; or why it is left out."""
-    full = [text for text in given if text]
+    full = [text for text in cells if text]
     if not full:
         return "every cell is empty"
     if _looks_dated(full[0]):
         form, share = _form_of_dates(full)
         if share >= _ALMOST_ALL:
-            values = np.array(given, object)
+            values = np.array(cells, object)
             feature = Feature(name, "date", format=form)
             return _with_moments(feature, _encoded(feature, values, place)[:, 0])
     different = len(set(full))
     spaces = sum(len(text.split()) for text in full[:10_000]) / min(len(full), 10_000)
     if spaces >= 3 and different > max(20, 0.2 * len(full)):
-        return _words(name, given)
+        return _words(name, cells)
     if different > _OWN * len(full) and len(full) > 20:
         if spaces >= 1.5:
-            return _words(name, given)
+            return _words(name, cells)
         return "it has another text in each row, as an id has"
-    return _category(name, given)
+    return _category(name, cells)
 
 
 def _looks_dated(text: str) -> bool:
     return re.match(r"\d{1,4}[-./ ]\w{1,3}[-./ ]\d{1,4}|[A-Z][a-z]{2} \d", text.strip()) is not None
 
 
-def _form_of_dates(given: Sequence[str]) -> tuple[str | None, float]:
+def _form_of_dates(cells: Sequence[str]) -> tuple[str | None, float]:
     """Return the form that most texts are dates in, and their share."""
-    full = [text for text in given if text]
+    full = [text for text in cells if text]
     best: tuple[str | None, float] = (None, -1.0)
     for form in _DATES:
         share = float(1 - np.isnat(_dates(full, form)).mean()) if full else 0.0
@@ -436,8 +436,8 @@ def _form_of_dates(given: Sequence[str]) -> tuple[str | None, float]:
     return best
 
 
-def _category(name: str, given: Iterable[str]) -> Feature:
-    counts = collections.Counter(given)
+def _category(name: str, cells: Iterable[str]) -> Feature:
+    counts = collections.Counter(cells)
     empty = counts.pop("", 0)
     rows = counts.total() + empty
     most = sorted(counts, key=lambda value: (-counts[value], value))[:CATEGORIES]
@@ -445,11 +445,11 @@ def _category(name: str, given: Iterable[str]) -> Feature:
     return Feature(name, "category", missing=share, values=tuple(sorted(most)))
 
 
-def _words(name: str, given: Sequence[str]) -> Feature:
-    counts = collections.Counter(word for text in given for word in set(words(text)))
+def _words(name: str, cells: Sequence[str]) -> Feature:
+    counts = collections.Counter(word for text in cells for word in set(words(text)))
     common = [word for word in counts if counts[word] > 1] or list(counts)
     most = sorted(common, key=lambda word: (-counts[word], word))[:WORDS]
-    share = sum(not text for text in given) / max(1, len(given))
+    share = sum(not text for text in cells) / max(1, len(cells))
     return Feature(name, "text", missing=share, values=tuple(sorted(most)))
 
 

@@ -47,8 +47,8 @@ class Rows:
         """Read, and put the examples of a batch together."""
         asked = [int(index) for index in indices]
         several = getattr(self._dataset, "__getitems__", None)
-        found = several(asked) if several is not None else [self._dataset[i] for i in asked]
-        examples = [_one(each, self._key) for each in found]
+        items = several(asked) if several is not None else [self._dataset[i] for i in asked]
+        examples = [_one(each, self._key) for each in items]
         if len(examples) != len(asked):
             raise UsageError(
                 self._key, "__getitems__", f"returns {len(examples)} examples where {len(asked)} "
@@ -96,8 +96,8 @@ class Columns:
     def __getitems__(self, indices: list[int]) -> list[tuple[Any, ...]]:
         """Return some examples."""
         several = getattr(self._dataset, "__getitems__", None)
-        found = several(indices) if several is not None else [self._dataset[i] for i in indices]
-        return [self._arranged(row) for row in found]
+        rows = several(indices) if several is not None else [self._dataset[i] for i in indices]
+        return [self._arranged(row) for row in rows]
 
     def _arranged(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         def value(name: str) -> Any:
@@ -150,10 +150,10 @@ class Batches:
 
     def _read(self, batch: int) -> tuple[Any, ...]:
         if batch not in self._kept:
-            found = self._dataset[batch]
+            values = self._dataset[batch]
             name = f"batch {batch:,}"
             convert = functools.partial(structured, key=self._key, name=name)
-            made = Example.of(found, convert, self._key, name)
+            made = Example.of(values, convert, self._key, name)
             check_rows(made, self._key, name)
             while len(self._kept) >= self.KEPT:
                 del self._kept[next(iter(self._kept))]
@@ -263,13 +263,13 @@ class Generated:
 
         if self._like is None:
             with _stepping:
-                found = next(iter(self._function()), None)
-            if found is None:
+                element = next(iter(self._function()), None)
+            if element is None:
                 raise UsageError(
                     self._key, "a generator function", "gives no example", "one or more",
                     "a function whose iterator is not empty",
                 )  # fmt: skip
-            self._like = _one(found, self._key).parts
+            self._like = _one(element, self._key).parts
         like, batched = self._like, self._is_batched(self._like)
 
         def spec(leaf: np.ndarray) -> Any:

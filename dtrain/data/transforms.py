@@ -93,9 +93,9 @@ class Padding:
     of_arrays = True
 
     def __init__(self, lengths: Mapping[str, Any], example: Example):
-        self._lengths = {str(name): dict(given) for name, given in lengths.items()}
+        self._lengths = {str(name): dict(length) for name, length in lengths.items()}
         leaves = {place(n): leaf for n, leaf in example.leaves.items() if _has_rows(leaf)}
-        for name, given in self._lengths.items():
+        for name, length in self._lengths.items():
             if name not in leaves:
                 near = nearest(name, leaves) or "NAME"
                 raise UsageError(
@@ -103,8 +103,8 @@ class Padding:
                     ", ".join(leaves) or "nothing of this dataset",
                     f"dataset.pad={{{near}:{{length:128}}}}",
                 )  # fmt: skip
-            _check_value(name, given.get("value"), np.dtype(leaves[name].dtype))
-        self.by_batch = frozenset(n for n, given in self._lengths.items() if "buckets" in given)
+            _check_value(name, length.get("value"), np.dtype(leaves[name].dtype))
+        self.by_batch = frozenset(n for n, length in self._lengths.items() if "buckets" in length)
 
     def __call__(self, example: Example) -> Example:
         """Return the batch, its ragged leaves as arrays."""
@@ -112,10 +112,10 @@ class Padding:
 
     def _padded(self, example: Example) -> Iterator[tuple[str, np.ndarray]]:
         for name, leaf in example.leaves.items():
-            given = self._lengths.get(place(name))
-            if given is not None:
+            length = self._lengths.get(place(name))
+            if length is not None:
                 rows = leaf if isinstance(leaf, Ragged) else Ragged.of_array(leaf)
-                yield name, rows.padded(_length(given, rows), given.get("value"))
+                yield name, rows.padded(_length(length, rows), length.get("value"))
 
 
 def _has_rows(leaf: Any) -> bool:
@@ -138,10 +138,10 @@ def _check_value(name: str, value: Any, dtype: np.dtype[Any]) -> None:
         )  # fmt: skip
 
 
-def _length(given: Mapping[str, Any], rows: Ragged) -> int:
-    if "length" in given:
-        return int(given["length"])
-    buckets = sorted(int(bucket) for bucket in given["buckets"])
+def _length(length: Mapping[str, Any], rows: Ragged) -> int:
+    if "length" in length:
+        return int(length["length"])
+    buckets = sorted(int(bucket) for bucket in length["buckets"])
     longest = int(rows.lengths.max(initial=0))
     return next((bucket for bucket in buckets if bucket >= longest), buckets[-1])
 
@@ -172,8 +172,8 @@ class ClassWeights:
         if len(y.shape) > 1:
             y = ops.argmax(ops.cast(y, "float32"), -1) if y.shape[-1] > 1 else y[..., 0]
         classes = ops.cast(ops.round(ops.cast(y, "float64")), "int64")
-        known = ops.logical_and(classes >= 0, classes < others)
-        weight = ops.take(self._table, ops.where(known, classes, others))
+        listed = ops.logical_and(classes >= 0, classes < others)
+        weight = ops.take(self._table, ops.where(listed, classes, others))
         if example.weight is not None:
             own = ops.cast(example.weight, "float32")
             # Some may be of examples, and others of positions in them.

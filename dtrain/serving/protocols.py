@@ -47,7 +47,7 @@ class InferRequest(BaseModel):
         Raises:
             RequestError: one has another type than the model's, or other data than its shape says.
         """
-        found = {}
+        columns = {}
         specs = {spec.name: spec for spec in signature.inputs}
         for each in self.inputs:
             spec, size = specs.get(each.name), math.prod(each.shape)
@@ -59,8 +59,8 @@ class InferRequest(BaseModel):
                     400, f"input {each.name[:60]!r}: {size} values by its shape {each.shape}, and "
                     f"{data.size} in data",
                 )  # fmt: skip
-            found[each.name] = data.reshape(each.shape).tolist()
-        return found
+            columns[each.name] = data.reshape(each.shape).tolist()
+        return columns
 
     def answer(
         self, outputs: Mapping[str, np.ndarray], name: str, version: str, signature: Signature
@@ -70,19 +70,19 @@ class InferRequest(BaseModel):
         Raises:
             RequestError: there is no output that is asked for.
         """
-        found = {
+        tensors = {
             spec.name: {"name": spec.name, "datatype": DATATYPES[spec.dtype],
                         "shape": list(outputs[spec.name].shape),
                         "data": plain(outputs[spec.name].reshape(-1))}
             for spec in signature.outputs
         }  # fmt: skip
         if (words := labels(outputs, signature.classes)) is not None:
-            found["labels"] = {"name": "labels", "datatype": "BYTES", "shape": [len(words)],
+            tensors["labels"] = {"name": "labels", "datatype": "BYTES", "shape": [len(words)],
                                "data": words}  # fmt: skip
-        names = [each.name for each in self.outputs] or list(found)
-        if unknown := [each for each in names if each not in found]:
-            raise RequestError(400, f"unknown output {unknown[0][:60]!r}: {', '.join(found)}")
-        listed = [found[each] for each in names]
+        names = [each.name for each in self.outputs] or list(tensors)
+        if unknown := [each for each in names if each not in tensors]:
+            raise RequestError(400, f"unknown output {unknown[0][:60]!r}: {', '.join(tensors)}")
+        listed = [tensors[each] for each in names]
         answer = {"model_name": name, "model_version": version, "outputs": listed}
         return answer if self.id is None else {**answer, "id": self.id}
 

@@ -93,10 +93,10 @@ def read(source: Source, rows: np.ndarray, key: Key | None) -> Example:
 
 
 def _array(value: Any) -> np.ndarray:
-    found = np.asarray(value)
-    if found.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
-        found = found.astype(object)
-    return as_numpy.checked(found, "dataset", "an example")
+    array = np.asarray(value)
+    if array.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
+        array = array.astype(object)
+    return as_numpy.checked(array, "dataset", "an example")
 
 
 class Reader:
@@ -306,11 +306,11 @@ class HostPipeline:
         size = self._inputs.evaluation_batch
 
         def batches(own: np.ndarray) -> list[Any]:
-            found = []
+            parts = []
             for begin, count in own.tolist():
                 rows = np.minimum(begin + np.arange(size), max(begin + count - 1, 0))
-                found.append((self._read(rows, None).parts, count))
-            return found
+                parts.append((self._read(rows, None).parts, count))
+            return parts
 
         while True:
             for turn in table:

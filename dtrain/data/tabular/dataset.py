@@ -169,20 +169,20 @@ def _inputs(
     declared: Mapping[str, str],
 ) -> tuple[Names, dict[str, str]]:
     """Return the inputs where none are named, and the columns that are left out, with reasons."""
-    taken = {*_flat(target), *_flat(weight)}
-    left = [name for name in (*whole.columns, *whole.refused) if name not in taken]
+    roles = {*_flat(target), *_flat(weight)}
+    inputs = [name for name in (*whole.columns, *whole.refused) if name not in roles]
     out = {}
-    if whole.is_text and len(left) > 1:
-        for name in left:
+    if whole.is_text and len(inputs) > 1:
+        for name in inputs:
             if name in whole.columns and declared.get(name) is None and index_column(whole, name):
                 out[name] = "it numbers the rows"
-    left = [name for name in left if name not in out]
-    if not left:
+    inputs = [name for name in inputs if name not in out]
+    if not inputs:
         return None, {}  # which is refused
-    column = whole.columns.get(left[0])
-    if len(left) == 1 and (column is None or not column.is_cell):
-        return left[0], out
-    return left, out
+    column = whole.columns.get(inputs[0])
+    if len(inputs) == 1 and (column is None or not column.is_cell):
+        return inputs[0], out
+    return inputs, out
 
 
 def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
@@ -213,9 +213,10 @@ def types_of(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str
 def files_of(path: str | Sequence[str], key: str, format: str | None) -> list[DataFile]:
     """Return the files of a table; of a folder those whose extensions are a table's."""
     if isinstance(path, str) and Path(path).is_dir():
-        known = tuple(e for kind in EXTENSIONS if format in (None, kind) for e in EXTENSIONS[kind])
+        kinds_of = [kind for kind in EXTENSIONS if format in (None, kind)]
+        extensions = tuple(each for kind in kinds_of for each in EXTENSIONS[kind])
         inside = [str(p) for p in sorted(Path(path).iterdir()) if p.is_file()
-                  and any(s in known for s in p.suffixes[-2:])]  # fmt: skip
+                  and any(s in extensions for s in p.suffixes[-2:])]  # fmt: skip
         kinds = {k for p in inside for k, e in EXTENSIONS.items() if Path(p).suffix in e}
         if len(kinds) > 1:
             raise UsageError(
@@ -224,7 +225,7 @@ def files_of(path: str | Sequence[str], key: str, format: str | None) -> list[Da
             )  # fmt: skip
         if not inside:
             raise UsageError(
-                key, path, "is a folder without a table", ", ".join(known), f"{key}=FILE"
+                key, path, "is a folder without a table", ", ".join(extensions), f"{key}=FILE"
             )
         return files(inside, key)
     return files(path, key)

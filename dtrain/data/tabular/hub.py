@@ -61,7 +61,7 @@ class HubTable(ArrowTable):
 
     Args:
         part: the split.
-        given: forms of columns beside those that the package says.
+        declared: forms of columns beside those that the package says.
         shown: the files that messages name; None: those of the split.
 
     Raises:
@@ -71,10 +71,10 @@ class HubTable(ArrowTable):
     def __init__(
         self,
         part: Part,
-        given: Mapping[str, Form] | None = None,
+        declared: Mapping[str, Form] | None = None,
         shown: Sequence[DataFile] | None = None,
     ):
-        forms = dict(given or {})
+        forms = dict(declared or {})
         for name, feature in part.features.items():
             kind = type(feature).__name__
             if kind in _MEDIA:
@@ -138,17 +138,17 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
             "dataset.path=FOLDER, or dataset.name=NAME", "dataset.path=FOLDER dataset.name=null",
         )  # fmt: skip
     shown = str(path or name)
-    found = _folder(shown) if path is not None else _named(shown)
-    if not isinstance(found, dict):
+    dataset = _folder(shown) if path is not None else _named(shown)
+    if not isinstance(dataset, dict):
         for key, value, own in (
-            ("dataset.validation", validation, None), ("dataset.train", train, str(found.split)),
+            ("dataset.validation", validation, None), ("dataset.train", train, str(dataset.split)),
         ):  # fmt: skip
             if value not in (own, None, "train"):
                 raise UsageError(
                     key, value, f"{shown} is one dataset, without splits",
                     "the folder of a DatasetDict", f"{key}={'null' if own is None else 'train'}",
                 )  # fmt: skip
-        return [_part(found, shown)]
+        return [_part(dataset, shown)]
     if validation == train:
         raise UsageError(
             "dataset.validation", validation, "is the split that is trained on", "another split",
@@ -156,24 +156,24 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
         )  # fmt: skip
     parts = []
     for key, value in (("dataset.train", train), ("dataset.validation", validation)):
-        if value is not None and value not in found:
-            near = nearest(value, found) or "NAME"
+        if value is not None and value not in dataset:
+            near = nearest(value, dataset) or "NAME"
             raise UsageError(
-                key, value, f"{shown} has no such split", ", ".join(found), f"{key}={near}"
+                key, value, f"{shown} has no such split", ", ".join(dataset), f"{key}={near}"
             )
         if value is not None:
-            parts.append(_part(found[value], shown))
+            parts.append(_part(dataset[value], shown))
     return parts
 
 
-def _part(found: Any, path: str) -> Part:
-    files = [each["filename"] for each in found.cache_files]
+def _part(dataset: Any, path: str) -> Part:
+    files = [each["filename"] for each in dataset.cache_files]
     if not files:
         raise UsageError(
             "dataset.path", path, "has no file with rows", "a folder that save_to_disk has written",
             "dataset.path=FOLDER",
         )  # fmt: skip
-    return Part(files, dict(found.features), found.num_rows)
+    return Part(files, dict(dataset.features), dataset.num_rows)
 
 
 def _package(option: str) -> Any:
@@ -202,14 +202,14 @@ def _folder(path: str) -> Any:
             "a folder that save_to_disk has written", "dataset.path=FOLDER",
         )  # fmt: skip
     try:
-        found = package.load_from_disk(path)
+        dataset = package.load_from_disk(path)
     except Exception as error:  # of the package, of pyarrow and of json, for each way to be none
         raise UsageError(
             "dataset.path", path, "cannot be read as a dataset of Hugging Face's "
             f"({' '.join(str(error).split())})",
             "a folder that save_to_disk has written", "dataset.path=FOLDER",
         ) from None  # fmt: skip
-    return dict(found) if isinstance(found, package.DatasetDict) else found
+    return dict(dataset) if isinstance(dataset, package.DatasetDict) else dataset
 
 
 def _named(name: str) -> Any:
@@ -242,7 +242,7 @@ def tar_table(files: Sequence[DataFile]) -> HubTable:
                     f"gunzip {file.name}",
                 )  # fmt: skip
     try:
-        found = package.load_dataset(
+        dataset = package.load_dataset(
             "webdataset", data_files=paths, split="train",
             cache_dir=str(cache.folder() / "datasets"),
         )  # fmt: skip
@@ -254,7 +254,7 @@ def tar_table(files: Sequence[DataFile]) -> HubTable:
             "tar files whose members' names are EXAMPLE.EXTENSION, alike in all examples",
             "dataset.path=FILE.tar",
         ) from None  # fmt: skip
-    part = _part(found, files[0].name)
+    part = _part(dataset, files[0].name)
     return HubTable(part, _constant_lists(part.files), files)
 
 

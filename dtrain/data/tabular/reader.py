@@ -31,7 +31,7 @@ class ArrowTable(Table):
     Args:
         files: in order.
         reading: how they are read.
-        given: forms of columns, by name, that the files themselves do not say.
+        declared: forms of columns, by name, that the files themselves do not say.
 
     Raises:
         UsageError: one cannot be read, or a column is another in a later file.
@@ -41,7 +41,7 @@ class ArrowTable(Table):
         self,
         files: Sequence[DataFile],
         reading: Reading | None = None,
-        given: Mapping[str, Form] | None = None,
+        declared: Mapping[str, Form] | None = None,
     ):
         self.files = list(files)
         reading = reading or Reading()
@@ -50,7 +50,7 @@ class ArrowTable(Table):
         self._forms, self.refused = agreed(
             names, [forms(part.schema, part.file.name) for part in self._parts]
         )
-        for name, form in (given or {}).items():
+        for name, form in (declared or {}).items():
             self._forms[name] = form
             self.refused.pop(name, None)
         self.columns: dict[str, Column] = {n: form.column for n, form in self._forms.items()}
@@ -200,14 +200,14 @@ class _Column:
         chunks = np.searchsorted(self._pieces.ends, rows, side="right")
         at = self._begins[chunks] + (rows - self._pieces.starts[chunks]) * self._items
         if self._items == 1:
-            found = self._view[at]
+            gathered = self._view[at]
         elif self._items < _WIDE:
-            found = self._view[at[:, None] + np.arange(self._items)]
+            gathered = self._view[at[:, None] + np.arange(self._items)]
         else:
-            found = np.empty((len(rows), self._items), self._view.dtype)
+            gathered = np.empty((len(rows), self._items), self._view.dtype)
             for row, begin in enumerate(at.tolist()):
-                found[row] = self._view[begin : begin + self._items]
-        return found.reshape(len(rows), *self._form.shape)
+                gathered[row] = self._view[begin : begin + self._items]
+        return gathered.reshape(len(rows), *self._form.shape)
 
     def take(self, rows: np.ndarray) -> Any:
         """Return the values at some rows; none may be empty."""
