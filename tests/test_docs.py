@@ -220,7 +220,7 @@ def test_the_overrides_of_each_task_compose() -> None:
         for text in given:
             words = [groups.option_as_text(word) for word in shlex.split(text) if word != "-m"]
             keys = [word for word in words if "interval(" not in word]
-            optional = text.startswith(("dataset.validation", "dataset.columns"))
+            optional = text.startswith(("dataset.validation", "'dataset.columns"))
             first = ["dataset=parquet"] if optional else []
             if "0.001,0.01" in text:
                 keys = [word.partition(",")[0] for word in keys]
