@@ -51,13 +51,7 @@ def mlp(
     Returns:
         A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``, or ``[b, outputs]``.
     """
-    width = _outputs(classes, outputs)
-    _check_fits(_dense(math.prod(input_shape), *units, width), "model.units", units)
-    regularizer = keras.regularizers.L2(l2) if l2 else None
-    inputs = keras.Input(tuple(input_shape))
-    x = layers.Flatten()(inputs) if encoding is None else encoded(inputs, encoding)
-    x = _hidden(x, units, dropout, regularizer)
-    return keras.Model(inputs, _head(x, classes, outputs, regularizer, encoding), name="mlp")
+    return _layered("mlp", input_shape, classes, units, dropout, l2, outputs, encoding, wide=False)
 
 
 def wide_deep(
@@ -83,29 +77,37 @@ def wide_deep(
     Returns:
         A model from ``[b, *input_shape]`` to probabilities ``[b, classes]``, or ``[b, outputs]``.
     """
+    return _layered(
+        "wide_deep", input_shape, classes, units, dropout, l2, outputs, encoding, wide=True
+    )
+
+
+def _layered(
+    name: str,
+    input_shape: Sequence[int],
+    classes: int | None,
+    units: Sequence[int],
+    dropout: float,
+    l2: float,
+    outputs: int | None,
+    encoding: Encoding | None,
+    *,
+    wide: bool,
+) -> keras.Model:
+    """Return hidden layers and an output; of a ``wide`` model the inputs reach the output, too."""
     width = _outputs(classes, outputs)
     _check_fits(_dense(math.prod(input_shape), *units, width), "model.units", units)
     regularizer = keras.regularizers.L2(l2) if l2 else None
     inputs = keras.Input(tuple(input_shape))
-    wide = layers.Flatten()(inputs) if encoding is None else encoded(inputs, encoding)
-    deep = _hidden(wide, units, dropout, regularizer)
-    both = layers.Concatenate()([wide, deep])
-    return keras.Model(
-        inputs, _head(both, classes, outputs, regularizer, encoding), name="wide_deep"
-    )
-
-
-def _hidden(
-    x: keras.KerasTensor,
-    units: Sequence[int],
-    dropout: float,
-    regularizer: keras.regularizers.Regularizer | None,
-) -> keras.KerasTensor:
+    first = layers.Flatten()(inputs) if encoding is None else encoded(inputs, encoding)
+    x = first
     for hidden in units:
         x = layers.Dense(hidden, activation="relu", kernel_regularizer=regularizer)(x)
         if dropout:
             x = layers.Dropout(dropout)(x)
-    return x
+    if wide:
+        x = layers.Concatenate()([first, x])
+    return keras.Model(inputs, _head(x, classes, outputs, regularizer, encoding), name=name)
 
 
 def encoded(inputs: keras.KerasTensor, encoding: Encoding) -> keras.KerasTensor:

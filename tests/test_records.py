@@ -324,7 +324,7 @@ def test_a_split_is_the_same_with_an_index_and_without(count: int) -> None:
     eager = splits("tfrecord", "part-00.tfrecord", validation_split=0.2)
     assert eager.train.known_length() == len(known[0][0]) and [rows(eager)] * 2 == known
     assert sorted([*known[0][0], *known[0][1]]) == list(range(count))
-    # Without an index nobody knows that none is held out.
+    # Without an index the number of rows, and so of those held out, is not known.
     assert (eager.validation is None) == (count < 3) and lazy.validation is not None
     assert lazy.count_classes() == eager.count_classes() == min(count, 3)
 

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -383,7 +383,7 @@ def _fitted(
     form = None
     if kind == "date" and values.dtype.kind not in "biufM":
         form, _ = _form_of_dates(texts(values))
-    feature = Feature(name, kind, format=form)  # type: ignore[arg-type]
+    feature = Feature(name, cast(Kind, kind), format=form)
     return _with_moments(feature, _encoded(feature, values, place)[:, 0])
 
 

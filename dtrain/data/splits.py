@@ -104,7 +104,7 @@ def of_tables(
     target: Names,
     weight: Names = None,
     validation: str | Sequence[str] | None = None,
-    holdout: Holdout = Holdout(),  # noqa: B008
+    holdout: Holdout = Holdout(),
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
     source: Callable[..., TableSource] = TableSource,

@@ -21,7 +21,7 @@ from dtrain.serving.signature import RequestError, model_inputs
 try:
     import prometheus_client as prometheus
 except ImportError:  # without the extra `serve`
-    prometheus: Any = None  # type: ignore[no-redef]
+    prometheus: Any = None  # type: ignore[no-redef]  # mypy takes a module for a constant
 
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
 _SIZES = [1 << n for n in range(11)]
@@ -51,7 +51,7 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
 
     Args:
         current: what serves.
-        token: that requests bring; None: anybody may ask.
+        token: that requests bring; None: requests need none.
         max_body: bytes of a body.
     """
     app = FastAPI(title=f"dtrain serve: {current.name}", redoc_url=None, max_body_size=max_body)

@@ -71,7 +71,7 @@ def run(
     Args:
         load: loads a SavedModel: of its path, a function with an ``about``.
         options: of the command, with a name.
-        token: that requests bring; None or empty: anybody may ask.
+        token: that requests bring; None or empty: requests need none.
         link: to the command.
         listener: a socket that listens.
     """

@@ -33,7 +33,7 @@ from dtrain.host import forkserver
 from dtrain.serving.options import Options
 from dtrain.tracking.mlflow.registered import SCHEME, Registered
 
-#: The variable with the token that requests bring; empty: anybody may ask.
+#: The variable with the token that requests bring; empty: requests need none.
 TOKEN = "DTRAIN_SERVE_TOKEN"
 #: What is typed, in order.
 WORDS = tuple(field.alias or name for name, field in Options.model_fields.items())
@@ -153,7 +153,7 @@ def _listening(given: str, options: Options) -> socket.socket:
     if TOKEN not in os.environ and host not in ("localhost", "::1") and host[:4] != "127.":
         raise UsageError(
             "host", host, "others could ask the server, and no token is required",
-            f"127.0.0.1, or a token in {TOKEN} (empty: anybody may ask)",
+            f"127.0.0.1, or a token in {TOKEN} (empty: no token is asked for)",
             f"{TOKEN}=... python -m dtrain serve {given} host={host}",
         )  # fmt: skip
     try:

@@ -1,4 +1,4 @@
-"""One file of a table, whatever its format: what is known of it unread, and how it is opened.
+"""One file of a table, whatever its format: what its header says, and how it is opened.
 
 Opened, a file is either a table in memory, where it is small, or an Arrow file that is not
 compressed and is mapped: the file itself, or one in the cache that is made of it once.
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import mmap
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -175,19 +175,13 @@ def _load_parquet(file: DataFile, stamp: str, in_memory: bool) -> pa.Table | Pat
     _check_unchanged(file, stamp)
 
     def write(path: Path) -> None:
-        with file.local().open("rb") as stream, path.open("xb") as made:
+        with file.local().open("rb") as stream:
             whole = pq.ParquetFile(stream, buffer_size=1 << 20, page_checksum_verification=True)
             footer = whole.metadata
             size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
             step = int(min(_ROWS, max(1, footer.num_rows * _STEP // max(_STEP, size))))
-            writer = None
-            for batch in whole.iter_batches(step, use_threads=False):
-                batch = _plain(batch, file)
-                if writer is None:
-                    writer = pa.ipc.new_file(made, batch.schema)
-                writer.write_batch(batch)
-            if writer is not None:
-                writer.close()
+            batches = whole.iter_batches(step, use_threads=False)
+            text.write_batches((_plain(batch, file) for batch in batches), path)
         pa.default_memory_pool().release_unused()
 
     try:
@@ -255,16 +249,12 @@ def _load_arrow(file: DataFile, stamp: str, packed: bool) -> pa.Table | Path:
         return file.local()
 
     def write(path: Path) -> None:
-        mapping, writer = MappedFile(file.local()), None
-        with path.open("xb") as made:
-            for batch in mapping.batches():
+        def sound() -> Iterator[pa.RecordBatch]:
+            for batch in MappedFile(file.local()).batches():
                 batch.validate(full=True)
-                batch = _plain(batch, file)
-                if writer is None:
-                    writer = pa.ipc.new_file(made, batch.schema)
-                writer.write_batch(batch)
-            if writer is not None:
-                writer.close()
+                yield _plain(batch, file)
+
+        text.write_batches(sound(), path)
 
     try:
         if _is_small(file):

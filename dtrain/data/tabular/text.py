@@ -8,7 +8,7 @@ import dataclasses
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -267,7 +267,7 @@ def convert(
     known = dict(types)
     while True:
         try:
-            _write(_batches(file, dialect, known), path)
+            write_batches(_batches(file, dialect, known), path)
             return
         except pa.ArrowInvalid as error:
             match = re.search(r"In CSV column #(\d+): .*conversion error to (\w+)", str(error))
@@ -294,7 +294,8 @@ def _batches(
             yield from pacsv.open_csv(stream, *_options(dialect, types, table=False))
 
 
-def _write(batches: Iterator[pa.RecordBatch], path: Path) -> None:
+def write_batches(batches: Iterable[pa.RecordBatch], path: Path) -> None:
+    """Write batches as an Arrow file, of which no empty one but the first is kept."""
     writer = None
     writing.remove(path)  # of an attempt with narrower types
     with path.open("xb") as stream:

@@ -25,7 +25,7 @@ class Receiver:
 
     Args:
         folder: of the copy; it is there, and this process's own (locked).
-        refuse: names at its top that nobody else may write.
+        refuse: names at its top that the sender may not write.
     """
 
     def __init__(self, folder: Path, refuse: Collection[str] = ()):

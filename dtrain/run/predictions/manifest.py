@@ -65,7 +65,7 @@ class Manifest(TypedDict):
     batch: schemas.Count
     piece_rows: schemas.Count
     arithmetic: dict[str, Any]
-    #: Whether pieces of few bytes become one file: nobody has said how many rows a file has.
+    #: Whether pieces of few bytes become one file: where `predict.piece_rows` is null.
     may_join: bool
     files: NotRequired[list[File]]
 
