@@ -415,7 +415,7 @@ def test_a_source_that_says_so_is_read_by_several_threads() -> None:
 
 @pytest.mark.task
 def test_a_part_is_a_pure_function_of_step_and_place() -> None:
-    """A worker gets the rows of a step and reads its part, from a source that is bound elsewhere."""
+    """A worker gets the rows of a step and reads its part, from a source bound elsewhere."""
     import numpy as np
     import tensorflow as tf
 
