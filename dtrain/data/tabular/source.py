@@ -214,6 +214,11 @@ def check_targets(
     if not len(missing):
         return None, None
     names = ", ".join(source.target.columns())
+    if len(missing) == len(table):
+        raise UsageError(
+            "dataset.target", names, "is empty in every row", "a column with values",
+            "dataset.target=COLUMN",
+        )  # fmt: skip
     if not skip:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise UsageError(
