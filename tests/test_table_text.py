@@ -157,7 +157,8 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         ROWS.replace("yes", ""), {}, "dataset.target=y: is empty in a.csv, line 3 and 1 more; ",
     ),
     "a target without a value": (
-        "a,y\n1,\n2,\n3,\n", {"on_error": OnError.skip}, "dataset.target=y: is empty in every row; ",
+        "a,y\n1,\n2,\n3,\n", {"on_error": OnError.skip},
+        "dataset.target=y: is empty in every row; ",
     ),
     "a date that is none": (
         "when,y\n" + "".join(f"2024-01-{n % 28 + 1:02},{n % 2}\n" for n in range(40))
