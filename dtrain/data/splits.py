@@ -15,6 +15,7 @@ from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
 from dtrain.data.images import with_images
 from dtrain.data.sources import Arrays, Splits
+from dtrain.data.streams import known_length
 from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
@@ -172,7 +173,7 @@ def of_sources(
     Raises:
         UsageError: there is nothing to train on, or an image cannot be what it is to be.
     """
-    if whole.known_length() == 0:
+    if known_length(whole) == 0:
         raise UsageError(
             f"dataset.{key}", value, "has no row to train on", "data with at least one row",
             f"dataset.{key}=ANOTHER",
@@ -180,7 +181,7 @@ def of_sources(
     train = whole
     if held is None and holdout.holds:
         drawn = _Drawn(whole, holdout)
-        if whole.known_length() is None:
+        if not whole.info.counted:
             train, held = whole.subset(drawn.train), whole.subset(drawn.held)
         else:
             train = whole.subset(drawn.train())
@@ -214,7 +215,7 @@ class _Drawn:
     @functools.cached_property
     def _parts(self) -> tuple[np.ndarray, np.ndarray]:
         source = self._source
-        return self._holdout.rows(len(source), source.labels, source.column)
+        return self._holdout.rows(len(source), source.info.labels, source.info.column)
 
     def train(self) -> np.ndarray:
         """Return the rows to train on, int64 ``[n]``."""
@@ -237,7 +238,7 @@ def split(
     """
     all_of = Arrays(x, y, weight, examples)
     y, weight = all_of.y, all_of.weight
-    train, held = holdout.rows(len(all_of), all_of.labels)
+    train, held = holdout.rows(len(all_of), all_of.info.labels)
 
     def part(values: Any, rows: np.ndarray) -> Any:
         return None if values is None else nest.mapped(lambda array: array[rows], values)

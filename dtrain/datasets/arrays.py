@@ -245,7 +245,7 @@ class _Examples:
             )
         whole = self.stored(scale)
         count = whole.counted()
-        train, held = holdout.rows(len(self), whole.labels)
+        train, held = holdout.rows(len(self), whole.info.labels)
         if not len(held):
             return Splits(whole, None, count)
         return Splits(whole.subset(train), whole.subset(held), count)

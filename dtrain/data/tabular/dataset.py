@@ -109,7 +109,7 @@ def of_tables(
                 )
         notices += [each for each in (notice, other) if each is not None]
     if held is None and holdout.holds:
-        first, second = holdout.rows(len(all_rows), all_rows.labels, all_rows.column)
+        first, second = holdout.rows(len(all_rows), all_rows.info.labels, all_rows.info.column)
         train, held = all_rows.subset(first), all_rows.subset(second) if len(second) else None
     fit = None
     if isinstance(train, EncodedSource):

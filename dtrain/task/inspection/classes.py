@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.mixture import Concatenated, Subset, labels
+from dtrain.data.mixture import Concatenated, Subset
 from dtrain.data.streams import Stream
 from dtrain.host.columns import aligned
 
@@ -34,23 +34,12 @@ def known(source: Any, seen: dict[int, np.ndarray | None] | None = None) -> np.n
         whole = known(source.source, seen)
         return None if whole is None else whole[source.rows]
     if id(source) not in seen:
-        found = labels(source)
+        found = source.info.labels()
         if found is not None and found.ndim == 2 and found.shape[1] == 1:
             found = found[:, 0]  # as some of keras.datasets have it
         usable = found is not None and found.ndim == 1 and found.dtype.kind in "biu"
         seen[id(source)] = found if usable else None
     return seen[id(source)]
-
-
-def names(source: Any) -> list[str]:
-    """Return the names of the classes of a source, in their order; none where it knows none."""
-    if isinstance(source, Subset):
-        return names(source.source)
-    if isinstance(source, Concatenated):
-        found = [names(member) for member in source.members]
-        return found[0] if all(each == found[0] for each in found) else []
-    words = getattr(source, "words", None)
-    return [str(word) for word in words()] if callable(words) else []
 
 
 def table(

@@ -8,7 +8,6 @@ import numpy as np
 
 from dtrain.data.encoding import Feature
 from dtrain.data.look import COLUMNS, ROWS, look
-from dtrain.data.mixture import labels
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tabular.source import ArraysOfTable, EncodedSource
 from dtrain.host.columns import aligned
@@ -50,7 +49,7 @@ def _columns(
         return source.cells(rows, [n for n in names if n in source.table.columns]), target
     if not isinstance(source, Arrays) or not isinstance(source.x, np.ndarray):
         return None
-    x, y = source.x, labels(source)
+    x, y = source.x, source.info.labels()
     if x.ndim != 2 or x.shape[1] > COLUMNS:
         return None
     columns = {f"x[{index}]": x[:ROWS, index] for index in range(x.shape[1])}
