@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from dtrain.data import draws
+from dtrain.data.table import is_empty
 from dtrain.errors import UsageError
 
 _KEY = "dataset.split"
@@ -173,7 +174,10 @@ class Holdout:
                 _KEY, f"{{by: {name}}}", "this dataset has no such column that is known without "
                 "its other columns", "a column, random or classes", f"{_KEY}={RANDOM}",
             )  # fmt: skip
-        missing = np.flatnonzero(_is_missing(values))
+        missing = is_empty(values)
+        if values.dtype.kind in "OSU":
+            missing |= (values == "") | (values == b"")
+        missing = np.flatnonzero(missing)
         if len(missing):
             raise UsageError(
                 _KEY, f"{{by: {name}}}", f"{len(missing):,} cells of the column are empty, the "
@@ -234,13 +238,3 @@ class Holdout:
             filled[fold] += sizes[group]
             if fold == self.fold:
                 yield int(group)
-
-
-def _is_missing(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "M":
-        return np.isnat(values)
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind == "O":
-        return np.array([value is None or value in ("", b"") for value in values])
-    return np.zeros(len(values), bool) if values.dtype.kind not in "US" else values == ""

@@ -29,22 +29,20 @@ class Role:
 
     def columns(self) -> list[str]:
         """Return the names of all columns, each once."""
-        flat = [leaf for leaf in _flat(self.names)]
-        return list(dict.fromkeys(flat))
+        return list(dict.fromkeys(flat(self.names)))
 
     def arrange(self, values: Mapping[str, Any]) -> Any:
         """Return the structure of arrays: a list of names becomes one array of their numbers."""
         return _arranged(self.names, values)
 
 
-def _flat(names: Any) -> Iterator[str]:
+def flat(names: Names) -> Iterator[str]:
+    """Yield the names of the columns of a role, or of none."""
     if isinstance(names, Mapping):
         for part in names.values():
-            yield from _flat(part)
-    elif isinstance(names, str):
-        yield names
+            yield from flat(part)
     else:
-        yield from names
+        yield from [names] if isinstance(names, str) else names or ()
 
 
 def _arranged(names: Any, values: Mapping[str, Any]) -> Any:

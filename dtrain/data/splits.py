@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence, Sized
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,17 +58,6 @@ def check_batch(batch: int, replicas: int, examples: int | None) -> None:
             "trainer.batch_size", batch, f"the dataset has {examples:,} training examples",
             f"up to {most:,}", f"trainer.batch_size={most}",
         )  # fmt: skip
-
-
-def existing_file(path: str) -> Path:
-    """Return ``dataset.path``, a file that is there."""
-    file = Path(path)
-    if not file.is_file():
-        raise UsageError(
-            "dataset.path", path, f"there is no such file (looked in {Path.cwd()})",
-            "a file that exists", "dataset.path=FILE",
-        )  # fmt: skip
-    return file
 
 
 def evaluated(trainer: Any, examples: int | None) -> int:
@@ -129,14 +118,21 @@ def of_tables(
     """
     whole, held = source(table(files(path)), inputs, target, weight), None
     if validation is not None:
-        key = "dataset.validation"
-        try:
-            found = table(files(validation, key))
-        except UsageError as error:
-            raise error.of_key(key) if error.key == "dataset.path" else error from None
-        held = source(found, whole.inputs.names, target, weight, words=whole.words)
+        with of_validation():
+            other = table(files(validation))
+        held = source(other, whole.inputs.names, target, weight, words=whole.words)
         check_alike(whole, held, validation)
     return of_sources(whole, held, "path", path, holdout, classes, images)
+
+
+@contextlib.contextmanager
+def of_validation() -> Iterator[None]:
+    """Raise what is wrong with ``dataset.path`` as an error of ``dataset.validation``."""
+    try:
+        yield
+    except UsageError as error:
+        key = "dataset.validation"
+        raise error.of_key(key) if error.key == "dataset.path" else error from None
 
 
 def check_alike(whole: TableSource, held: TableSource, path: object) -> None:
@@ -179,13 +175,12 @@ def of_sources(
         )  # fmt: skip
     train = whole
     if held is None and holdout.holds:
-        drawn = _Drawn(whole, holdout)
+        drawn = functools.cache(lambda: holdout.rows(len(whole), whole.labels, whole.column))
         if whole.known_length() is None:
-            train, held = whole.subset(drawn.train), whole.subset(drawn.held)
+            train, held = whole.subset(lambda: drawn()[0]), whole.subset(lambda: drawn()[1])
         else:
-            train = whole.subset(drawn.train())
-            held = whole.subset(drawn.held()) if len(drawn.held()) else None
-
+            train, rows = whole.subset(drawn()[0]), drawn()[1]
+            held = whole.subset(rows) if len(rows) else None
     count: int | Callable[[], int | None] | None = classes
     if classes is None:
         count = counted(train, *([] if held is None else [held]))
@@ -193,36 +188,10 @@ def of_sources(
         "inputs": whole.inputs.names,
         "target": None if whole.target is None else whole.target.names,
     }
-    if not images:
-        return Splits(train, held, count, columns=columns)
-    decoded = None if held is None else with_images(held, images)
-    return Splits(with_images(train, images), decoded, count, columns=columns)
-
-
-class _Drawn:
-    """Which rows are trained on and which are held out, drawn when that is first asked for.
-
-    Args:
-        source: of all rows.
-        holdout: how.
-    """
-
-    def __init__(self, source: TableSource, holdout: Holdout):
-        self._source = source
-        self._holdout = holdout
-
-    @functools.cached_property
-    def _parts(self) -> tuple[np.ndarray, np.ndarray]:
-        source = self._source
-        return self._holdout.rows(len(source), source.labels, source.column)
-
-    def train(self) -> np.ndarray:
-        """Return the rows to train on, int64 ``[n]``."""
-        return self._parts[0]
-
-    def held(self) -> np.ndarray:
-        """Return the rows that are held out."""
-        return self._parts[1]
+    if images:
+        decoded = None if held is None else with_images(held, images)
+        return Splits(with_images(train, images), decoded, count, columns=columns)
+    return Splits(train, held, count, columns=columns)
 
 
 def split(

@@ -134,3 +134,12 @@ def described(column: Column) -> str:
     kind = "text or bytes" if kind == "number" else kind
     shape = ", ".join("?" if size is None else str(size) for size in column.shape)
     return f"{kind} [{shape}]" if column.shape else kind
+
+
+def is_empty(cells: np.ndarray) -> np.ndarray:
+    """Return which cells are NaN, NaT or None."""
+    if cells.dtype.kind in "fM":
+        return np.isnan(cells) if cells.dtype.kind == "f" else np.isnat(cells)
+    if cells.dtype.kind == "O":
+        return np.array([cell is None for cell in cells], bool)
+    return np.zeros(len(cells), bool)

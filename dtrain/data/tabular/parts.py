@@ -12,6 +12,7 @@ import mmap
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -324,6 +325,7 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
         first = 1 + int(dialect.header)
         notices += dialect.notices
     read = functools.partial(text.read, file, dialect, reading.types)
+    table: Any
     if _is_small(file):
         table, is_latin = read()
         load = functools.partial(_same, table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -188,7 +189,7 @@ class _Column:
             return
         if mapped is None:
             if len(self._chunks) == 1:
-                self._view = converted(self._chunks[0], form, self._place).reshape(-1)
+                self._view = converted(self._chunks[0], form, str).reshape(-1)  # none is empty
             return
         begins = [address - mapped.buffer.address for address in addresses]
         if all(b >= 0 and b % dtype.itemsize == 0 for b in begins):
@@ -196,8 +197,8 @@ class _Column:
             self._view = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
             self._begins = np.array(begins, np.int64) // dtype.itemsize
 
-    def _place(self, row: int) -> str:
-        return f"{self._part.place(row)}, column {self._name!r}"
+    def _place(self, rows: np.ndarray, at: int) -> str:
+        return f"{self._part.place(int(rows[at]))}, column {self._name!r}"
 
     def _views(self, rows: np.ndarray) -> np.ndarray:
         assert self._view is not None
@@ -224,15 +225,13 @@ class _Column:
                 if number not in self._valid:  # offsets that lead elsewhere end the process
                     chunk.validate(full=True)
                     self._valid.add(number)
-                taken, places = _taken(chunk, inside), (first + inside).tolist()
-                values = cells(taken) if with_empty else converted(
-                    taken, self._form, lambda row, places=places: self._place(places[row])
-                )  # fmt: skip
+                taken, place = _taken(chunk, inside), functools.partial(self._place, first + inside)
+                values = cells(taken) if with_empty else converted(taken, self._form, place)
             except UNREADABLE as error:
                 first += self._part.first
-                place = f"{self._part.file.name}, rows {first} to {first + len(chunk) - 1}"
+                rows_of = f"{self._part.file.name}, rows {first} to {first + len(chunk) - 1}"
                 problem = f"cannot be read ({sentence(error)})"
-                raise DataError(f"{place}, column {self._name!r}", problem) from None
+                raise DataError(f"{rows_of}, column {self._name!r}", problem) from None
             parts.append((at, values))
         return joined(parts, len(rows))
 

@@ -13,7 +13,6 @@ from dtrain.data.encoding import Encoding, Target
 from dtrain.data.sources import Arrays
 from dtrain.data.tables import ROWS, TableSource
 from dtrain.data.tabular.reader import ArrowTable
-from dtrain.errors import UsageError
 
 #: Bytes of a matrix that is made at once and kept in memory.
 IN_MEMORY = 64 << 20
@@ -184,56 +183,3 @@ def unseen(held: Any, made: Encoding) -> list[str]:
                 "training has not: it is read as unknown"
             )
     return sentences
-
-
-def check_targets(
-    source: TableSource, table: ArrowTable, skip: bool
-) -> tuple[np.ndarray | None, str | None]:
-    """Look for rows without a target.
-
-    Args:
-        source: of all rows.
-        table: that they are of.
-        skip: whether such rows are left out.
-
-    Returns:
-        The rows that have one, and a notice; None where all have one.
-
-    Raises:
-        UsageError: there are some, and they are not to be left out.
-    """
-    if source.target is None:
-        return None, None
-    empty = np.zeros(len(table), bool)
-    for name in source.target.columns():
-        if table.columns[name].is_cell:
-            for begin in range(0, len(table), ROWS):
-                rows = np.arange(begin, min(begin + ROWS, len(table)))
-                empty[rows] |= _is_empty(table.cells(rows, [name])[name])
-    missing = np.flatnonzero(empty)
-    if not len(missing):
-        return None, None
-    names = ", ".join(source.target.columns())
-    if len(missing) == len(table):
-        raise UsageError(
-            "dataset.target", names, "is empty in every row", "a column with values",
-            "dataset.target=COLUMN",
-        )  # fmt: skip
-    if not skip:
-        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        raise UsageError(
-            "dataset.target", names, f"is empty in {table.where(int(missing[0]))}{more}",
-            "a target in each row; on_error=skip leaves the others out", "dataset.on_error=skip",
-        )  # fmt: skip
-    return np.flatnonzero(~empty), (
-        f"dataset.on_error=skip: {len(missing):,} of {len(table):,} rows have no {names} and are "
-        f"left out, the first: {table.where(int(missing[0]))}"
-    )
-
-
-def _is_empty(cells: np.ndarray) -> np.ndarray:
-    if cells.dtype == object:
-        return np.array([cell is None for cell in cells], bool)
-    if cells.dtype.kind in "fM":
-        return np.isnat(cells) if cells.dtype.kind == "M" else np.isnan(cells)
-    return np.zeros(len(cells), bool)
