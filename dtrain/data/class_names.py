@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.example import Example
-from dtrain.data.mixture import labels
+from dtrain.data.mixture import Concatenated, Subset, labels
 from dtrain.data.transforms import then
 from dtrain.errors import UsageError
 
 
 def names(source: Any) -> list[str]:
     """Return the names of the classes of a source, in their order; none where it has none."""
+    if isinstance(source, Subset):
+        return names(source.source)
+    if isinstance(source, Concatenated):
+        first, *others = map(names, source.members)
+        return first if all(each == first for each in others) else []
     words = getattr(source, "words", None)
     return [str(word) for word in words()] if callable(words) else []
 

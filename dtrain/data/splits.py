@@ -1,16 +1,15 @@
-"""What dataset functions have in common: a file found, targets distinguished, a part held out."""
+"""What dataset functions have in common: a part held out, and batches that the examples fill."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.file_arrays import FileArray
 from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
 from dtrain.data.images import with_images
@@ -18,8 +17,6 @@ from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
-
-_Array = TypeVar("_Array", np.ndarray, FileArray)
 
 
 def check_batch(batch: int, replicas: int, examples: int | None) -> None:
@@ -194,41 +191,23 @@ def of_sources(
     return Splits(train, held, count, columns=columns)
 
 
-def split(
-    x: Any | Callable[[], Any], y: Any, holdout: Holdout, weight: Any = None,
-    examples: int | None = None, class_names: Sequence[str] | None = None,
-) -> Splits:  # fmt: skip
-    """Hold a part of the arrays out.
+def split(whole: Arrays, holdout: Holdout) -> Splits:
+    """Hold a part of the arrays out; whichever part is needed first has the inputs read."""
+    parts = holdout.rows(len(whole), whole.labels)
 
-    Args:
-        x, y, weight, examples, class_names: as of :class:`Arrays`; ``x`` may be a function.
-        holdout: how.
-    """
-    all_of = Arrays(x, y, weight, examples)
-    y, weight = all_of.y, all_of.weight
-    train, held = holdout.rows(len(all_of), all_of.labels)
+    def some(values: Any, rows: np.ndarray) -> Any:
+        return nest.mapped(lambda array: array[rows], values)
 
-    def part(values: Any, rows: np.ndarray) -> Any:
-        return None if values is None else nest.mapped(lambda array: array[rows], values)
+    @functools.cache
+    def inputs() -> list[Any]:
+        return [some(whole.x, rows) for rows in parts]
 
-    first: Any
-    second: Any
-    if callable(x):
+    def source(part: int) -> Arrays:
+        rows = parts[part]
+        y, weight = some(whole.y, rows), some(whole.weight, rows)
+        return Arrays(lambda: inputs()[part], y, weight, len(rows), whole.words())
 
-        @functools.cache  # whichever part is needed first has both read
-        def parts() -> tuple[Any, Any]:
-            whole = x()
-            return part(whole, train), part(whole, held)
-
-        first, second = (lambda: parts()[0]), (lambda: parts()[1])
-    else:
-        first, second = part(all_of.x, train), part(all_of.x, held)
-
-    def source(inputs: Any, rows: np.ndarray) -> Arrays:
-        return Arrays(inputs, part(y, rows), part(weight, rows), len(rows), class_names)
-
-    validation = source(second, held) if len(held) else None
-    return Splits(source(first, train), validation, of_labels(y))
+    return Splits(source(0), source(1) if len(parts[1]) else None, of_labels(whole.y))
 
 
 def counted(*sources: TableSource) -> Callable[[], int | None]:
@@ -239,35 +218,3 @@ def counted(*sources: TableSource) -> Callable[[], int | None]:
     if sources[0].is_worded(target.names):
         return lambda: max(len(each.words()) for each in sources)
     return sources[0].counted(*sources[1:])
-
-
-def as_targets(y: np.ndarray, key: str, name: str) -> np.ndarray:
-    """Whole numbers become int64, all else float32."""
-    y = numbers(y, key, name)
-    if y.dtype.kind == "f" and y.size and not np.all(np.isfinite(y)):
-        raise refused_targets(key, name)
-    whole = y.dtype.kind in "iub" or (y.ndim == 1 and np.all(y == np.floor(y)))
-    return y.astype(np.int64 if whole else np.float32)
-
-
-def refused_targets(key: str, name: str) -> UsageError:
-    """Return what to raise of targets of which one is not finite."""
-    return UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
-
-
-def numbers(values: _Array, key: str, name: str) -> _Array:
-    """Refuse what is not rows of numbers."""
-    if values.dtype.kind not in "biuf" or len(values.shape) == 0:
-        raise UsageError(
-            key, name, f"has type {values.dtype} and shape {values.shape}",
-            "numbers in rows, one row an example", f"{key}=NAME",
-        )  # fmt: skip
-    return values
-
-
-def same_length(x: Sized, y: Sized, key: str, name: str) -> None:
-    """Refuse inputs and targets that do not go together."""
-    if len(x) != len(y):
-        raise UsageError(
-            key, name, f"has {len(y)} rows and the inputs {len(x)}", f"{len(x)} rows", f"{key}=NAME"
-        )

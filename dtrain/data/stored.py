@@ -9,9 +9,8 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.file_arrays import FileArray, is_large
 from dtrain.data.files import DataFile
-from dtrain.data.splits import refused_targets
 from dtrain.data.target_kind import Counted
-from dtrain.errors import DataError
+from dtrain.errors import DataError, UsageError
 
 
 class StoredArrays:
@@ -104,7 +103,7 @@ def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:
 
 
 class Targets:
-    """An array of targets in files: by rows what ``as_targets`` of the splits makes of all.
+    """An array of targets in files: whole numbers in one column are int64, others float32.
 
     Args:
         array: numbers.
@@ -139,7 +138,10 @@ class Targets:
         for part in self.array.pieces():
             if part.dtype.kind == "f":
                 if not np.isfinite(part).all():
-                    raise refused_targets(self._key, self.array.name)
+                    raise UsageError(
+                        self._key, self.array.name, "holds NaN or infinity", "finite numbers",
+                        f"{self._key}=NAME",
+                    )  # fmt: skip
                 whole = whole and bool((part == np.floor(part)).all())
         return whole
 

@@ -9,17 +9,12 @@ from typing import Any, Unpack
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.data_file import DataFile, is_address
+from dtrain.data.data_file import is_address
 from dtrain.data.file_arrays import Archive, FileArray, is_large, of_files
 from dtrain.data.files import files
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.splits import (
-    as_targets,
-    numbers,
-    same_length,
-    split,
-)
+from dtrain.data.splits import split
 from dtrain.data.stored import StoredArrays, Targets, as_input
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
@@ -59,7 +54,7 @@ def npz(
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     names = {"inputs": inputs, "target": target, "weight": weight}
-    train = _examples(Archive(_one_file(path)), names, "")
+    train = _in_archive(path, "dataset.path", names)
     held = {
         "inputs": validation_inputs, "target": validation_target, "weight": validation_weight,
     }  # fmt: skip
@@ -70,8 +65,7 @@ def npz(
                 "dataset.validation", validation, f"there is {beside} in the other file, too",
                 "a file, or arrays in the one file", "dataset.validation=null",
             )  # fmt: skip
-        archive = Archive(_one_file(validation, "dataset.validation"))
-        return train.beside(_examples(archive, names, ""), float(scale))
+        return train.beside(_in_archive(validation, "dataset.validation", names), float(scale))
     if beside is None:
         return train.split(float(scale), Holdout(**holdout))
     for role in ("inputs", "target"):
@@ -81,12 +75,19 @@ def npz(
                 "both validation_inputs and validation_target, or neither",
                 f"dataset.validation_{role}=NAME",
             )  # fmt: skip
-    archive = Archive(_one_file(path))
-    return train.beside(_examples(archive, held, "validation_"), float(scale))
+    return train.beside(_in_archive(path, "dataset.path", held, "validation_"), float(scale))
 
 
-def _examples(archive: Archive, names: Mapping[str, Names | None], before: str) -> _Examples:
+def _in_archive(
+    path: str, key: str, names: Mapping[str, Names | None], before: str = ""
+) -> _Examples:
     """Return arrays of a file, by their roles."""
+    first, *others = files(path, key)
+    if others:
+        raise UsageError(
+            key, path, f"names {len(others) + 1} files", "one file", f"{key}={first.name}"
+        )
+    archive = Archive(first)
 
     def arrays(role: str) -> _Role | None:
         key, name = f"dataset.{before}{role}", names[role]
@@ -97,16 +98,6 @@ def _examples(archive: Archive, names: Mapping[str, Names | None], before: str) 
     inputs = arrays("inputs")
     assert inputs is not None
     return _Examples(inputs, arrays("target"), arrays("weight"))
-
-
-def _one_file(path: str, key: str = "dataset.path") -> DataFile:
-    found = files(path, key)
-    if len(found) > 1:
-        raise UsageError(
-            key, path, f"names {len(found)} files", "one file",
-            f"{key}={found[0].name}",
-        )  # fmt: skip
-    return found[0]
 
 
 def npy(
@@ -175,17 +166,9 @@ class _Role:
     names: Any
     arrays: Any
 
-    def __post_init__(self) -> None:
-        for array in nest.leaves(self.arrays):
-            numbers(array, self.key, array.name)
-
-    def converted(self, convert: Callable[[FileArray], Any]) -> Any:
+    def map(self, convert: Callable[[FileArray], Any]) -> Any:
         """Return the structure with what ``convert`` makes of each array."""
         return nest.mapped(convert, self.arrays)
-
-    def of_classes(self) -> Any:
-        """Return targets that are read in memory."""
-        return self.converted(lambda a: as_targets(a.whole(), self.key, a.name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,10 +180,17 @@ class _Examples:
     weight: _Role | None
 
     def __post_init__(self) -> None:
-        first = nest.leaves(self.x.arrays)[0]
-        for role in (self.x, self.y, self.weight):
-            for array in [] if role is None else nest.leaves(role.arrays):
-                same_length(first, array, role.key if role else "", array.name)
+        for role in filter(None, (self.x, self.y, self.weight)):
+            for array in nest.leaves(role.arrays):
+                key, name, hint = role.key, array.name, f"{role.key}=NAME"
+                if array.dtype.kind not in "biuf" or not array.shape:
+                    raise UsageError(
+                        key, name, f"has type {array.dtype} and shape {array.shape}",
+                        "numbers in rows, one row an example", hint,
+                    )  # fmt: skip
+                if len(array) != len(self):
+                    problem = f"has {len(array)} rows and the inputs {len(self)}"
+                    raise UsageError(key, name, problem, f"{len(self)} rows", hint)
 
     def is_stored(self, *others: _Examples) -> bool:
         """Whether they, with others, stay in their files: they are large, or at an address."""
@@ -212,43 +202,29 @@ class _Examples:
     def __len__(self) -> int:
         return len(nest.leaves(self.x.arrays)[0])
 
-    def _inputs(self, scale: float) -> Callable[[], Any]:
-        return lambda: self.x.converted(lambda a: as_input(a.whole(), np.float32(scale)))
-
-    def _targets(self) -> Any:
-        return None if self.y is None else self.y.of_classes()
-
-    def _weights(self) -> Any:
-        if self.weight is None:
-            return None
-        return self.weight.converted(lambda a: a.whole().astype(np.float32))
-
-    def in_memory(self, scale: float) -> Arrays:
-        """Return the source that holds them; the inputs are read when they are needed."""
-        return Arrays(self._inputs(scale), self._targets(), self._weights(), len(self))
-
-    def stored(self, scale: float) -> StoredArrays:
-        """Return the source that reads rows."""
-        targets, weight = self.y, self.weight
-        y = None if targets is None else targets.converted(lambda a: Targets(a, targets.key))
-        return StoredArrays(self.x.arrays, y, weight and weight.arrays, scale)
+    def source(self, scale: float, stored: bool) -> Any:
+        """Return the source that reads rows from the files, or that holds all of them."""
+        x, y, weight = self.x, self.y, self.weight
+        targets = None if y is None else y.map(lambda array: Targets(array, y.key))
+        if stored:
+            return StoredArrays(x.arrays, targets, None if weight is None else weight.arrays, scale)
+        return Arrays(
+            lambda: x.map(lambda array: as_input(array.whole(), np.float32(scale))),
+            nest.mapped(lambda target: target.take(np.arange(len(self))), targets),
+            None if weight is None else weight.map(lambda a: a.whole().astype(np.float32)),
+            len(self),
+        )
 
     def split(self, scale: float, holdout: Holdout) -> Splits:
         """Hold a part out."""
-        if not self.is_stored():
-            return split(
-                self._inputs(scale),
-                self._targets(),
-                holdout,
-                self._weights(),
-                len(self),
-            )
-        whole = self.stored(scale)
-        count = whole.counted()
+        stored = self.is_stored()
+        whole = self.source(scale, stored)
+        if not stored:
+            return split(whole, holdout)
         train, held = holdout.rows(len(self), whole.labels)
         if not len(held):
-            return Splits(whole, None, count)
-        return Splits(whole.subset(train), whole.subset(held), count)
+            return Splits(whole, None, whole.counted())
+        return Splits(whole.subset(train), whole.subset(held), whole.counted())
 
     def beside(self, held: _Examples, scale: float) -> Splits:
         """Return them with others to evaluate on.
@@ -269,8 +245,7 @@ class _Examples:
                     held.x.key, other.name, f"holds examples of shape {other.shape[1:]}",
                     f"the shape of {array.name}, {array.shape[1:]}", f"{held.x.key}=NAME",
                 )  # fmt: skip
-        if not self.is_stored(held):
-            memory = self.in_memory(scale), held.in_memory(scale)
-            return Splits(*memory, of_labels(*(part.y for part in memory)))
-        parts = self.stored(scale), held.stored(scale)
-        return Splits(*parts, parts[0].counted(parts[1]))
+        stored = self.is_stored(held)
+        train, validation = (part.source(scale, stored) for part in (self, held))
+        count = train.counted(validation) if stored else of_labels(train.y, validation.y)
+        return Splits(train, validation, count)

@@ -201,8 +201,9 @@ def _inputs(
 
 def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
     """Refuse columns of dates where they would be read as they are."""
-    for role in (source.target, source.weight, None if source.encodes else source.inputs):
-        for name in () if role is None else role.columns():
+    roles = source.target, source.weight, None if source.encodes else source.inputs
+    for role in filter(None, roles):
+        for name in role.columns():
             if source.table.columns[name].kind == "date" and declared.get(name) != "category":
                 raise UsageError(
                     role.key, name, "holds dates, which are examples only in a list of inputs",

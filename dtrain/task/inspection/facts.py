@@ -75,11 +75,8 @@ def _amount(source: Any) -> str:
     if source is None:
         return "none"
     examples = examples_in(source)
-    if isinstance(source, Stream):
-        return (
-            f"a stream of {'unknown length' if examples is None else counted(examples, 'example')}"
-        )
-    return counted(examples or 0, "example")
+    amount = "unknown length" if examples is None else counted(examples, "example")
+    return f"a stream of {amount}" if isinstance(source, Stream) else amount
 
 
 def counted(count: int, noun: str) -> str:
