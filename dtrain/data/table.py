@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.files import DataFile
+from dtrain.data.data_file import DataFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +107,17 @@ class Pieces:
     """
 
     def __init__(self, lengths: Sequence[int] | np.ndarray):
-        self.ends = np.cumsum(np.asarray(lengths, np.int64))
-        self.starts = self.ends - np.asarray(lengths, np.int64)
+        self.lengths = np.asarray(lengths, np.int64)
+        self.ends = np.cumsum(self.lengths)
+        self.starts = self.ends - self.lengths
 
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def split(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield (file, positions in ``rows``, rows of that file), for each file that has some."""
+        if not len(rows):
+            return
         owners = np.searchsorted(self.ends, rows, side="right")
         order = np.argsort(owners, kind="stable")
         changes = np.flatnonzero(np.diff(owners[order])) + 1

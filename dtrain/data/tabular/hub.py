@@ -6,10 +6,11 @@ streams, which are read as all others. Nothing is downloaded.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data import cache
-from dtrain.data.files import DataFile
+from dtrain.data.data_file import DataFile, not_installed
 from dtrain.data.table import Column
 from dtrain.data.tabular.forms import Form, column_of, is_list
 from dtrain.data.tabular.parts import MappedFile, Reading
@@ -78,14 +79,13 @@ class HubTable(ArrowTable):
         for name, feature in part.features.items():
             kind = type(feature).__name__
             if kind in _MEDIA:
-                column = Column(np.dtype(object), kind="bytes")
-                forms[name] = Form(column, (name, "bytes"))
+                forms[name] = Form(Column(np.dtype(object), kind="bytes"), (name, "bytes"))
             elif kind in _SHAPED:
-                column = Column(np.dtype(feature.dtype), tuple(feature.shape))
-                forms[name] = Form(column, (name,))
+                forms[name] = Form(Column(np.dtype(feature.dtype), tuple(feature.shape)), (name,))
         title = None if shown is None else ", ".join(file.name for file in shown[:3])
-        copies = [_Copy(file, title or file) for file in part.files]
-        super().__init__(copies, Reading("arrow"), forms)
+        super().__init__(
+            [_Copy(file, title or file) for file in part.files], Reading("arrow"), forms
+        )
         if len(self) != part.rows:
             raise UsageError(
                 "dataset.path", str(Path(part.files[0]).parent),
@@ -93,17 +93,14 @@ class HubTable(ArrowTable):
                 "a dataset that is flattened (flatten_indices) before it is saved",
                 "dataset.path=FOLDER",
             )  # fmt: skip
-        names = [
-            name for name, form in self._forms.items() if name in forms or form.path[0] not in forms
-        ]
-        order = list(part.features)
-        names.sort(key=lambda name: order.index(self._forms[name].path[0]))
-        hidden = ("__key__", "__url__")
-        self.columns = {n: self._forms[n].column for n in names if n not in hidden}
+        # In the order of the package, without what is inside of a form.
+        tops = {name: form.path[0] for name, form in self._forms.items()}
+        names = [n for n, top in tops.items() if n in forms or top not in forms]
+        names.sort(key=lambda name: list(part.features).index(tops[name]))
+        self.columns = {n: self.columns[n] for n in names if n not in ("__key__", "__url__")}
         self.refused = {n: why for n, why in self.refused.items() if n.split(".")[0] not in forms}
-        self._labels = [
-            n for n, each in part.features.items() if type(each).__name__ == "ClassLabel"
-        ]
+        kinds = {name: type(each).__name__ for name, each in part.features.items()}
+        self._labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
         if shown is not None:
             self.files = list(shown)
 
@@ -116,8 +113,8 @@ class HubTable(ArrowTable):
         values = super().read(rows, names)
         for name in self._labels:
             if name in values and np.any(values[name] < 0):
-                row = int(rows[np.argmax(values[name] < 0)])
-                raise DataError(f"{self.where(row)}, column {name!r}", "has no label (-1)")
+                place = self.where(int(rows[np.argmax(values[name] < 0)]))
+                raise DataError(f"{place}, column {name!r}", "has no label (-1)")
         return values
 
 
@@ -137,16 +134,17 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
             "dataset.path", path, "no dataset is named" if path is None else "a name is given, too",
             "dataset.path=FOLDER, or dataset.name=NAME", "dataset.path=FOLDER dataset.name=null",
         )  # fmt: skip
-    shown = str(path or name)
+    key, shown = ("dataset.path", path) if path is not None else ("dataset.name", str(name))
     dataset = _folder(shown) if path is not None else _named(shown)
     if not isinstance(dataset, dict):
-        for key, value, own in (
-            ("dataset.validation", validation, None), ("dataset.train", train, str(dataset.split)),
+        own = str(dataset.split)
+        for key, value, default in (
+            ("dataset.validation", validation, "null"), ("dataset.train", train, "train"),
         ):  # fmt: skip
-            if value not in (own, None, "train"):
+            if value not in (None, "train") and not (key.endswith("train") and value == own):
                 raise UsageError(
                     key, value, f"{shown} is one dataset, without splits",
-                    "the folder of a DatasetDict", f"{key}={'null' if own is None else 'train'}",
+                    "the folder of a DatasetDict", f"{key}={default}",
                 )  # fmt: skip
         return [_part(dataset, shown)]
     if validation == train:
@@ -154,16 +152,14 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
             "dataset.validation", validation, "is the split that is trained on", "another split",
             "dataset.validation=null",
         )  # fmt: skip
-    parts = []
-    for key, value in (("dataset.train", train), ("dataset.validation", validation)):
+    wanted = {"dataset.train": train, "dataset.validation": validation}
+    for key, value in wanted.items():
         if value is not None and value not in dataset:
             near = nearest(value, dataset) or "NAME"
             raise UsageError(
                 key, value, f"{shown} has no such split", ", ".join(dataset), f"{key}={near}"
             )
-        if value is not None:
-            parts.append(_part(dataset[value], shown))
-    return parts
+    return [_part(dataset[value], shown) for value in wanted.values() if value is not None]
 
 
 def _part(dataset: Any, path: str) -> Part:
@@ -182,33 +178,35 @@ def _package(option: str) -> Any:
     try:
         import datasets
         from tqdm import tqdm
-    except ImportError:
-        raise UsageError(
-            "dataset", option, "it needs the package datasets, which is not installed",
-            "an installed package datasets", 'pip install "dtrain[hf]"',
-        ) from None  # fmt: skip
+    except ImportError as error:
+        raise not_installed(option, "hf", error) from None
     datasets.disable_progress_bars()
     # Else it makes one that processes could share, which is reported as leaked when a task ends.
     tqdm.set_lock(threading.RLock())
     return datasets
 
 
+@contextlib.contextmanager
+def _refusing(key: str, value: str, problem: str, accepted: str, hint: str) -> Iterator[None]:
+    """Raise what the package, pyarrow, json, tarfile or a decoder raises as a sentence."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise UsageError(key, value, f"{problem} ({reason})", accepted, hint) from None
+
+
 def _folder(path: str) -> Any:
     """Return the dataset of a folder, or a dict of them by split."""
     package = _package("huggingface")
+    key, accepted, hint = (
+        "dataset.path", "a folder that save_to_disk has written", "dataset.path=FOLDER"
+    )  # fmt: skip
     if not Path(path).is_dir():
-        raise UsageError(
-            "dataset.path", path, f"there is no such folder (looked in {Path.cwd()})",
-            "a folder that save_to_disk has written", "dataset.path=FOLDER",
-        )  # fmt: skip
-    try:
+        problem = f"there is no such folder (looked in {Path.cwd()})"
+        raise UsageError(key, path, problem, accepted, hint)
+    with _refusing(key, path, "cannot be read as a dataset of Hugging Face's", accepted, hint):
         dataset = package.load_from_disk(path)
-    except Exception as error:  # of the package, of pyarrow and of json, for each way to be none
-        raise UsageError(
-            "dataset.path", path, "cannot be read as a dataset of Hugging Face's "
-            f"({' '.join(str(error).split())})",
-            "a folder that save_to_disk has written", "dataset.path=FOLDER",
-        ) from None  # fmt: skip
     return dict(dataset) if isinstance(dataset, package.DatasetDict) else dataset
 
 
@@ -216,14 +214,12 @@ def _named(name: str) -> Any:
     package = _package("huggingface")
     # A name may have a user before it: then the configuration is its third part.
     owner, _, rest = name.rpartition("/") if name.count("/") > 1 else (name, "", "")
-    try:
+    with _refusing(
+        "dataset.name", name, "is not in the package's cache",
+        "a dataset that load_dataset has brought to this machine",
+        f"python -c \"import datasets; datasets.load_dataset('{owner}')\"",
+    ):  # fmt: skip
         return dict(package.load_dataset(owner, rest or None))
-    except Exception as error:  # of the package, for each way to be none
-        raise UsageError(
-            "dataset.name", name, f"is not in the package's cache ({' '.join(str(error).split())})",
-            "a dataset that load_dataset has brought to this machine",
-            f"python -c \"import datasets; datasets.load_dataset('{owner}')\"",
-        ) from None  # fmt: skip
 
 
 def tar_table(files: Sequence[DataFile]) -> HubTable:
@@ -241,19 +237,16 @@ def tar_table(files: Sequence[DataFile]) -> HubTable:
                     "dataset.path", file.name, "is compressed", "tar files that are not",
                     f"gunzip {file.name}",
                 )  # fmt: skip
-    try:
+    with _refusing(
+        "dataset.path", ", ".join(file.name for file in files[:3]),
+        "cannot be read as tar files of examples",
+        "tar files whose members' names are EXAMPLE.EXTENSION, alike in all examples",
+        "dataset.path=FILE.tar",
+    ):  # fmt: skip
         dataset = package.load_dataset(
             "webdataset", data_files=paths, split="train",
             cache_dir=str(cache.folder() / "datasets"),
         )  # fmt: skip
-    except Exception as error:  # of the package wraps those of tarfile and of each decoder
-        cause = error.__cause__ or error
-        raise UsageError(
-            "dataset.path", ", ".join(file.name for file in files[:3]),
-            f"cannot be read as tar files of examples ({' '.join(str(cause).split())[:300]})",
-            "tar files whose members' names are EXAMPLE.EXTENSION, alike in all examples",
-            "dataset.path=FILE.tar",
-        ) from None  # fmt: skip
     part = _part(dataset, files[0].name)
     return HubTable(part, _constant_lists(part.files), files)
 

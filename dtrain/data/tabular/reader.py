@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +18,6 @@ from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Readi
 from dtrain.data.tabular.text import INDEX, is_number, sentence
 from dtrain.errors import DataError, UsageError
 
-#: Seconds after which it is looked again whether a mapped file was cut off.
-LOOK_SECONDS = 0.2
 #: Numbers of a row from which on it is copied by itself, and not number by number.
 _WIDE = 16
 
@@ -67,11 +64,12 @@ class ArrowTable(Table):
 
     def _read(self, rows: np.ndarray, names: Sequence[str], with_empty: bool) -> dict[str, Any]:
         split = list(self._pieces.split(rows))
+        files = {number: self._file(number) for number, _, _ in split}
 
         def column(name: str) -> Any:
             form = self._forms[name]
             parts = [
-                (at, self._file(number).column(name, form).take(inside, with_empty))
+                (at, files[number].column(name, form).take(inside, with_empty))
                 for number, at, inside in split
             ]
             return joined(parts, len(rows))
@@ -81,6 +79,7 @@ class ArrowTable(Table):
     def _file(self, number: int) -> _Opened:
         if number not in self._opened:
             self._opened[number] = _Opened(self._parts[number])
+        self._opened[number].check_whole()
         return self._opened[number]
 
     def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
@@ -133,7 +132,6 @@ class _Opened:
     def __init__(self, part: Part):
         self._part = part
         self._columns: dict[str, _Column] = {}
-        self._looked = time.monotonic()
         self._map: MappedFile | None = None
         try:
             loaded = part.load()
@@ -150,12 +148,12 @@ class _Opened:
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(self._part.file.name, f"cannot be read ({sentence(error)})")
 
-    def column(self, name: str, form: Form) -> _Column:
+    def check_whole(self) -> None:
         # A page of a file that was cut off ends the process, without a sentence.
-        if self._map is not None and (now := time.monotonic()) - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            if not self._map.is_whole():
-                raise DataError(self._part.file.name, "was cut off while it was read")
+        if self._map is not None and not self._map.is_whole():
+            raise DataError(self._part.file.name, "was cut off while it was read")
+
+    def column(self, name: str, form: Form) -> _Column:
         if name not in self._columns:
             try:
                 values = field(self._table, form)
