@@ -58,7 +58,7 @@ def listed(path: str, key: str = "dataset.path", names: Sequence[str] | None = N
     """
     root = Path(path)
     accepted = (
-        f"a folder with CLASS/NAME, {', '.join(sorted(KINDS))}; or a CSV of paths and classes"
+        f"a folder with CLASS/NAME ({' '.join(sorted(KINDS))}), or a CSV of paths and classes"
     )
     pairs, notices = list[tuple[Path, str]](), list[str]()
     if root.suffix.lower() == ".csv" and root.is_file():
