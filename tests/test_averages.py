@@ -66,7 +66,7 @@ def local_sgd(model: Any, splits: Any) -> tuple[list[Any], float]:
                     mean = _averaged([np.asarray(each) for each in pair])
                     for each in pair:
                         each.assign(mean)
-    x, y = splits.validation.take(np.arange(len(splits.validation)))
+    x, y = splits.validation[np.arange(len(splits.validation))]
     evaluated = copies[0].evaluate(np.asarray(x), np.asarray(y), verbose=0, return_dict=True)
     found = [*copies[0].variables, *copies[0].optimizer.variables]
     return [np.asarray(each) for each in found], evaluated["loss"]

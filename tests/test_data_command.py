@@ -273,21 +273,23 @@ MEMBERS = "{a:{_target_:dtrain.datasets.digits},b:{_target_:dtrain.datasets.digi
 SHARDS = """
 import numpy as np
 from dtrain.data.ragged import Ragged
+from dtrain.datasets import Info, Source
 
 
-class Shards:
+class Shards(Source):
     def __len__(self):
         return 60
 
-    def take(self, indices):
+    def __getitem__(self, indices):
         tokens = Ragged.of([np.arange(3 + i % 4) for i in indices])
         return {"tokens": tokens}, (indices % 3)[:, None]
 
-    def blocks(self):
-        return np.array([10, 20, 30])
-
-    def where(self, index):
-        return f"shard-{index // 10}, record {index % 10}"
+    @property
+    def info(self):
+        return Info(
+            blocks=lambda: np.array([10, 20, 30]),
+            place=lambda index: f"shard-{index // 10}, record {index % 10}",
+        )
 
 
 def load():

@@ -103,7 +103,7 @@ def test_splits_and_classes() -> None:
     splits = datasets.huggingface("d", "label", "x", validation="test")
     assert (len(splits.train), len(splits.validation)) == (30, 10)
     assert splits.count_classes() == 3, "the one that no row has among them"
-    assert splits.validation.take(np.array([4]))[0] == np.float32(made(10, 1)[4]["x"])
+    assert splits.validation[np.array([4])][0] == np.float32(made(10, 1)[4]["x"])
     apart = datasets.huggingface("d", "label", "x", train="test")
     assert (len(apart.train), len(apart.validation)) == (8, 2)
     assert datasets.huggingface("d", "y", "x").count_classes() is None
@@ -131,7 +131,7 @@ def test_one_dataset_has_no_splits() -> None:
 def test_images_are_bytes_that_can_be_decoded() -> None:
     made(6).save_to_disk("d")
     splits = datasets.huggingface("d", "label", "image", images={"image": [4, 5, 3]})
-    x, y = splits.train.take(np.array([0, 1]))
+    x, y = splits.train[np.array([0, 1])]
     assert x[0].startswith(b"\x89PNG") and y.dtype == np.int64
 
 
@@ -140,10 +140,10 @@ def test_labels_that_are_missing() -> None:
     rows = {"x": [1.0, 2.0, 3.0], "label": [0, -1, 1]}
     hf.Dataset.from_dict(rows, features=features).save_to_disk("d")
     splits = datasets.huggingface("d", "label", "x", validation_split=0)
-    assert splits.train.take(np.array([0, 2]))[1].tolist() == [0, 1]
+    assert splits.train[np.array([0, 2])][1].tolist() == [0, 1]
     file = "d/data-00000-of-00001.arrow"
     with pytest.raises(DataError) as caught:
-        splits.train.take(np.array([2, 1]))
+        splits.train[np.array([2, 1])]
     assert str(caught.value).endswith(f"{file}, row 1, column 'label': has no label (-1)")
     hf.Dataset.from_dict(rows | {"label": [0, None, 1]}, features=features).save_to_disk("e")
     with pytest.raises(UsageError, match=r"dataset\.target=label: is empty in .*row 1; "):
@@ -228,11 +228,11 @@ def test_tar_files_of_examples() -> None:
         "*.tar", "cls", {"x": "npy", "i": "png", "a": "json.a", "c": "json.b.c"},
         validation_split=0.0,
     )  # fmt: skip
-    x, y = splits.train.take(np.array([6, 0, 3]))
+    x, y = splits.train[np.array([6, 0, 3])]
     assert np.array_equal(x["x"], rows[[6, 0, 3]]) and y.tolist() == [0, 0, 1]
     assert x["i"].tolist() == [png(i) for i in (6, 0, 3)]
     assert x["a"].tolist() == [3, 0, 1.5] and x["c"].tolist() == ["w6", "w0", "w3"]
-    assert [file.name for file in splits.train.files] == ["a.tar", "b.tar"]
+    assert [file.name for file in splits.train.info.files()] == ["a.tar", "b.tar"]
     Path("b.tar").write_bytes(Path("b.tar").read_bytes()[:3000])
     with pytest.raises(UsageError, match="cannot be read as tar files of examples"):
         datasets.webdataset("b.tar", "cls")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.data.sources import Source
 from tests.sampled import sampled
 from tests.test_parameter_server import servers
 from tests.test_steps import BATCH, prepare, settings
@@ -19,7 +20,7 @@ HELD = 21
 KINDS = ["order", "ids", "masked", "flat", "weights", "half", "twice"]
 
 
-class Tokens:
+class Tokens(Source):
     """Sequences of three tokens, 0 standing for none; ids beyond 2**53, which float64 has not."""
 
     in_graph = True
@@ -35,7 +36,7 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         return tuple(part[indices] for part in (self.x, self.y, self.weight))
 
     def gather(self, indices: Any) -> tuple[Any, ...]:
@@ -135,7 +136,7 @@ def by_hand(kind: str, batch: int, training: int = 0) -> dict[str, float]:
 
     model, _, _, splits = prepare("Default", 1, config(kind))
     own = hashed(kind)
-    whole = in_order(splits.train, training) if training else splits.validation.take(range(HELD))
+    whole = in_order(splits.train, training) if training else splits.validation[range(HELD)]
     rows = len(whole[0])
     for begin in range(0, rows, batch):
         x, y, weight = (tf.convert_to_tensor(p)[begin : begin + batch] for p in whole)

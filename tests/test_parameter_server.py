@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.data.sources import Source
 from dtrain.run.cluster import Cluster, Task
 from tests import warm
 from tests.sampled import sampled
@@ -36,14 +37,14 @@ def numbered(in_graph: bool = True) -> Any:
 
     from dtrain.data.sources import Arrays, Splits
 
-    class Python:
+    class Python(Source):
         def __init__(self, arrays: Arrays):
             self.arrays = arrays
 
         def __len__(self) -> int:
             return len(self.arrays)
 
-        def take(self, indices: Any) -> Any:
+        def __getitem__(self, indices: Any) -> Any:
             assert isinstance(indices, np.ndarray), "it is read by the chief"
             return self.arrays.x[indices], self.arrays.y[indices]
 

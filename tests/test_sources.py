@@ -41,8 +41,8 @@ def test_lists_of_numbers_are_arrays() -> None:
 
 
 def test_labels() -> None:
-    assert Arrays(X, X[:, 0]).labels() is not None
-    assert Arrays(X).labels() is None and Arrays(X, {"a": X}).labels() is None
+    assert Arrays(X, X[:, 0]).info.labels() is not None
+    assert Arrays(X).info.labels() is None and Arrays(X, {"a": X}).info.labels() is None
 
 
 def test_splits_of_structures() -> None:
@@ -80,7 +80,7 @@ def test_structures_are_taken_eagerly_and_in_a_graph() -> None:
         traced = tf.function(source.gather).get_concrete_function(tf.TensorSpec([3], tf.int64))
         for taken in (traced(tf.constant(wanted)), source.gather(tf.constant(wanted))):
             assert isinstance(taken, tuple)
-            for one, other in zip(leaves(taken), leaves(source.take(wanted)), strict=True):
+            for one, other in zip(leaves(taken), leaves(source[wanted]), strict=True):
                 assert (one is None and other is None) or np.array_equal(
                     one.numpy(), other.astype("S") if other.dtype.kind == "U" else other
                 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.data.sources import Source
 from tests.sampled import sampled
 
 BATCH = 8
@@ -71,10 +72,10 @@ def in_order(source: Any, steps: int) -> tuple[Any, ...]:
     from dtrain.data.order import Shuffled
 
     order = Shuffled(len(source), 0)(np.arange(steps * BATCH))
-    return tuple(np.asarray(part) for part in source.take(order))
+    return tuple(np.asarray(part) for part in source[order])
 
 
-class Weighted:
+class Weighted(Source):
     """Binary targets with weights, whose number no batch of 8 divides."""
 
     in_graph = True
@@ -90,7 +91,7 @@ class Weighted:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         return tuple(part[indices] for part in (self.x, self.y, self.weight))
 
     def gather(self, indices: Any) -> tuple[Any, ...]:

@@ -51,13 +51,13 @@ def refusal(**options: Any) -> str:
 
 def failure(splits: Splits, rows: list[int] | None = None) -> str:
     with pytest.raises(DataError) as caught:
-        splits.train.take(np.array(rows or range(len(splits.train))))
+        splits.train[np.array(rows or range(len(splits.train)))]
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def take(splits: Splits, rows: list[int]) -> Any:
-    return splits.train.take(np.array(rows))
+    return splits.train[np.array(rows)]
 
 
 def test_columns_that_differ_by_file(kind: str) -> None:

@@ -73,26 +73,26 @@ ROWS = np.array([3, 0, 7, 3])
 
 
 def test_roles() -> None:
-    x, y = source("pixels", "label").take(ROWS)
+    x, y = source("pixels", "label")[ROWS]
     np.testing.assert_array_equal(x, COLUMNS["pixels"][ROWS])
     assert x.dtype == np.uint8, "numbers keep their type"
     assert y.tolist() == [3, 0, 3, 3]
     assert y.dtype == np.int64
-    x, y, weight = source(["age", "count", "flag"], "age", "w").take(ROWS)
+    x, y, weight = source(["age", "count", "flag"], "age", "w")[ROWS]
     expected = np.stack([COLUMNS[name][ROWS] for name in ("age", "count", "flag")], 1)
     np.testing.assert_array_equal(x, expected.astype(np.float32))
     assert (x.dtype, y.dtype, weight.dtype) == (np.float32,) * 3
     np.testing.assert_allclose(weight, COLUMNS["w"][ROWS], rtol=1e-6)
     inputs = {"a": "age", "b": {"c": "city", "d": ["count", "w"]}}
-    x, y = source(inputs, {"p": "label", "q": ["age", "w"]}).take(ROWS)
+    x, y = source(inputs, {"p": "label", "q": ["age", "w"]})[ROWS]
     assert x["a"].dtype == np.float32
     assert x["b"]["c"].tolist() == ["Oslo" if i % 3 == 1 else "Rome" for i in ROWS]
     assert x["b"]["d"].shape == (4, 2)
     assert y["p"].tolist() == [3, 0, 3, 3]
     assert y["q"].dtype == np.float32
-    assert len(source("age", None).take(ROWS)) == 1
-    assert source("age", None, "w").take(ROWS)[1] is None
-    tokens = source("tokens", "tokens").take(ROWS)
+    assert len(source("age", None)[ROWS]) == 1
+    assert source("age", None, "w")[ROWS][1] is None
+    tokens = source("tokens", "tokens")[ROWS]
     assert tokens[0].padded(3).tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]]
 
 
@@ -100,14 +100,14 @@ def test_inputs_are_what_is_left() -> None:
     columns = {name: COLUMNS[name] for name in ("age", "count", "label", "w")}
     found = source(None, "label", "w", columns=columns)
     assert found.inputs.names == ["age", "count"]
-    assert found.take(ROWS)[0].shape == (4, 2)
+    assert found[ROWS][0].shape == (4, 2)
     one = source(None, "label", columns={"pixels": COLUMNS["pixels"], "label": COLUMNS["label"]})
-    assert one.take(ROWS)[0].shape == (4, 2, 2)
+    assert one[ROWS][0].shape == (4, 2, 2)
 
 
 def test_each_column_is_read_once() -> None:
     found = source({"a": "age", "b": ["age", "count"]}, "age", "count")
-    found.take(ROWS)
+    found[ROWS]
     assert isinstance(found.table, Memory)
     assert sorted(found.table.reads) == ["age", "count"]
 
@@ -140,17 +140,17 @@ def test_words_are_classes_by_the_alphabet() -> None:
     found = source("age", "city")
     assert found.words().tolist() == ["Bern", "Oslo", "Rome"]
     assert found.classes() == 3
-    _, y = found.take(np.arange(4))
+    _, y = found[np.arange(4)]
     assert y.tolist() == [2, 1, 0, 2]
     assert y.dtype == np.int64
-    assert found.labels().tolist() == [[2, 1, 0][i % 3] for i in range(N)]  # type: ignore[union-attr]
-    assert source("age", "kind").take(ROWS)[1].tolist() == [1, 0, 1, 1], "bytes are text"
+    assert found.info.labels().tolist() == [[2, 1, 0][i % 3] for i in range(N)]  # type: ignore[union-attr]
+    assert source("age", "kind")[ROWS][1].tolist() == [1, 0, 1, 1], "bytes are text"
     assert source("age", "label").words().tolist() == []
 
 
 def test_each_target_of_text_has_classes_of_its_own() -> None:
     found = source("age", {"place": "city", "kind": "kind"})
-    _, y = found.take(np.arange(6))
+    _, y = found[np.arange(6)]
     assert y["place"].tolist() == [2, 1, 0, 2, 1, 0]
     assert y["kind"].tolist() == [0, 1, 0, 1, 0, 1], "and not behind the places"
     assert found.words("kind").tolist() == ["x", "y"]
@@ -161,29 +161,29 @@ def test_a_part_has_the_classes_of_all() -> None:
     whole = source("age", "city")
     part = whole.subset(np.array([0, 3, 6]))  # Rome alone
     assert len(part) == 3
-    assert part.take(np.array([0]))[1].tolist() == [2]
+    assert part[np.array([0])][1].tolist() == [2]
     assert part.classes() == 3
-    assert part.labels().tolist() == [2, 2, 2]  # type: ignore[union-attr]
+    assert part.info.labels().tolist() == [2, 2, 2]  # type: ignore[union-attr]
     again = part.subset(np.array([2, 1]))
     assert again.where(0) == "t.x, row 6"
-    assert again.take(np.array([0]))[0].tolist() == [9.0]
+    assert again[np.array([0])][0].tolist() == [9.0]
     there = pickle.loads(pickle.dumps(part))
-    assert there.take(np.array([1]))[1].tolist() == [2]
+    assert there[np.array([1])][1].tolist() == [2]
 
 
 def test_words_of_another_table() -> None:
     whole = source("age", "city")
     oslo = {**COLUMNS, "city": np.array(["Oslo"] * N, object)}
     held = source("age", "city", columns=oslo, words=whole.words)
-    assert held.take(ROWS)[1].tolist() == [1] * 4
+    assert held[ROWS][1].tolist() == [1] * 4
     columns = {**COLUMNS, "city": np.array(["Oslo"] * 7 + ["Paris"] * 5, object)}
     held = source("age", "city", columns=columns, words=whole.words)
     with pytest.raises(
         DataError, match=r"t\.x, row 7, column 'city': 'Paris' is none of the class"
     ):
-        held.take(ROWS)
+        held[ROWS]
     given = source("age", "city", words=np.array(["Bern", "Oslo", "Paris", "Rome"]))
-    assert given.take(np.arange(3))[1].tolist() == [3, 1, 0]
+    assert given[np.arange(3)][1].tolist() == [3, 1, 0]
     assert given.classes() == 4
 
 
@@ -192,12 +192,12 @@ def test_targets_that_are_none() -> None:
     with pytest.raises(
         DataError, match=r"t\.x, row 7, column 'age': the target is NaN or infinite"
     ):
-        source("count", "age", columns=bad).take(ROWS)
-    assert np.isnan(source("age", "count", columns=bad).take(ROWS)[0][2]), "inputs may be"
+        source("count", "age", columns=bad)[ROWS]
+    assert np.isnan(source("age", "count", columns=bad)[ROWS][0][2]), "inputs may be"
     deep = {**COLUMNS, "box": np.full((N, 2), 1.0)}
     deep["box"][3, 1] = np.inf
     with pytest.raises(DataError, match="row 3, column 'box'"):
-        source("age", "box", columns=deep).take(ROWS)
+        source("age", "box", columns=deep)[ROWS]
     negative = {**COLUMNS, "label": np.array([0, 1, -3] * 4)}
     with pytest.raises(UsageError, match=r"a target is -3 \(t\.x, row 2\): a class, or a number"):
         source("age", "label", columns=negative).classes()
@@ -219,18 +219,18 @@ def test_classes(target: Any, classes: int | None) -> None:
 
 def test_labels_are_read_without_inputs() -> None:
     found = source(["age", "count"], "label")
-    assert found.labels().tolist() == COLUMNS["label"].tolist()  # type: ignore[union-attr]
+    assert found.info.labels().tolist() == COLUMNS["label"].tolist()  # type: ignore[union-attr]
     assert isinstance(found.table, Memory)
     assert set(found.table.reads) == {"label"}
     for target in ("tokens", {"a": "label"}, ["age"], None):
-        assert source("w", target).labels() is None
+        assert source("w", target).info.labels() is None
 
 
 def test_blocks_of_parts() -> None:
     whole = TableSource(Memory(COLUMNS, each=4), "age", "label")
-    assert whole.blocks().tolist() == [4, 4, 4]  # type: ignore[union-attr]
-    assert whole.subset(np.array([1, 2, 9])).blocks().tolist() == [2, 1]  # type: ignore[union-attr]
-    assert source("age", "label").blocks() is None
+    assert whole.info.blocks().tolist() == [4, 4, 4]  # type: ignore[union-attr]
+    assert whole.subset(np.array([1, 2, 9])).info.blocks().tolist() == [2, 1]  # type: ignore[union-attr]
+    assert source("age", "label").info.blocks() is None
 
 
 def test_several_files_one_after_the_other() -> None:
@@ -269,17 +269,17 @@ def test_splits_of_files() -> None:
     splits = of_tables(Saved, "*.x", "age", "city", "w", holdout=Holdout(0.25))
     assert (len(splits.train), len(splits.validation)) == (9, 3)
     assert splits.count_classes() == 3
-    assert [file.name for file in splits.train.files] == ["a.x", "b.x"]
-    rows = [part.take(np.arange(len(part)))[0] / 1.5 for part in (splits.train, splits.validation)]
+    assert [file.name for file in splits.train.info.files()] == ["a.x", "b.x"]
+    rows = [part[np.arange(len(part))][0] / 1.5 for part in (splits.train, splits.validation)]
     assert sorted(np.concatenate(rows).tolist()) == list(range(N))
     again = of_tables(Saved, ["b.x", "a.x"], "age", "city", "w", holdout=Holdout(0.25))
-    first, second = (each.train.take(np.arange(9))[0] for each in (again, splits))
+    first, second = (each.train[np.arange(9)][0] for each in (again, splits))
     np.testing.assert_array_equal(first, second)
     assert of_tables(Saved, "*.x", "age", "label", holdout=Holdout(0)).validation is None
     assert of_tables(Saved, "*.x", "age", "label", classes=9).count_classes() == 9
     held = of_tables(Saved, "a.x", "age", "city", validation="b.x", holdout=Holdout(0.5))
     assert (len(held.train), len(held.validation)) == (7, 5)
-    assert held.validation.take(np.arange(3))[1].tolist() == [1, 0, 2]
+    assert held.validation[np.arange(3)][1].tolist() == [1, 0, 2]
 
 
 def test_the_classes_of_a_validation_are_those_of_training() -> None:

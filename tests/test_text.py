@@ -13,6 +13,7 @@ import pytest
 from dtrain import datasets
 from dtrain.data import text as module
 from dtrain.data.sources import Windows
+from dtrain.data.streams import known_length
 from tests import test_datasets
 from tests.test_datasets import check_refusal
 
@@ -25,7 +26,7 @@ def write(content: str | bytes) -> Any:
 
 def read(source: Any, alphabet: str = LETTERS, first: int = ord("a")) -> list[tuple[str, str]]:
     """Return all examples of a source as texts."""
-    x, y = (np.asarray(part) for part in source.take(np.arange(len(source))))
+    x, y = (np.asarray(part) for part in source[np.arange(len(source))])
     assert x.dtype == y.dtype == np.int32
 
     def words(rows: np.ndarray) -> list[str]:
@@ -137,7 +138,7 @@ def test_loss_and_accuracy_are_means_over_tokens(kind: str, devices: int) -> Non
     # 21 examples: two batches of 8 and a rest that two replicas do not share evenly.
     held = splits.validation
     assert len(held) == 21
-    x, y = (np.asarray(part) for part in held.take(np.arange(21)))
+    x, y = (np.asarray(part) for part in held[np.arange(21)])
     after = expected(x, y)
     assert steps.results(steps.evaluate(*divmod(21, steps.evaluation_examples))) == pytest.approx(
         after, rel=1e-5
@@ -236,7 +237,7 @@ def test_the_characters_of_a_large_text_are_counted_when_it_is_read(
     known = datasets.text("a.txt", **options)
     monkeypatch.setattr(module, "SMALL", 0)
     found = datasets.text("a.txt", **options)
-    assert found.train.known_length() is None
+    assert known_length(found.train) is None
     assert found.count_classes() == known.count_classes() == 26
     assert read(found.train, first=0) == read(known.train, first=0)
     assert read(found.validation, first=0) == read(known.validation, first=0)

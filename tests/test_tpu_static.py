@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.data.sources import Source
 from tests.sampled import sampled
 from tests.test_steps import BATCH, BINARY, PLAIN, prepare, settings
 
@@ -113,11 +114,11 @@ def test_a_stretch_of_a_source() -> None:
 
     from dtrain.task.strategies.tpu.static import Stretch
 
-    class Squares:
+    class Squares(Source):
         def __len__(self) -> int:
             return 10
 
-        def take(self, indices: Any) -> Any:
+        def __getitem__(self, indices: Any) -> Any:
             return indices**2, indices
 
     stretch = Stretch(Squares(), 6, 3)

@@ -14,8 +14,9 @@ from dtrain.controller.resources.devices import Machine, device_count, device_ki
 from dtrain.controller.task_environment import task_environment
 from dtrain.data.checked import before_training
 from dtrain.data.options import OnError, divided
-from dtrain.data.sources import Splits, known_length
+from dtrain.data.sources import Splits
 from dtrain.data.splits import check_batch, evaluated
+from dtrain.data.streams import known_length
 from dtrain.datasets import tables
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from dtrain.data.encoding import Feature
-from dtrain.data.mixture import labels
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tabular.source import ArraysOfTable, EncodedSource
 from dtrain.host.columns import aligned
@@ -66,7 +65,7 @@ def _columns(
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] > COLUMNS:
         return {}, None
     columns = {f"x[{index}]": x[:ROWS, index] for index in range(x.shape[1])}
-    y = labels(source)
+    y = source.info.labels()
     if y is None or y.ndim != 1:
         return columns, None
     return {**columns, "y": y[:ROWS]}, "y"

@@ -14,6 +14,7 @@ from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
 from dtrain.data.images import with_images
 from dtrain.data.sources import Arrays, Splits
+from dtrain.data.streams import known_length
 from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
@@ -165,15 +166,17 @@ def of_sources(
     Raises:
         UsageError: there is nothing to train on, or an image cannot be what it is to be.
     """
-    if whole.known_length() == 0:
+    if known_length(whole) == 0:
         raise UsageError(
             f"dataset.{key}", value, "has no row to train on", "data with at least one row",
             f"dataset.{key}=ANOTHER",
         )  # fmt: skip
     train = whole
     if held is None and holdout.holds:
-        drawn = functools.cache(lambda: holdout.rows(len(whole), whole.labels, whole.column))
-        if whole.known_length() is None:
+        drawn = functools.cache(
+            lambda: holdout.rows(len(whole), whole.info.labels, whole.info.column)
+        )
+        if not whole.info.counted:
             train, held = whole.subset(lambda: drawn()[0]), whole.subset(lambda: drawn()[1])
         else:
             train, rows = whole.subset(drawn()[0]), drawn()[1]
@@ -193,7 +196,7 @@ def of_sources(
 
 def split(whole: Arrays, holdout: Holdout) -> Splits:
     """Hold a part of the arrays out; whichever part is needed first has the inputs read."""
-    parts = holdout.rows(len(whole), whole.labels)
+    parts = holdout.rows(len(whole), whole.info.labels)
 
     def some(values: Any, rows: np.ndarray) -> Any:
         return nest.mapped(lambda array: array[rows], values)
@@ -205,7 +208,7 @@ def split(whole: Arrays, holdout: Holdout) -> Splits:
     def source(part: int) -> Arrays:
         rows = parts[part]
         y, weight = some(whole.y, rows), some(whole.weight, rows)
-        return Arrays(lambda: inputs()[part], y, weight, len(rows), whole.words())
+        return Arrays(lambda: inputs()[part], y, weight, len(rows), whole.info.class_names())
 
     return Splits(source(0), source(1) if len(parts[1]) else None, of_labels(whole.y))
 

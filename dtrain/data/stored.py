@@ -9,11 +9,12 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.file_arrays import FileArray, is_large
 from dtrain.data.files import DataFile
+from dtrain.data.sources import Info, Source
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError
 
 
-class StoredArrays:
+class StoredArrays(Source):
     """Examples whose rows are read from files when they are taken.
 
     Args:
@@ -50,7 +51,7 @@ class StoredArrays:
         indices = np.asarray(indices, np.int64)
         return indices if self._rows is None else self._rows[indices]
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
         Raises:
@@ -67,8 +68,22 @@ class StoredArrays:
             parts.append(nest.mapped(lambda a: a.take(rows).astype(np.float32), self._weight))
         return tuple(parts)
 
-    def labels(self) -> np.ndarray | None:
-        """Return the targets without the inputs, ``[n, ...]``; None where not one array."""
+    @property
+    def info(self) -> Info:
+        """Its files, the targets and the places of examples there."""
+        where = nest.leaves(self._x)[0].where
+        return Info(
+            files=self._files, labels=self._labels,
+            place=lambda index: where(int(self._at([index])[0])),
+        )  # fmt: skip
+
+    def _files(self) -> list[DataFile]:
+        targets = [target.array for target in nest.leaves(self._y) if target is not None]
+        arrays = [*nest.leaves(self._x), *targets, *nest.leaves(self._weight)]
+        files = {file.name: file for array in arrays if array is not None for file in array.files}
+        return list(files.values())
+
+    def _labels(self) -> np.ndarray | None:
         if not isinstance(self._y, Targets):
             return None
         return self._y.take(np.arange(len(self._y.array)) if self._rows is None else self._rows)
@@ -81,19 +96,6 @@ class StoredArrays:
         """Return what counts the classes of all rows of the arrays, and of those of others."""
         targets = [each._y for each in (self, *others)]
         return Counted(*(y.array.pieces for y in targets if isinstance(y, Targets)))
-
-    @property
-    def files(self) -> list[DataFile]:
-        """The files that it is of."""
-        targets = [target.array for target in nest.leaves(self._y) if target is not None]
-        arrays = [*nest.leaves(self._x), *targets, *nest.leaves(self._weight)]
-        found = [file for array in arrays if array is not None for file in array.files]
-        return list({file.name: file for file in found}.values())
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        found: str = nest.leaves(self._x)[0].where(int(self._at([index])[0]))
-        return found
 
 
 def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:

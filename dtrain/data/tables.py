@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from dtrain.data import encoding, nest
-from dtrain.data.files import DataFile
 from dtrain.data.mixture import blocks_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.roles import Names, Role, check_weights, role_of
+from dtrain.data.sources import Info, Source
 from dtrain.data.table import Column, Pieces, Table, described
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError
@@ -23,7 +24,7 @@ Rows = np.ndarray | Callable[[], np.ndarray]
 ROWS = 1 << 16
 
 
-class TableSource:
+class TableSource(Source):
     """Examples of a table: inputs, targets and weights of its rows.
 
     Numbers of the inputs keep their type, but for floating ones, which become float32 as in Keras'
@@ -88,17 +89,17 @@ class TableSource:
     def _roles(self) -> list[Role]:
         return [role for role in (self.inputs, self.target, self.weight) if role is not None]
 
-    def subset(self, rows: Rows) -> TableSource:
+    def subset(self, rows: Rows) -> Self:
         """Return the source of some of the rows, in their order."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
         # The classes of text are those of all rows, as those of whole numbers are.
-        made._words = self.words
         if self._drawn is None or callable(rows):
             assert self._drawn is None, "a part of a part is drawn at once"
-            made._drawn = rows
-        else:
-            made._drawn = self._at(rows)
+            return self._changed(_words=self.words, _drawn=rows)
+        return self._changed(_words=self.words, _drawn=self._at(rows))
+
+    def _changed(self, **attributes: Any) -> Self:
+        made = copy.copy(self)
+        made.__dict__.update(attributes)
         return made
 
     @property
@@ -107,11 +108,15 @@ class TableSource:
             self._drawn = self._drawn()
         return self._drawn
 
-    def known_length(self) -> int | None:
-        """Return the length, or None where all rows would have to be passed to count them."""
-        if callable(self._drawn) and self.table.known_length() is None:
-            return None
-        return self.table.known_length() if self._drawn is None else len(self)
+    @property
+    def info(self) -> Info:
+        """What its table knows."""
+        drawn = self._drawn is not None and not callable(self._drawn)
+        return Info(
+            files=lambda: self.table.files, counted=drawn or self.table.known_length() is not None,
+            place=self.where, class_names=lambda: self.words().tolist(), labels=self._labels,
+            column=self._whole_column, blocks=self._blocks,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.table) if self._rows is None else len(self._rows)
@@ -120,7 +125,7 @@ class TableSource:
         rows = self._rows
         return indices if rows is None else rows[indices]
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
         Raises:
@@ -222,7 +227,7 @@ class TableSource:
             rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
             yield rows, self.table.read(rows, [name])[name]
 
-    def column(self, name: str) -> np.ndarray | None:
+    def _whole_column(self, name: str) -> np.ndarray | None:
         """Return a column of the table, of all rows that are examples; None where it has none.
 
         It need be neither input nor target.
@@ -240,7 +245,7 @@ class TableSource:
             parts.append(np.array(encoding.texts(values), object) if is_text else values)
         return np.concatenate(parts) if parts else None
 
-    def labels(self) -> np.ndarray | None:
+    def _labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.
 
         Raises:
@@ -283,7 +288,7 @@ class TableSource:
         if column.is_number and not column.shape and not self.is_worded(self.target.names):
             yield from (values for _, values in self._column(self.target.names))
 
-    def blocks(self) -> np.ndarray | None:
+    def _blocks(self) -> np.ndarray | None:
         """Return how many examples, one after the other, are read at once; None for one."""
         found = self.table.blocks()
         if found is None or self._rows is None:
@@ -301,11 +306,6 @@ class TableSource:
         values = self.table.read(rows, names) if names and len(rows) else {}
         y = None if self.target is None or not values else self._targets(values, rows)
         return y, None if self.weight is None or not values else self._weights(values)
-
-    @property
-    def files(self) -> list[DataFile]:
-        """The files that it is of."""
-        return self.table.files
 
 
 def as_input(value: Any) -> Any:

@@ -221,7 +221,7 @@ class _Examples:
         whole = self.source(scale, stored)
         if not stored:
             return split(whole, holdout)
-        train, held = holdout.rows(len(self), whole.labels)
+        train, held = holdout.rows(len(self), whole.info.labels)
         if not len(held):
             return Splits(whole, None, whole.counted())
         return Splits(whole.subset(train), whole.subset(held), whole.counted())

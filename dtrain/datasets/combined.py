@@ -9,8 +9,8 @@ from typing import Any
 from dtrain.data.convert import adapted
 from dtrain.data.foreign import Columns
 from dtrain.data.mixture import Concatenated, Mixture
-from dtrain.data.sources import Splits, known_length
-from dtrain.data.streams import Stream
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream, known_length
 from dtrain.errors import UsageError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from dtrain.data import encoding
 from dtrain.data.encoding import Encoding, Target
-from dtrain.data.sources import Arrays
+from dtrain.data.sources import Arrays, Info
 from dtrain.data.tables import ROWS, TableSource
 from dtrain.data.tabular.reader import ArrowTable
 
@@ -100,7 +101,7 @@ class EncodedSource(TableSource):
         """Return columns at some examples, with empty cells."""
         return self.table.cells(self._at(indices), names)
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
         Raises:
@@ -148,8 +149,12 @@ class ArraysOfTable(Arrays):
         super().__init__(source.whole, y, weight, len(source), source.words().tolist())
         #: The table that they are of.
         self.source = source
-        self.files = source.files
-        self.where, self.column, self.blocks = source.where, source.column, source.blocks
+
+    @property
+    def info(self) -> Info:
+        """That of the table, with the targets in memory."""
+        own = super().info
+        return dataclasses.replace(self.source.info, class_names=own.class_names, labels=own.labels)
 
 
 def arrays_or_source(source: EncodedSource | None) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.mixture import Concatenated, labels
+from dtrain.data.mixture import Concatenated
 from dtrain.data.streams import Stream
 from dtrain.host.columns import aligned
 
@@ -22,7 +22,7 @@ def known(source: Any) -> np.ndarray | None:
     if isinstance(source, Concatenated):
         parts = [part for part in map(known, source.members) if part is not None]
         return np.concatenate(parts) if parts and len(parts) == len(source.members) else None
-    numbers = labels(source)
+    numbers = source.info.labels()
     if numbers is not None and numbers.ndim == 2 and numbers.shape[1] == 1:
         numbers = numbers[:, 0]  # as some of keras.datasets have it
     usable = numbers is not None and numbers.ndim == 1 and numbers.dtype.kind in "biu"

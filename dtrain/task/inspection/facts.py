@@ -96,7 +96,7 @@ def _order(config: Config, data: Data) -> str:
     if isinstance(order, Sequential):
         return "none: that of the dataset, in every pass"
     if isinstance(order, Blocks):
-        blocks = source.blocks()
+        blocks = source.info.blocks()
         least, most = int(blocks.min()), int(blocks.max())
         sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         return (

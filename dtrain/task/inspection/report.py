@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.config.schema import Config
-from dtrain.data import class_names, failures, look, nest
-from dtrain.data.mixture import Concatenated, place
+from dtrain.data import failures, look, nest
+from dtrain.data.mixture import Concatenated
 from dtrain.data.order import Sequential
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Splits
@@ -105,7 +105,7 @@ def _classes(config: Config, data: Data, send: Send) -> Sequence[str]:
     training, validation = (classes.known(each) for each in (splits.train, splits.validation))
     if training is None or default_loss.is_regression(config, splits):
         return ()
-    names = class_names.names(splits.train)
+    names = list(splits.train.info.class_names())
     lines = classes.table(training, validation, facts.classes(splits), names)
     send("lines", ("classes of the target", lines))
     return names
@@ -151,7 +151,7 @@ def _examples(
     changed = [next(after, None) if leaf.role == "input" else None for leaf in leaves]
     lines = []
     for index in range(count):
-        where = f"example {index:,}" if isinstance(source, Stream) else place(source, index)
+        where = f"example {index:,}" if isinstance(source, Stream) else source.info.place(index)
         rows = []
         for leaf, others in zip(leaves, changed, strict=True):
             assert not isinstance(leaf.values, Ragged)  # structure.check has refused it

@@ -127,7 +127,7 @@ def _ragged(source: Any, count: int) -> tuple[Any, ...] | None:
     """Return the first examples as the source has them, where rows have different lengths."""
     if isinstance(source, Concatenated):
         return _ragged(source.members[0], min(count, len(source.members[0])))
-    if isinstance(source, Stream) or getattr(source, "in_graph", False):
+    if isinstance(source, Stream) or source.in_graph:
         return None
     found = taken(source, np.arange(count), None).parts
     return found if any(isinstance(leaf, Ragged) for leaf in nest.leaves(found)) else None

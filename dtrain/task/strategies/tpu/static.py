@@ -123,7 +123,7 @@ class StaticSteps(Steps):
             return flat([self._strategy.reduce_local(vector) for vector in vectors])
 
 
-class Stretch:
+class Stretch(Source):
     """Some neighbouring examples of a source.
 
     Args:
@@ -141,7 +141,7 @@ class Stretch:
     def __len__(self) -> int:
         return self._examples
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         """Return as :meth:`gather`, at once."""
         return nest.mapped(np.asarray, self.gather(indices))
 
