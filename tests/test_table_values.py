@@ -12,8 +12,8 @@ import pytest
 
 from dtrain.data.files import files
 from dtrain.data.ragged import Ragged
-from dtrain.data.tables import Table
 from dtrain.data.tabular.reader import ArrowTable
+from dtrain.data.tabular.table import Table
 from tests import columnar
 
 #: How files are written, by what reads them.

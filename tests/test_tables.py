@@ -14,7 +14,8 @@ from dtrain.data.files import DataFile
 from dtrain.data.holdout import Holdout
 from dtrain.data.ragged import Ragged
 from dtrain.data.splits import of_tables
-from dtrain.data.tables import Column, Pieces, Table, TableSource, described
+from dtrain.data.tabular.source import TableSource, counted
+from dtrain.data.tabular.table import Column, Pieces, Table, described
 from dtrain.errors import DataError, UsageError
 
 N = 12
@@ -139,7 +140,7 @@ def test_what_is_refused(roles: tuple[Any, ...], text: str) -> None:
 def test_words_are_classes_by_the_alphabet() -> None:
     found = source("age", "city")
     assert found.words().tolist() == ["Bern", "Oslo", "Rome"]
-    assert found.classes() == 3
+    assert counted(found)() == 3
     _, y = found[np.arange(4)]
     assert y.tolist() == [2, 1, 0, 2]
     assert y.dtype == np.int64
@@ -154,7 +155,7 @@ def test_each_target_of_text_has_classes_of_its_own() -> None:
     assert y["place"].tolist() == [2, 1, 0, 2, 1, 0]
     assert y["kind"].tolist() == [0, 1, 0, 1, 0, 1], "and not behind the places"
     assert found.words("kind").tolist() == ["x", "y"]
-    assert found.classes() is None
+    assert counted(found)() is None
 
 
 def test_a_part_has_the_classes_of_all() -> None:
@@ -162,7 +163,7 @@ def test_a_part_has_the_classes_of_all() -> None:
     part = whole.subset(np.array([0, 3, 6]))  # Rome alone
     assert len(part) == 3
     assert part[np.array([0])][1].tolist() == [2]
-    assert part.classes() == 3
+    assert counted(part)() == 3
     assert part.info.labels().tolist() == [2, 2, 2]  # type: ignore[union-attr]
     again = part.subset(np.array([2, 1]))
     assert again.where(0) == "t.x, row 6"
@@ -184,7 +185,7 @@ def test_words_of_another_table() -> None:
         held[ROWS]
     given = source("age", "city", words=np.array(["Bern", "Oslo", "Paris", "Rome"]))
     assert given[np.arange(3)][1].tolist() == [3, 1, 0]
-    assert given.classes() == 4
+    assert counted(given)() == 4
 
 
 def test_targets_that_are_none() -> None:
@@ -200,9 +201,9 @@ def test_targets_that_are_none() -> None:
         source("age", "box", columns=deep)[ROWS]
     negative = {**COLUMNS, "label": np.array([0, 1, -3] * 4)}
     with pytest.raises(UsageError, match=r"a target is -3 \(t\.x, row 2\): a class, or a number"):
-        source("age", "label", columns=negative).classes()
+        counted(source("age", "label", columns=negative))()
     with pytest.raises(UsageError, match="row 5"):
-        source("age", "label", columns=negative).subset(np.array([4, 5, 6])).classes()
+        counted(source("age", "label", columns=negative).subset(np.array([4, 5, 6])))()
     broken = {**COLUMNS, "kind": np.array([b"ok"] * 4 + [b"\xff\xfe"] + [b"ok"] * 7, object)}
     with pytest.raises(DataError, match=r"row 4, column 'kind': b'\\xff\\xfe' is no text in UTF-8"):
         source("age", "kind", columns=broken).words()
@@ -214,7 +215,7 @@ def test_targets_that_are_none() -> None:
      ({"a": "label"}, None), (None, None), ("city", 3), ("tokens", None)],
 )  # fmt: skip
 def test_classes(target: Any, classes: int | None) -> None:
-    assert source("w", target).classes() == classes
+    assert counted(source("w", target))() == classes
 
 
 def test_labels_are_read_without_inputs() -> None:

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from dtrain.data.data_file import DataFile, check_whole, is_full
-from dtrain.data.table import Pieces
+from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, nearest
 
 #: Bytes of the arrays of a dataset from which on they are not held in memory.

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from dtrain.data import draws
-from dtrain.data.table import is_empty
+from dtrain.data.tabular.table import is_empty
 from dtrain.errors import UsageError
 
 _KEY = "dataset.split"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain.data import nest
 from dtrain.data.example import Example
-from dtrain.data.tables import TableSource
+from dtrain.data.tabular.source import TableSource
 from dtrain.data.transforms import then
 from dtrain.errors import UsageError
 

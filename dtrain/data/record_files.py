@@ -18,7 +18,7 @@ import numpy as np
 
 from dtrain.data import cache
 from dtrain.data.data_file import DataFile, check_whole, is_address, not_installed
-from dtrain.data.table import Pieces
+from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, printable
 
 #: Files that are open at once, at most.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,8 @@ from dtrain.data.holdout import Holdout
 from dtrain.data.images import with_images
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import known_length
-from dtrain.data.tables import Names, Table, TableSource, described
+from dtrain.data.tabular.source import TableSource, counted
+from dtrain.data.tabular.table import Names, Table, described
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
 
@@ -104,7 +106,7 @@ def of_tables(
     Args:
         table: makes the table of files; reads headers alone.
         path: a file, a pattern, or a list of them.
-        inputs, target, weight: columns (:class:`dtrain.data.tables.TableSource`).
+        inputs, target, weight: columns (:class:`dtrain.data.tabular.source.TableSource`).
         validation: files to evaluate on; None: a part of the rows is held out.
         holdout: how.
         classes: number of classes; None: those of the target's column, which is read for it.
@@ -173,14 +175,12 @@ def of_sources(
         )  # fmt: skip
     train = whole
     if held is None and holdout.holds:
-        drawn = functools.cache(
-            lambda: holdout.rows(len(whole), whole.info.labels, whole.info.column)
-        )
+        drawn = _Drawn(whole, holdout)
         if not whole.info.counted:
-            train, held = whole.subset(lambda: drawn()[0]), whole.subset(lambda: drawn()[1])
+            train, held = whole.subset(drawn.train), whole.subset(drawn.held)
         else:
-            train, rows = whole.subset(drawn()[0]), drawn()[1]
-            held = whole.subset(rows) if len(rows) else None
+            train = whole.subset(drawn.train())
+            held = whole.subset(drawn.held()) if len(drawn.held()) else None
     count: int | Callable[[], int | None] | None = classes
     if classes is None:
         count = counted(train, *([] if held is None else [held]))
@@ -192,6 +192,25 @@ def of_sources(
         decoded = None if held is None else with_images(held, images)
         return Splits(with_images(train, images), decoded, count, columns=columns)
     return Splits(train, held, count, columns=columns)
+
+
+@dataclasses.dataclass
+class _Drawn:
+    """Which rows are trained on and which are held out, drawn when that is first asked for."""
+
+    source: TableSource
+    holdout: Holdout
+
+    @functools.cached_property
+    def _parts(self) -> tuple[np.ndarray, np.ndarray]:
+        info = self.source.info
+        return self.holdout.rows(len(self.source), info.labels, info.column)
+
+    def train(self) -> np.ndarray:
+        return self._parts[0]
+
+    def held(self) -> np.ndarray:
+        return self._parts[1]
 
 
 def split(whole: Arrays, holdout: Holdout) -> Splits:
@@ -211,13 +230,3 @@ def split(whole: Arrays, holdout: Holdout) -> Splits:
         return Arrays(lambda: inputs()[part], y, weight, len(rows), whole.info.class_names())
 
     return Splits(source(0), source(1) if len(parts[1]) else None, of_labels(whole.y))
-
-
-def counted(*sources: TableSource) -> Callable[[], int | None]:
-    """Return what counts the classes of tables: those of words, or those of numbers."""
-    target = sources[0].target
-    if target is None or not isinstance(target.names, str):
-        return lambda: None
-    if sources[0].is_worded(target.names):
-        return lambda: max(len(each.words()) for each in sources)
-    return sources[0].counted(*sources[1:])

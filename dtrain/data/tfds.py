@@ -16,7 +16,7 @@ from dtrain.data.files import files
 from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
 from dtrain.data.record_kinds import Examples, Feature
 from dtrain.data.records import RecordSource, RecordTable
-from dtrain.data.tables import Names
+from dtrain.data.tabular.table import Names
 from dtrain.errors import UsageError, nearest
 
 #: Formats of files that have records of ``tf.train.Example``, by their names.

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data.ragged import Ragged
-from dtrain.data.table import Column, described
+from dtrain.data.tabular.table import Column, described
 from dtrain.errors import DataError
 
 #: Index columns, which pandas writes beside those of the table.
@@ -206,7 +206,7 @@ def cells(array: pa.Array) -> np.ndarray:
 
 
 def converted(array: pa.Array, form: Form, place: Callable[[int], str]) -> Any:
-    """Return the values of a column, as of :meth:`dtrain.data.table.Table.read`.
+    """Return the values of a column, as of :meth:`dtrain.data.tabular.table.Table.read`.
 
     Args:
         array: of the column.

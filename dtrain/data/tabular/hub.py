@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from dtrain.data import cache
 from dtrain.data.data_file import DataFile, not_installed
-from dtrain.data.table import Column
 from dtrain.data.tabular.forms import Form, column_of, is_list
 from dtrain.data.tabular.parts import MappedFile, Reading
 from dtrain.data.tabular.reader import ArrowTable
+from dtrain.data.tabular.table import Column
 from dtrain.errors import DataError, UsageError, nearest
 
 _SHAPED = ("Array2D", "Array3D", "Array4D", "Array5D")

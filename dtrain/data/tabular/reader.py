@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from dtrain.data.data_file import DataFile
-from dtrain.data.table import Column, Pieces, Table
 from dtrain.data.tabular.forms import Form, agreed, cells, converted, field, forms, joined, plain
 from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
+from dtrain.data.tabular.table import Column, Pieces, Table
 from dtrain.data.tabular.text import INDEX, is_number, sentence
 from dtrain.errors import DataError, UsageError
 

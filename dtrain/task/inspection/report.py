@@ -11,12 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.config.schema import Config
-from dtrain.data import failures, look, nest
+from dtrain.data import failures, nest
 from dtrain.data.mixture import Concatenated
 from dtrain.data.order import Sequential
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
+from dtrain.data.tabular import look
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
 from dtrain.run.cluster import Cluster
