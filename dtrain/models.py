@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import keras
 from keras import layers
 
-from dtrain.data.tabular.encoding import Encoding
+from dtrain.data.encoding import Encoding
 from dtrain.errors import UsageError
 from dtrain.host import memory
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dtrain import datasets
-from dtrain.data.tabular.encoding import Encoding
+from dtrain.data.encoding import Encoding
 from dtrain.data.tabular.source import unseen
 from dtrain.errors import UsageError
 

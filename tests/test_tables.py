@@ -13,8 +13,8 @@ import pytest
 from dtrain.data.files import DataFile
 from dtrain.data.holdout import Holdout
 from dtrain.data.ragged import Ragged
-from dtrain.data.splits import of_tables
 from dtrain.data.tabular.source import TableSource, counted
+from dtrain.data.tabular.splits import of_tables
 from dtrain.data.tabular.table import Column, Pieces, Table, described
 from dtrain.errors import DataError, UsageError
 

@@ -14,7 +14,6 @@ from typing import Any, TypedDict
 import numpy as np
 
 from dtrain.data import draws
-from dtrain.data.tabular.table import is_empty
 from dtrain.errors import UsageError
 
 _KEY = "dataset.split"
@@ -238,3 +237,12 @@ class Holdout:
             filled[fold] += sizes[group]
             if fold == self.fold:
                 yield int(group)
+
+
+def is_empty(cells: np.ndarray) -> np.ndarray:
+    """Return which cells are NaN, NaT or None."""
+    if cells.dtype.kind in "fM":
+        return np.isnan(cells) if cells.dtype.kind == "f" else np.isnat(cells)
+    if cells.dtype.kind == "O":
+        return np.array([cell is None for cell in cells], bool)
+    return np.zeros(len(cells), bool)

@@ -23,7 +23,7 @@ from dtrain.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from dtrain.data.data_file import DataFile
-    from dtrain.data.tabular.encoding import Encoding
+    from dtrain.data.encoding import Encoding
 
 #: Examples of which one that can be read shows the structure.
 TRIED = 100

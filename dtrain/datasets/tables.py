@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from dtrain.data.encoding import Encoding
 from dtrain.data.files import files
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
 from dtrain.data.splits import of_validation
-from dtrain.data.tabular.encoding import Encoding
 from dtrain.data.tabular.table import Names
 
 Paths = str | Sequence[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dtrain.data.tabular.encoding import Encoding
+from dtrain.data.encoding import Encoding
 from dtrain.errors import DamagedFile
 from dtrain.run.folder import RunDir, read_json, write_json
 

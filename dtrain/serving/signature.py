@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from dtrain.data.tabular.encoding import Encoding
+from dtrain.data.encoding import Encoding
 from dtrain.errors import DtrainError, UsageError, printable
 
 #: The protocol's names of types, by TensorFlow's.

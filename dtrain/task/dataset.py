@@ -16,6 +16,7 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.checked import before_training
 from dtrain.data.convert import adapted
+from dtrain.data.encoding import Encoding
 from dtrain.data.image_cache import DecodedImages
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.options import OnError, Options, Shuffle, divided
@@ -23,7 +24,6 @@ from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.prepare import padded, weighted
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
-from dtrain.data.tabular.encoding import Encoding
 from dtrain.data.tabular.source import unseen
 from dtrain.errors import UsageError
 from dtrain.task import data_identity, reading, streaming

@@ -11,10 +11,10 @@ import numpy as np
 from dtrain.config.names import AUTO, OF_AUTO
 from dtrain.config.schema import Config
 from dtrain.data import nest
+from dtrain.data.encoding import Encoding, Target
 from dtrain.data.options import Task
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
-from dtrain.data.tabular.encoding import Encoding, Target
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError
 from dtrain.task import reading

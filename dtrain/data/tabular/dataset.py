@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dtrain.data.encoding import KINDS, Encoding
 from dtrain.data.files import DataFile, files
-from dtrain.data.holdout import Holdout
+from dtrain.data.holdout import Holdout, is_empty
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.splits import check_alike, of_sources
-from dtrain.data.tabular.encoding import KINDS, Encoding
 from dtrain.data.tabular.parts import EXTENSIONS
 from dtrain.data.tabular.reader import ArrowTable, index_column
 from dtrain.data.tabular.source import ROWS, EncodedSource, Fit, TableSource, arrays_or_source
-from dtrain.data.tabular.table import Names, flat, is_empty
+from dtrain.data.tabular.splits import check_alike, of_sources
+from dtrain.data.tabular.table import Names, flat
 from dtrain.errors import UsageError, nearest
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dtrain.data.encoding import Feature
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.tabular.encoding import Feature
 from dtrain.data.tabular.source import ArraysOfTable, EncodedSource
 from dtrain.host.columns import aligned
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dtrain.data import nest
+from dtrain.data import encoding, nest
+from dtrain.data.encoding import Encoding, Target
 from dtrain.data.example import trimmed
 from dtrain.data.mixture import blocks_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Info, Source
-from dtrain.data.tabular import encoding
-from dtrain.data.tabular.encoding import Encoding, Target
 from dtrain.data.tabular.table import Names, Pieces, Role, Table
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError

@@ -148,15 +148,6 @@ def described(column: Column) -> str:
     return f"{kind} [{shape}]" if column.shape else kind
 
 
-def is_empty(cells: np.ndarray) -> np.ndarray:
-    """Return which cells are NaN, NaT or None."""
-    if cells.dtype.kind in "fM":
-        return np.isnan(cells) if cells.dtype.kind == "f" else np.isnat(cells)
-    if cells.dtype.kind == "O":
-        return np.array([cell is None for cell in cells], bool)
-    return np.zeros(len(cells), bool)
-
-
 @dataclasses.dataclass(frozen=True)
 class Role:
     """Columns that are inputs, targets or weights.

@@ -13,8 +13,8 @@ import tensorflow as tf
 from dtrain import models
 from dtrain.config.schema import Config
 from dtrain.data import nest
+from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Splits
-from dtrain.data.tabular.encoding import Encoding
 from dtrain.data.tabular.source import ArraysOfTable, TableSource
 from dtrain.errors import UsageError
 from dtrain.run.exports import Signature, Tensor
