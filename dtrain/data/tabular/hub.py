@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dtrain.data import cache
 from dtrain.data.data_file import DataFile, not_installed
-from dtrain.data.tabular.forms import Form, column_of, is_list
+from dtrain.data.tabular.arrow import column_of, is_list
 from dtrain.data.tabular.parts import MappedFile, Reading
 from dtrain.data.tabular.reader import ArrowTable
 from dtrain.data.tabular.table import Column
@@ -62,7 +62,7 @@ class HubTable(ArrowTable):
 
     Args:
         part: the split.
-        declared: forms of columns beside those that the package says.
+        declared: columns beside those that the package says.
         shown: the files that messages name; None: those of the split.
 
     Raises:
@@ -72,20 +72,19 @@ class HubTable(ArrowTable):
     def __init__(
         self,
         part: Part,
-        declared: Mapping[str, Form] | None = None,
+        declared: Mapping[str, Column] | None = None,
         shown: Sequence[DataFile] | None = None,
     ):
-        forms = dict(declared or {})
+        own = dict(declared or {})
         for name, feature in part.features.items():
             kind = type(feature).__name__
             if kind in _MEDIA:
-                forms[name] = Form(Column(np.dtype(object), kind="bytes"), (name, "bytes"))
+                own[name] = Column(np.dtype(object), kind="bytes", path=(name, "bytes"))
             elif kind in _SHAPED:
-                forms[name] = Form(Column(np.dtype(feature.dtype), tuple(feature.shape)), (name,))
+                dtype, shape = np.dtype(feature.dtype), tuple(feature.shape)
+                own[name] = Column(dtype, shape, path=(name,))
         title = None if shown is None else ", ".join(file.name for file in shown[:3])
-        super().__init__(
-            [_Copy(file, title or file) for file in part.files], Reading("arrow"), forms
-        )
+        super().__init__([_Copy(file, title or file) for file in part.files], Reading("arrow"), own)
         if len(self) != part.rows:
             raise UsageError(
                 "dataset.path", str(Path(part.files[0]).parent),
@@ -93,12 +92,12 @@ class HubTable(ArrowTable):
                 "a dataset that is flattened (flatten_indices) before it is saved",
                 "dataset.path=FOLDER",
             )  # fmt: skip
-        # In the order of the package, without what is inside of a form.
-        tops = {name: form.path[0] for name, form in self._forms.items()}
-        names = [n for n, top in tops.items() if n in forms or top not in forms]
+        # In the order of the package, without what is inside of one that it says.
+        tops = {name: column.path[0] for name, column in self.columns.items()}
+        names = [n for n, top in tops.items() if n in own or top not in own]
         names.sort(key=lambda name: list(part.features).index(tops[name]))
         self.columns = {n: self.columns[n] for n in names if n not in ("__key__", "__url__")}
-        self.refused = {n: why for n, why in self.refused.items() if n.split(".")[0] not in forms}
+        self.refused = {n: why for n, why in self.refused.items() if n.split(".")[0] not in own}
         kinds = {name: type(each).__name__ for name, each in part.features.items()}
         self._labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
         if shown is not None:
@@ -251,9 +250,9 @@ def tar_table(files: Sequence[DataFile]) -> HubTable:
     return HubTable(part, _constant_lists(part.files), files)
 
 
-def _constant_lists(files: Sequence[str]) -> dict[str, Form]:
-    """Return the forms of columns of lists that have one shape in all rows, as arrays have."""
-    forms: dict[str, Form] = {}
+def _constant_lists(files: Sequence[str]) -> dict[str, Column]:
+    """Return the columns of lists that have one shape in all rows, as arrays have."""
+    own: dict[str, Column] = {}
     tables = [pa.Table.from_batches(MappedFile(Path(file)).batches()) for file in files]
     for field in tables[0].schema:
         shapes = {_shape(chunk) for table in tables for chunk in table[field.name].chunks}
@@ -263,8 +262,8 @@ def _constant_lists(files: Sequence[str]) -> dict[str, Form]:
             kind = kind.value_type
         inner = column_of(kind)
         if shape and inner is not None and inner.is_number:
-            forms[field.name] = Form(dataclasses.replace(inner, shape=shape), (field.name,))
-    return forms
+            own[field.name] = dataclasses.replace(inner, shape=shape, path=(field.name,))
+    return own
 
 
 def _shape(array: pa.Array) -> tuple[int, ...] | None:

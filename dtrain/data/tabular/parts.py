@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from dtrain.data import cache
 from dtrain.data.data_file import DataFile, is_full
 from dtrain.data.tabular import text
-from dtrain.data.tabular.forms import forms, plain
+from dtrain.data.tabular.arrow import columns_of, plain
 from dtrain.errors import DataError, UsageError, printable
 
 #: Extensions by format.
@@ -179,8 +179,8 @@ def _converted(file: DataFile, key: object, write: Callable[[Path], object]) -> 
 
 def _plain(batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
     """Return the columns that can be examples, in types that are read where they lie."""
-    usable, _ = forms(batch.schema, file.name)
-    tops = dict.fromkeys(form.path[0] for form in usable.values())
+    usable, _ = columns_of(batch.schema, file.name)
+    tops = dict.fromkeys(column.path[0] for column in usable.values())
     columns = [batch.column(batch.schema.get_field_index(name)) for name in tops]
     return pa.record_batch(
         [c if pa.types.is_struct(c.type) or isinstance(c, pa.ExtensionArray) else plain(c)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dtrain.data.data_file import DataFile
-from dtrain.data.tabular.forms import Form, agreed, cells, converted, field, forms, joined, plain
+from dtrain.data.tabular.arrow import agreed, cells, converted, field, joined, plain
 from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
 from dtrain.data.tabular.table import Column, Pieces, Table
 from dtrain.data.tabular.text import INDEX, is_number, sentence
@@ -28,7 +28,7 @@ class ArrowTable(Table):
     Args:
         files: in order.
         reading: how they are read.
-        declared: forms of columns, by name, that the files themselves do not say.
+        declared: columns, by name, that the files themselves do not say.
 
     Raises:
         UsageError: one cannot be read, or a column is another in a later file.
@@ -38,19 +38,15 @@ class ArrowTable(Table):
         self,
         files: Sequence[DataFile],
         reading: Reading | None = None,
-        declared: Mapping[str, Form] | None = None,
+        declared: Mapping[str, Column] | None = None,
     ):
         self.files = list(files)
         reading = reading or Reading()
         self._parts = _alike([part_of(file, reading) for file in files], reading)
-        names = [file.name for file in files]
-        self._forms, self.refused = agreed(
-            names, [forms(part.schema, part.file.name) for part in self._parts]
-        )
-        for name, form in (declared or {}).items():
-            self._forms[name] = form
+        self.columns, self.refused = agreed({p.file.name: p.schema for p in self._parts})
+        for name, column in (declared or {}).items():
+            self.columns[name] = column
             self.refused.pop(name, None)
-        self.columns: dict[str, Column] = {n: form.column for n, form in self._forms.items()}
         self._pieces = Pieces([part.rows for part in self._parts])
         self._opened: dict[int, _Opened] = {}
         #: What was found out of the files.
@@ -66,15 +62,15 @@ class ArrowTable(Table):
         split = list(self._pieces.split(rows))
         files = {number: self._file(number) for number, _, _ in split}
 
-        def column(name: str) -> Any:
-            form = self._forms[name]
+        def values(name: str) -> Any:
+            column = self.columns[name]
             parts = [
-                (at, files[number].column(name, form).take(inside, with_empty))
+                (at, files[number].column(name, column).take(inside, with_empty))
                 for number, at, inside in split
             ]
             return joined(parts, len(rows))
 
-        return {name: column(name) for name in names}
+        return {name: values(name) for name in names}
 
     def _file(self, number: int) -> _Opened:
         if number not in self._opened:
@@ -153,11 +149,11 @@ class _Opened:
         if self._map is not None and not self._map.is_whole():
             raise DataError(self._part.file.name, "was cut off while it was read")
 
-    def column(self, name: str, form: Form) -> _Column:
+    def column(self, name: str, column: Column) -> _Column:
         if name not in self._columns:
             try:
-                values = field(self._table, form)
-                self._columns[name] = _Column(self._part, name, form, values, self._map)
+                values = field(self._table, column)
+                self._columns[name] = _Column(self._part, name, column, values, self._map)
             except UNREADABLE as error:
                 raise self._unreadable(error) from None
         return self._columns[name]
@@ -171,23 +167,28 @@ class _Column:
     """
 
     def __init__(
-        self, part: Part, name: str, form: Form, column: pa.ChunkedArray, mapped: MappedFile | None
+        self,
+        part: Part,
+        name: str,
+        column: Column,
+        values: pa.ChunkedArray,
+        mapped: MappedFile | None,
     ):
-        self._part, self._name, self._form = part, name, form
-        self._chunks = [c for c in column.chunks if len(c)] or column.chunks
+        self._part, self._name, self._column = part, name, column
+        self._chunks = [c for c in values.chunks if len(c)] or values.chunks
         self._pieces = Pieces([len(chunk) for chunk in self._chunks])
         self._valid: set[int] = set()
         self._view: np.ndarray | None = None
         self._begins = np.zeros(len(self._chunks), np.int64)
-        dtype, self._items = form.column.dtype, math.prod(form.shape)
-        if not form.is_fixed or not self._items:
+        dtype, self._items = column.dtype, math.prod(column.item)
+        if not column.is_number or column.is_ragged or not self._items:
             return
         addresses = [each for c in self._chunks if (each := _address(c, dtype)) is not None]
         if len(addresses) < len(self._chunks):
             return
         if mapped is None:
             if len(self._chunks) == 1:
-                self._view = converted(self._chunks[0], form, str).reshape(-1)  # none is empty
+                self._view = converted(self._chunks[0], column, str).reshape(-1)  # none is empty
             return
         begins = [address - mapped.buffer.address for address in addresses]
         if all(b >= 0 and b % dtype.itemsize == 0 for b in begins):
@@ -210,7 +211,7 @@ class _Column:
             gathered = np.empty((len(rows), self._items), self._view.dtype)
             for row, begin in enumerate(at.tolist()):
                 gathered[row] = self._view[begin : begin + self._items]
-        return gathered.reshape(len(rows), *self._form.shape)
+        return gathered.reshape(len(rows), *self._column.item)
 
     def take(self, rows: np.ndarray, with_empty: bool) -> Any:
         """Return the values at some rows; empty ones are refused, or as of :func:`cells`."""
@@ -224,7 +225,7 @@ class _Column:
                     chunk.validate(full=True)
                     self._valid.add(number)
                 taken, place = _taken(chunk, inside), functools.partial(self._place, first + inside)
-                values = cells(taken) if with_empty else converted(taken, self._form, place)
+                values = cells(taken) if with_empty else converted(taken, self._column, place)
             except UNREADABLE as error:
                 first += self._part.first
                 rows_of = f"{self._part.file.name}, rows {first} to {first + len(chunk) - 1}"
@@ -292,7 +293,7 @@ def _text_among_numbers(parts: list[Part], name: str) -> UsageError:
     having = [part for part in parts if part.file.name in kinds]
     other = next(p for p in having if not pa.types.is_string(kinds[p.file.name]))
     worded = next(p for p in having if pa.types.is_string(kinds[p.file.name]))
-    column = _Opened(worded).column(name, Form(Column(np.dtype(object)), (name,)))
+    column = _Opened(worded).column(name, Column(np.dtype(object), path=(name,)))
     cells = column.take(np.arange(worded.rows), with_empty=True)
     row = next((i for i, c in enumerate(cells) if c is not None and not is_number(c)), 0)
     return UsageError(

@@ -24,11 +24,18 @@ class Column:
         dtype: of NumPy; ``object`` for text and bytes.
         shape: of the value of a row; None in the place of a length that differs by row.
         kind: ``number``, ``boolean``, ``date``, ``text`` or ``bytes``, where the format says it.
+        path: where a file has it: its name, behind those of the structures that it is a field of.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] = ()
     kind: str = "number"
+    path: tuple[str, ...] = ()
+
+    @property
+    def item(self) -> tuple[int, ...]:
+        """Shape of a row of fixed size; of an item of a row whose length differs."""
+        return tuple(size for size in self.shape if size is not None)
 
     @property
     def is_number(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,34 +22,11 @@ _TENSOR = "arrow.fixed_shape_tensor"
 _OBJECT = np.dtype(object)
 
 
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """How a column of Arrow's is read.
-
-    Attributes:
-        column: what it has in a row.
-        path: its name, and those of the fields of structures that it is in.
-    """
-
-    column: Column
-    path: tuple[str, ...] = ()
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether each row has as many bytes, one after the other."""
-        return self.column.is_number and not self.column.is_ragged
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of a row of fixed size; of an item of a row whose length differs."""
-        return tuple(size for size in self.column.shape if size is not None)
+#: Columns of a file that can be read, by name, and why others cannot.
+Columns = tuple[dict[str, Column], dict[str, str]]
 
 
-#: Columns of a file that can be read, and why others cannot, as of :func:`forms`.
-Forms = tuple[dict[str, Form], dict[str, str]]
-
-
-def forms(schema: pa.Schema, file: str) -> Forms:
+def columns_of(schema: pa.Schema, file: str) -> Columns:
     """Return the columns of a file that can be read, by name, and why the others cannot.
 
     A field of a structure is a column of its own, such as ``image.bytes``.
@@ -58,8 +35,7 @@ def forms(schema: pa.Schema, file: str) -> Forms:
         schema: of the file.
         file: its name, for messages.
     """
-    usable: dict[str, Form] = {}
-    refused: dict[str, str] = {}
+    usable, refused = dict[str, Column](), dict[str, str]()
     for name, path, kind in _flat(schema):
         column = column_of(kind)
         if name in usable or name in refused:
@@ -68,25 +44,31 @@ def forms(schema: pa.Schema, file: str) -> Forms:
         elif column is None:
             refused[name] = f"{file} has {_name(kind)} in it, which cannot be an example"
         else:
-            usable[name] = Form(column, path)
+            usable[name] = dataclasses.replace(column, path=path)
     return usable, refused
 
 
-def agreed(files: Sequence[str], each: Sequence[Forms]) -> Forms:
-    """Return the columns that several files have alike: those of the first one, in its order."""
-    usable, refused = dict(each[0][0]), dict(each[0][1])
-    for file, (theirs, wrong) in zip(files[1:], each[1:], strict=True):
-        for name, form in list(usable.items()):
-            if theirs.get(name) == form:
+def agreed(parts: Mapping[str, pa.Schema]) -> Columns:
+    """Return the columns that several files have alike: those of the first one, in its order.
+
+    Args:
+        parts: what is in each file, by its name.
+    """
+    first, *others = parts
+    usable, refused = columns_of(parts[first], first)
+    for file in others:
+        theirs, wrong = columns_of(parts[file], file)
+        for name, own in list(usable.items()):
+            if theirs.get(name) == own:
                 continue
             del usable[name]
             if name in wrong:
                 refused[name] = wrong[name]
             elif name not in theirs:
-                refused[name] = f"{file} has no such column, which {files[0]} has"
+                refused[name] = f"{file} has no such column, which {first} has"
             else:
-                other, own = described(theirs[name].column), described(form.column)
-                refused[name] = f"{file} has {other} in it, and {files[0]} has {own}"
+                other = described(theirs[name])
+                refused[name] = f"{file} has {other} in it, and {first} has {described(own)}"
     return usable, refused
 
 
@@ -155,10 +137,10 @@ def _name(kind: pa.DataType) -> str:
 # -- values
 
 
-def field(columns: pa.RecordBatch | pa.Table, form: Form) -> Any:
+def field(table: pa.Table, column: Column) -> Any:
     """Return a column, or a field of a structure in one."""
-    array = columns.column(columns.schema.get_field_index(form.path[0]))
-    return pc.struct_field(array, list(form.path[1:])) if len(form.path) > 1 else array
+    array = table.column(table.schema.get_field_index(column.path[0]))
+    return pc.struct_field(array, list(column.path[1:])) if len(column.path) > 1 else array
 
 
 def plain(array: pa.Array) -> pa.Array:
@@ -192,11 +174,6 @@ _WHOLE = {32: pa.int32(), 64: pa.int64()}
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
-def is_view(kind: pa.DataType) -> bool:
-    """Say whether a type is one that pyarrow takes no rows from."""
-    return "view" in str(kind)
-
-
 def cells(array: pa.Array) -> np.ndarray:
     """Return one value a row; of an empty cell NaN, NaT or None."""
     array = plain(array)
@@ -205,35 +182,35 @@ def cells(array: pa.Array) -> np.ndarray:
     return array.to_numpy(zero_copy_only=False)
 
 
-def converted(array: pa.Array, form: Form, place: Callable[[int], str]) -> Any:
+def converted(array: pa.Array, column: Column, place: Callable[[int], str]) -> Any:
     """Return the values of a column, as of :meth:`dtrain.data.tabular.table.Table.read`.
 
     Args:
-        array: of the column.
-        form: of the column.
+        array: of the column, that is valid.
+        column: what it has.
         place: gives the place of a row of the array, for messages.
 
     Raises:
-        DataError: one is missing, or is text that is no UTF-8.
+        DataError: one is missing, or has another shape.
     """
     leaf, lengths = _leaf(array)
     if leaf.null_count:
         row = next(i for i in range(len(array)) if _leaf(array.slice(i, 1))[0].null_count)
         raise DataError(place(row), "is empty (null)")
-    if not form.column.is_number:
-        return _objects(leaf, form, place)
     values = leaf.to_numpy(zero_copy_only=False)
-    if not form.column.is_ragged or lengths is None:
+    if not column.is_number:
+        return values
+    if not column.is_ragged or lengths is None:
         lengths, rows = np.ones(len(array), np.int64), len(array)
     else:
         rows = int(lengths.sum())
-    items = math.prod(form.shape)
+    items = math.prod(column.item)
     if len(values) != rows * items:  # of lists that are to be of one length
         sizes = [len(_leaf(array.slice(i, 1))[0]) for i in range(len(array))]
         row = int(np.argmax(np.array(sizes) != lengths * items))
-        raise DataError(place(row), f"has not the shape {list(form.shape)}")
-    values = values.reshape(rows, *form.shape)
-    return Ragged(values, lengths) if form.column.is_ragged else values
+        raise DataError(place(row), f"has not the shape {list(column.item)}")
+    values = values.reshape(rows, *column.item)
+    return Ragged(values, lengths) if column.is_ragged else values
 
 
 def _leaf(array: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
@@ -246,23 +223,6 @@ def _leaf(array: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
             lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
         array = plain(array.flatten())
     return array, lengths
-
-
-def _objects(array: pa.Array, form: Form, place: Callable[[int], str]) -> np.ndarray:
-    try:
-        return array.to_numpy(zero_copy_only=False)
-    except pa.ArrowException:
-        if form.column.kind == "bytes":
-            raise
-    texts = array.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
-    for row, value in enumerate(texts):
-        try:
-            texts[row] = value.decode()
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            problem = f"is no UTF-8 (byte 0x{byte:02x} at offset {error.start:,})"
-            raise DataError(place(row), problem) from None
-    return texts
 
 
 def joined(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
