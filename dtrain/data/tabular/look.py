@@ -211,17 +211,11 @@ def _doubled(inputs: pd.DataFrame) -> dict[str, str]:
 def _leaks(inputs: pd.DataFrame, target: pd.Series, classes: bool) -> dict[str, str]:
     """Return columns that alone tell the target, with the share of the rows, or the correlation."""
     present = target.notna()
-    found: dict[str, str] = {}
     if present.sum() < _ENOUGH:
-        return found
-    for name in inputs:
-        if classes:
-            share = _told(inputs[name][present], target[present])
-        else:
-            share = _correlation(inputs[name][present], target[present])
-        if share >= _TELLS:
-            found[str(name)] = f"{share:.1%}" if classes else f"correlation {share:.3f}"
-    return found
+        return {}
+    measure, shown = (_told, "{:.1%}") if classes else (_correlation, "correlation {:.3f}")
+    shares = {str(name): measure(inputs[name][present], target[present]) for name in inputs}
+    return {name: shown.format(share) for name, share in shares.items() if share >= _TELLS}
 
 
 def _told(values: pd.Series, target: pd.Series) -> float:
@@ -229,27 +223,22 @@ def _told(values: pd.Series, target: pd.Series) -> float:
 
     Numbers are grouped into 20 quantiles. A share says nothing where each value has few rows.
     """
-    largest = target.value_counts(normalize=True).iloc[0]
-    if largest >= _TELLS:
+    if target.value_counts(normalize=True).iloc[0] >= _TELLS:
         return 0.0
     if values.dtype.kind in "fiuM" and values.nunique() > 20:
         values = pd.qcut(values.rank(method="first"), 20, labels=False)
     groups = pd.DataFrame({"value": pd.factorize(values)[0], "class": pd.factorize(target)[0]})
-    sizes = groups.groupby("value").size()
-    if sizes.mean() < 5:
+    if len(groups) < 5 * groups["value"].nunique():
         return 0.0
-    most = groups.groupby(["value", "class"]).size().groupby("value").max().sum()
-    return float(most / len(groups))
+    return float(groups.value_counts().groupby("value").max().sum() / len(groups))
 
 
 def _correlation(values: pd.Series, target: pd.Series) -> float:
     if values.dtype.kind not in "fiu" or target.dtype.kind not in "fiu":
         return 0.0
-    both = values.notna() & target.notna()
-    one, other = values[both].astype(float), target[both].astype(float)
-    if both.sum() < _ENOUGH or one.std() == 0 or other.std() == 0:
-        return 0.0
-    return abs(float(np.corrcoef(one, other)[0, 1]))
+    with np.errstate(invalid="ignore", divide="ignore"):  # of a column of one value
+        found = values.astype(float).corr(target.astype(float), min_periods=_ENOUGH)
+    return 0.0 if np.isnan(found) else abs(float(found))
 
 
 def _imbalance(target: pd.Series) -> Iterator[str]:
