@@ -18,9 +18,6 @@ from dtrain.data.tabular.table import Column, Pieces, Table
 from dtrain.data.tabular.text import INDEX, is_number, sentence
 from dtrain.errors import DataError, UsageError
 
-#: Numbers of a row from which on it is copied by itself, and not number by number.
-_WIDE = 16
-
 
 class ArrowTable(Table):
     """Columns of files that pyarrow reads.
@@ -178,45 +175,36 @@ class _Column:
         self._chunks = [c for c in values.chunks if len(c)] or values.chunks
         self._pieces = Pieces([len(chunk) for chunk in self._chunks])
         self._valid: set[int] = set()
-        self._view: np.ndarray | None = None
+        self._rows: np.ndarray | None = None  # what begins at each number of the view
         self._begins = np.zeros(len(self._chunks), np.int64)
         dtype, self._items = column.dtype, math.prod(column.item)
-        if not column.is_number or column.is_ragged or not self._items:
+        addresses = [_address(chunk, dtype) for chunk in self._chunks]
+        if not column.is_number or column.is_ragged or not self._items or None in addresses:
             return
-        addresses = [each for c in self._chunks if (each := _address(c, dtype)) is not None]
-        if len(addresses) < len(self._chunks):
-            return
-        if mapped is None:
-            if len(self._chunks) == 1:
-                self._view = converted(self._chunks[0], column, str).reshape(-1)  # none is empty
-            return
-        begins = [address - mapped.buffer.address for address in addresses]
-        if all(b >= 0 and b % dtype.itemsize == 0 for b in begins):
+        if mapped is not None:
+            begins = np.array(addresses, np.int64) - mapped.buffer.address
+            if begins.min() < 0 or (begins % dtype.itemsize).any():
+                return
             whole = np.frombuffer(mapped.buffer, np.uint8)
-            self._view = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
-            self._begins = np.array(begins, np.int64) // dtype.itemsize
+            view = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
+            self._begins = begins // dtype.itemsize
+        elif len(self._chunks) == 1:
+            view = converted(self._chunks[0], column, str).reshape(-1)  # none is empty
+        else:
+            return
+        # A window costs more than a number where each row is one.
+        windows = np.lib.stride_tricks.sliding_window_view
+        self._rows = view if self._items == 1 else windows(view, self._items)
 
     def _place(self, rows: np.ndarray, at: int) -> str:
         return f"{self._part.place(int(rows[at]))}, column {self._name!r}"
 
-    def _views(self, rows: np.ndarray) -> np.ndarray:
-        assert self._view is not None
-        chunks = np.searchsorted(self._pieces.ends, rows, side="right")
-        at = self._begins[chunks] + (rows - self._pieces.starts[chunks]) * self._items
-        if self._items == 1:
-            gathered = self._view[at]
-        elif self._items < _WIDE:
-            gathered = self._view[at[:, None] + np.arange(self._items)]
-        else:
-            gathered = np.empty((len(rows), self._items), self._view.dtype)
-            for row, begin in enumerate(at.tolist()):
-                gathered[row] = self._view[begin : begin + self._items]
-        return gathered.reshape(len(rows), *self._column.item)
-
     def take(self, rows: np.ndarray, with_empty: bool) -> Any:
         """Return the values at some rows; empty ones are refused, or as of :func:`cells`."""
-        if self._view is not None:
-            return self._views(rows)
+        if self._rows is not None:
+            chunks = np.searchsorted(self._pieces.ends, rows, side="right")
+            at = self._begins[chunks] + (rows - self._pieces.starts[chunks]) * self._items
+            return self._rows[at].reshape(len(rows), *self._column.item)
         parts = []
         for number, at, inside in self._pieces.split(rows):
             chunk, first = self._chunks[number], int(self._pieces.starts[number])
