@@ -30,21 +30,6 @@ _SHAPED = ("Array2D", "Array3D", "Array4D", "Array5D")
 _MEDIA = ("Image", "Audio", "Video", "Pdf", "Mesh")
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A split of a dataset.
-
-    Attributes:
-        files: of it, in order.
-        features: what the package says of its columns.
-        rows: how many it has.
-    """
-
-    files: list[str]
-    features: Mapping[str, Any]
-    rows: int
-
-
 class _Copy(DataFile):
     """A file that messages call by the name of those that it is a copy of."""
 
@@ -61,7 +46,7 @@ class HubTable(ArrowTable):
     """Columns of one split. Images are bytes, as they are encoded.
 
     Args:
-        part: the split.
+        part: the split, a ``datasets.Dataset``.
         declared: columns beside those that the package says.
         shown: the files that messages name; None: those of the split.
 
@@ -71,10 +56,11 @@ class HubTable(ArrowTable):
 
     def __init__(
         self,
-        part: Part,
+        part: Any,
         declared: Mapping[str, Column] | None = None,
         shown: Sequence[DataFile] | None = None,
     ):
+        paths = [each["filename"] for each in part.cache_files]
         own = dict(declared or {})
         for name, feature in part.features.items():
             kind = type(feature).__name__
@@ -84,11 +70,11 @@ class HubTable(ArrowTable):
                 dtype, shape = np.dtype(feature.dtype), tuple(feature.shape)
                 own[name] = Column(dtype, shape, path=(name,))
         title = None if shown is None else ", ".join(file.name for file in shown[:3])
-        super().__init__([_Copy(file, title or file) for file in part.files], Reading("arrow"), own)
-        if len(self) != part.rows:
+        super().__init__([_Copy(path, title or path) for path in paths], Reading("arrow"), own)
+        if len(self) != part.num_rows:
             raise UsageError(
-                "dataset.path", str(Path(part.files[0]).parent),
-                f"its files have {len(self):,} rows, and the dataset {part.rows:,} of them",
+                "dataset.path", str(Path(paths[0]).parent),
+                f"its files have {len(self):,} rows, and the dataset {part.num_rows:,} of them",
                 "a dataset that is flattened (flatten_indices) before it is saved",
                 "dataset.path=FOLDER",
             )  # fmt: skip
@@ -117,7 +103,7 @@ class HubTable(ArrowTable):
         return values
 
 
-def opened(path: str | None, name: str | None, train: str, validation: str | None) -> list[Part]:
+def opened(path: str | None, name: str | None, train: str, validation: str | None) -> list[Any]:
     """Return the splits to train on and to evaluate on, the latter if it is named.
 
     Args:
@@ -133,42 +119,37 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
             "dataset.path", path, "no dataset is named" if path is None else "a name is given, too",
             "dataset.path=FOLDER, or dataset.name=NAME", "dataset.path=FOLDER dataset.name=null",
         )  # fmt: skip
-    key, shown = ("dataset.path", path) if path is not None else ("dataset.name", str(name))
+    shown = str(path or name)
     dataset = _folder(shown) if path is not None else _named(shown)
-    if not isinstance(dataset, dict):
-        own = str(dataset.split)
-        for key, value, default in (
-            ("dataset.validation", validation, "null"), ("dataset.train", train, "train"),
-        ):  # fmt: skip
-            if value not in (None, "train") and not (key.endswith("train") and value == own):
+    wanted = {"dataset.train": train, "dataset.validation": validation}
+    if isinstance(dataset, dict):
+        if validation == train:
+            raise UsageError(
+                "dataset.validation", validation, "is the split that is trained on",
+                "another split", "dataset.validation=null",
+            )  # fmt: skip
+        for key, value in wanted.items():
+            if value is not None and value not in dataset:
+                near = nearest(value, dataset) or "NAME"
+                problem = f"{shown} has no such split"
+                raise UsageError(key, value, problem, ", ".join(dataset), f"{key}={near}")
+        parts = [dataset[value] for value in wanted.values() if value is not None]
+    else:
+        parts = [dataset]
+        for key, value in wanted.items():
+            is_own = key == "dataset.train" and value == str(dataset.split)
+            if value not in (None, "train") and not is_own:
                 raise UsageError(
                     key, value, f"{shown} is one dataset, without splits",
-                    "the folder of a DatasetDict", f"{key}={default}",
+                    "the folder of a DatasetDict",
+                    f"{key}={'train' if key == 'dataset.train' else 'null'}",
                 )  # fmt: skip
-        return [_part(dataset, shown)]
-    if validation == train:
+    if not all(part.cache_files for part in parts):
         raise UsageError(
-            "dataset.validation", validation, "is the split that is trained on", "another split",
-            "dataset.validation=null",
+            "dataset.path", shown, "has no file with rows", "a folder that save_to_disk has "
+            "written", "dataset.path=FOLDER",
         )  # fmt: skip
-    wanted = {"dataset.train": train, "dataset.validation": validation}
-    for key, value in wanted.items():
-        if value is not None and value not in dataset:
-            near = nearest(value, dataset) or "NAME"
-            raise UsageError(
-                key, value, f"{shown} has no such split", ", ".join(dataset), f"{key}={near}"
-            )
-    return [_part(dataset[value], shown) for value in wanted.values() if value is not None]
-
-
-def _part(dataset: Any, path: str) -> Part:
-    files = [each["filename"] for each in dataset.cache_files]
-    if not files:
-        raise UsageError(
-            "dataset.path", path, "has no file with rows", "a folder that save_to_disk has written",
-            "dataset.path=FOLDER",
-        )  # fmt: skip
-    return Part(files, dict(dataset.features), dataset.num_rows)
+    return parts
 
 
 def _package(option: str) -> Any:
@@ -246,14 +227,16 @@ def tar_table(files: Sequence[DataFile]) -> HubTable:
             "webdataset", data_files=paths, split="train",
             cache_dir=str(cache.folder() / "datasets"),
         )  # fmt: skip
-    part = _part(dataset, files[0].name)
-    return HubTable(part, _constant_lists(part.files), files)
+    return HubTable(dataset, _constant_lists(dataset), files)
 
 
-def _constant_lists(files: Sequence[str]) -> dict[str, Column]:
+def _constant_lists(dataset: Any) -> dict[str, Column]:
     """Return the columns of lists that have one shape in all rows, as arrays have."""
     own: dict[str, Column] = {}
-    tables = [pa.Table.from_batches(MappedFile(Path(file)).batches()) for file in files]
+    tables = [
+        pa.Table.from_batches(MappedFile(Path(each["filename"])).batches())
+        for each in dataset.cache_files
+    ]
     for field in tables[0].schema:
         shapes = {_shape(chunk) for table in tables for chunk in table[field.name].chunks}
         shape = shapes.pop() if len(shapes) == 1 else None
