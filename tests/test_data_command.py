@@ -133,6 +133,7 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
     found = show(*csv, "trainer.batch_size=8", "objective=loss", "--no-speed", "--examples", "2")
     assert found.code == 0, found.error
     assert found.facts["training"] == "40 examples" and found.facts["validation"] == "none"
+    assert found.facts["files"] == f"1, {Path('rows.csv').stat().st_size} bytes: rows.csv"
     assert found.table("structure")[1:] == [
         ["input", "float32", "2", "0 to 7"],
         ["target", "int64", "-", "0 to 1"],
