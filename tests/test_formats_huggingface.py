@@ -193,8 +193,9 @@ def test_without_the_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == (
-        "dataset=huggingface: it needs the package datasets, which is not installed; accepted: an "
-        'installed package datasets; type: pip install "dtrain[hf]"\n'
+        "dataset=huggingface: needs a package that is not installed (import of datasets halted; "
+        "None in sys.modules); accepted: what dtrain[hf] installs; type: pip install "
+        '"dtrain[hf]"\n'
     ), done.stderr
 
 

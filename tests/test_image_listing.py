@@ -46,6 +46,7 @@ class TestFolders:
         picture("pets/dog/2.png")
         picture("pets/3.png")
         Path("pets/eel").mkdir()
+        Path("pets/.cache").mkdir()
         for name in ("cat/notes.txt", "dog/.hidden.png"):
             Path("pets", name).write_text("x")
         splits = datasets.image_folder("pets", [4, 6], validation_split=0)

@@ -49,7 +49,7 @@ def test_splits_of_structures() -> None:
     numbers = np.arange(6)
     y, weight = {"p": numbers, "q": numbers * 2}, numbers * 0.5
     for x in ({"a": X, "b": (numbers, numbers)}, lambda: {"a": X, "b": [numbers, numbers]}):
-        splits = split(x, y, Holdout(0.5, 3), weight)
+        splits = split(Arrays(x, y, weight), Holdout(0.5, 3))
         assert splits.classes is None and splits.validation is not None
         seen = []
         for part in (splits.train, splits.validation):
@@ -60,7 +60,7 @@ def test_splits_of_structures() -> None:
             assert np.array_equal(part.weight, rows * 0.5) and len(part) == 3
             seen += rows.tolist()
         assert sorted(seen) == list(range(6))
-    bare = split(lambda: X, None, Holdout(0.5, 3), None, 6)
+    bare = split(Arrays(lambda: X, examples=6), Holdout(0.5, 3))
     assert bare.train.y is None and bare.classes is None and bare.train.x.shape == (3, 4)
 
 

@@ -327,7 +327,8 @@ def test_what_is_refused_of_structures() -> None:
         ({"inputs": ["x", "short"]}, "dataset.inputs=short: has 3 rows and the inputs 60"),
         ({"weight": "short"}, "dataset.weight=short: has 3 rows and the inputs 60"),
         ({"target": {"a": "y", "b": "z"}}, "dataset.target=z: a.npz has no array of that name"),
-        ({"validation_weight": "y"}, "dataset.validation_inputs=None: is missing beside y"),
+        ({"validation_weight": "y"},
+         "dataset.validation_inputs=None: is missing beside dataset.validation_weight=y"),
     ):  # fmt: skip
         found = refusal("npz", "a.npz", **options)  # type: ignore[arg-type]
         assert found.startswith(expected), found

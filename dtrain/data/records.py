@@ -12,8 +12,8 @@ from dtrain.data import nest
 from dtrain.data.example import place
 from dtrain.data.record_files import RecordFiles
 from dtrain.data.record_kinds import Examples
-from dtrain.data.table import Table
-from dtrain.data.tables import TableSource
+from dtrain.data.tabular.source import TableSource
+from dtrain.data.tabular.table import Table, arranged
 from dtrain.data.transforms import InGraph
 from dtrain.errors import UsageError
 
@@ -88,7 +88,7 @@ class RecordSource(TableSource):
         Raises:
             UsageError: one names no feature of different lengths, or no one length.
         """
-        roles = tuple(role.names for role in self._roles())
+        roles = tuple(role.names for role in (self.inputs, self.target, self.weight) if role)
         places = {place(where): name for where, name in nest.named(roles)}
         features = dict(self.table.kind.features)
         ragged = [name for name, feature in features.items() if feature.is_ragged]
@@ -154,14 +154,14 @@ class RecordSource(TableSource):
         import tensorflow as tf
 
         values = self.table.kind.parsed(records, self._names)
-        made = [_arranged(self.inputs.names, values)]
+        made = [arranged(self.inputs.names, values, _side_by_side)]
         if self.target is not None:
             targets = {n: self._graph_target(values[n], n) for n in self.target.columns()}
-            made.append(_arranged(self.target.names, targets))
+            made.append(arranged(self.target.names, targets, _side_by_side))
         if self.weight is not None:
             made += [None] if self.target is None else []
             weights = {n: tf.cast(values[n], tf.float32) for n in self.weight.columns()}
-            made.append(_arranged(self.weight.names, weights))
+            made.append(arranged(self.weight.names, weights, _side_by_side))
         return tuple(made)
 
     def _graph_target(self, value: Any, name: str) -> Any:
@@ -187,12 +187,7 @@ class RecordSource(TableSource):
             return tf.cast(at, tf.int64)
 
 
-def _arranged(names: Any, values: Mapping[str, Any]) -> Any:
-    """Return the structure of tensors, as :meth:`dtrain.data.roles.Role.arrange` of arrays."""
+def _side_by_side(tensors: list[Any]) -> Any:
     import tensorflow as tf
 
-    if isinstance(names, Mapping):
-        return {str(key): _arranged(part, values) for key, part in names.items()}
-    if isinstance(names, str):
-        return values[names]
-    return tf.stack([tf.cast(values[name], tf.float32) for name in names], axis=1)
+    return tf.stack([tf.cast(tensor, tf.float32) for tensor in tensors], axis=1)

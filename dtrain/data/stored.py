@@ -10,9 +10,8 @@ from dtrain.data import nest
 from dtrain.data.file_arrays import FileArray, is_large
 from dtrain.data.files import DataFile
 from dtrain.data.sources import Info, Source
-from dtrain.data.splits import refused_targets
 from dtrain.data.target_kind import Counted
-from dtrain.errors import DataError
+from dtrain.errors import DataError, UsageError
 
 
 class StoredArrays(Source):
@@ -106,7 +105,7 @@ def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:
 
 
 class Targets:
-    """An array of targets in files: by rows what ``as_targets`` of the splits makes of all.
+    """An array of targets in files: whole numbers in one column are int64, others float32.
 
     Args:
         array: numbers.
@@ -123,27 +122,24 @@ class Targets:
         return {**self.__dict__, "_held": None}
 
     def _kind(self) -> np.dtype[Any]:
-        if self._dtype is None:
-            if len(self.array.shape) == 1:
-                whole = self._look()
-            else:
-                whole = self.array.dtype.kind in "iub"
-            self._dtype = np.dtype(np.int64 if whole else np.float32)
-        return self._dtype
-
-    def _look(self) -> bool:
-        """Return whether all are whole numbers.
+        """Return int64 where all are whole numbers, of several numbers a row by their type alone.
 
         Raises:
             UsageError: one is NaN or infinite.
         """
-        whole = True
-        for part in self.array.pieces():
-            if part.dtype.kind == "f":
-                if not np.isfinite(part).all():
-                    raise refused_targets(self._key, self.array.name)
-                whole = whole and bool((part == np.floor(part)).all())
-        return whole
+        if self._dtype is None:
+            whole = self.array.dtype.kind in "iub"
+            if not whole and len(self.array.shape) == 1:
+                whole = True
+                for part in self.array.pieces() if self._held is None else [self._held]:
+                    if not np.isfinite(part).all():
+                        raise UsageError(
+                            self._key, self.array.name, "holds NaN or infinity", "finite numbers",
+                            f"{self._key}=NAME",
+                        )  # fmt: skip
+                    whole = whole and bool((part == np.floor(part)).all())
+            self._dtype = np.dtype(np.int64 if whole else np.float32)
+        return self._dtype
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Read: int64 ``[b]`` to ``[b, ...]``, int64 or float32.
@@ -152,12 +148,12 @@ class Targets:
             DataError: naming file and row.
             UsageError: of one number a row, one can be no target.
         """
-        dtype = self._kind()
         if self._held is None and not is_large(self.array.nbytes):
             self._held = self.array.whole()  # a read for each would take as long as the inputs
+        dtype = self._kind()
         found = self.array.take(rows) if self._held is None else self._held[rows]
         if found.dtype.kind == "f":
-            finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+            finite = np.isfinite(found).all(axis=tuple(range(1, found.ndim)))
             if not finite.all():
                 place = self.array.where(int(rows[int(np.argmin(finite))]))
                 raise DataError(place, f"{self.array.name} is NaN or infinite there")
