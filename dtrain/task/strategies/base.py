@@ -166,23 +166,6 @@ class Strategy:
     def place(self, model: keras.Model) -> None:
         """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""
 
-    def choose(self, model: keras.Model, former: dict[str, Any]) -> str | None:
-        """Choose what depends on the model and on this machine, before a step is traced.
-
-        Args:
-            model: built, and restored.
-            former: the :attr:`choices` of the run that is resumed; these are kept.
-
-        Returns:
-            A sentence for the user, if there is something to report.
-        """
-        return None
-
-    @property
-    def choices(self) -> dict[str, Any]:
-        """What :meth:`choose` has chosen, on which the last bits of gradients depend; JSON."""
-        return {}
-
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
         if self.short_updates:
