@@ -155,7 +155,7 @@ def every_so_many(strategy: Any, steps: int) -> Any:
     if steps == 1:
         return strategy
     found = copy.copy(strategy)
-    found.sync_every, found.step_parts = steps, ()
+    found.sync_every = steps
     found.engine = tf.distribute.get_strategy()
     return found
 

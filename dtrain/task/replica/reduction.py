@@ -100,12 +100,6 @@ def use(engine: tf.distribute.Strategy, packed: Packed) -> None:
     _used[engine] = packed
 
 
-def at_once() -> bool:
-    """Whether what is reduced, in a replica, leaves in one go: when all of it is there."""
-    packed = _used.get(tf.distribute.get_strategy())
-    return packed is None or packed.bytes_per_pack is None
-
-
 def reduce(values: list[Any], op: tf.distribute.ReduceOp, of_gradients: bool = False) -> list[Any]:
     """Reduce tensors over the replicas, in one of them.
 

@@ -106,9 +106,8 @@ class Strategy:
     plain_variables = True
     #: Whether the gradient of rows that are looked up is dense, where one device has rows.
     dense_lookups = False
-    #: What timestamps can tell apart in a step (:mod:`dtrain.task.waiting`). Where layers or
-    #: variables are divided over devices nothing: values are exchanged all the time.
-    step_parts: tuple[str, ...] = ()
+    #: Whether devices have float64, and so may wait for a timestamp.
+    has_float64 = True
     #: Whether one step begins when the one before has ended: a state may go from one to the next.
     in_turn = True
     #: Whether steps can be traced anew in the middle of a run, when other weights are trained.

@@ -18,7 +18,6 @@ from dtrain.task.keras_internals.collectives import local_devices
 from dtrain.task.replica import gradients, reduction
 from dtrain.task.strategies import averages
 from dtrain.task.strategies.base import Strategy, check_alike
-from dtrain.task.waiting import of_replicas
 
 #: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
 BLOCK = 4 << 20
@@ -68,7 +67,6 @@ class MultiWorker(Strategy):
         #: Of all tasks. The model is on it where they meet in each step, and else on this task.
         self._hosts = engine
         super().__init__(engine if self.sync_every == 1 else tf.distribute.get_strategy())
-        self.step_parts = of_replicas(self.replicas, devices) if self.sync_every == 1 else ()
         self._devices = len(devices)
         self._cluster, self._task = cluster, task
         self._tasks = len(cluster.tasks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from dtrain.run.times import COMPUTE
 from dtrain.task import short_adam
 from dtrain.task.strategies.base import Strategy
 
@@ -16,7 +15,6 @@ class Default(Strategy):
     several_optimizers = True
     reads_in_loop = True
     short_updates = True
-    step_parts: tuple[str, ...] = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())
@@ -32,7 +30,6 @@ class OneDevice(Strategy):
     several_optimizers = True
     reads_in_loop = True
     short_updates = True
-    step_parts: tuple[str, ...] = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))
