@@ -53,6 +53,18 @@ def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
             found.ops = _Operations(found.ops)
 
 
+def reduce_nothing(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let ``optimizer``, of one replica, reduce no gradients: that puts a custom gradient around.
+
+    Raises:
+        TrainingError: this version of Keras reduces in another way.
+    """
+    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    if not hasattr(inner, "_all_reduce_sum_gradients"):
+        raise unknown("sums gradients")
+    inner._all_reduce_sum_gradients = list
+
+
 def _branches(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether it branches in a step; one of a user's class may hold others, wherever it likes."""
     return (
