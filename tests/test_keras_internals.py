@@ -144,6 +144,7 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
     import keras
 
     from dtrain.task import keras_internals as internals
+    from dtrain.task.keras_internals import additions as order
     from dtrain.task.keras_internals import collectives, contexts, lookup, losses
 
     nothing: Any = SimpleNamespace()
@@ -154,8 +155,8 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
     assert "keeps the weights that an optimizer updates" in refused(internals.updated, nothing)
     assert "stores variables" in refused(internals.stored, nothing)
     assert "stores variables" in refused(internals.exchange, nothing, 1)
-    internals.choose_comparison(nothing)  # has chosen when it was made
-    assert internals.unwrapped(nothing) is nothing  # is plain as it is
+    assert "makes trackers of losses" in refused(internals.loss_trackers, nothing)
+    assert "keeps the moments of Adam" in refused(internals.adam_slots, nothing, None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "MASKING", "keras.not_there")
         assert "keeps the masks of tensors" in refused(internals.mask, keras.ops.ones(1))
@@ -170,6 +171,10 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
             pass  # nothing is replaced for them
         made = collectives.local_devices(["CPU:0", "CPU:1"])
         assert "TensorFlow 2." in refused(made.__enter__)
+        patch.setattr(order, "GRAPHS", "tensorflow.not_there")
+        assert "marks the operations of a graph" in refused(order.keep_order)
+        patch.setattr(order, "OPERATIONS", "tensorflow.not_there")
+        assert "registers gradients" in refused(order.optimize_dependencies)
     assert lookup.module("keras.not_there") is None
 
 
