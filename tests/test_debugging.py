@@ -132,7 +132,7 @@ def test_slow_shows_the_parts_of_a_step(quick: tuple[str, ...], dtrain: Commands
     run = dtrain(*quick, "debug=slow", "debug.seconds=0.5")
     assert run.code == 0, run.output
     found = run.result["debug"]
-    assert {"compute", "input", "host"} <= set(found["shares"])
+    assert {"step", "input", "host"} == set(found["shares"])
     assert sum(found["shares"].values()) == pytest.approx(1, abs=0.05)
     last = run.events("end")[-1]["step"]
     assert 0 < found["seconds_per_step"] * last < 60 and "first_step" in found["phases"]

@@ -61,7 +61,6 @@ def prepare(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
     replay = metrics.replayed(model, splits, strategy)
-    strategy.choose(model, {"communication": "ring"})  # which measures nothing
     return model, strategy, strategy.steps(model, inputs, jit_compile, replay), splits
 
 

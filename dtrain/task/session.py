@@ -195,7 +195,6 @@ def _assemble(
         restore.release(past)
     if trains:
         stages.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
-        process.notice(strategy.choose(model, _choices(config, past)))
     process.phases.end("build")
     data.pool.ready()
     inputs = Inputs(
@@ -219,14 +218,6 @@ def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
         return 0
     ended = sum(map(schedule.validates, range(past.step // schedule.steps_per_epoch)))
     return max(0, ended - bool(past.meta.get("pending_validation")))
-
-
-def _choices(config: Config, past: Checkpoint | None) -> dict[str, Any]:
-    """Return what the strategy has chosen before, or is not to measure (trainer.deterministic)."""
-    if config.trainer.deterministic:
-        return {"communication": "ring"}
-    found = past.meta.get("topology") if past is not None else None
-    return found if isinstance(found, dict) else {}
 
 
 def tell_apart(

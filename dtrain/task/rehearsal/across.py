@@ -16,7 +16,6 @@ from dtrain.task import keras_internals, reading
 from dtrain.task.rehearsal import noise
 from dtrain.task.rehearsal.rehearse import exchanges, exchanging
 from dtrain.task.rehearsal.trial import PARTS, Trial, Value, undisturbed
-from dtrain.task.replica import random_draws
 from dtrain.task.step_logs import has_own
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def notice(
         return noise.dense_lookups(model)
     if strategy.batches == 1:
         return None
-    notices = [random_draws.notice(), noise.statistics(model, strategy)]
+    notices = [noise.statistics(model, strategy)]
     if not _is_known(model):
         notices += _of_a_trial(model, strategy, source, global_batch, replay)
     return "; ".join(text for text in notices if text is not None) or None

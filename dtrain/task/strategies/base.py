@@ -106,9 +106,8 @@ class Strategy:
     plain_variables = True
     #: Whether the gradient of rows that are looked up is dense, where one device has rows.
     dense_lookups = False
-    #: What timestamps can tell apart in a step (:mod:`dtrain.task.waiting`). Where layers or
-    #: variables are divided over devices nothing: values are exchanged all the time.
-    step_parts: tuple[str, ...] = ()
+    #: Whether devices have float64, and so may wait for a timestamp.
+    has_float64 = True
     #: Whether one step begins when the one before has ended: a state may go from one to the next.
     in_turn = True
     #: Whether steps can be traced anew in the middle of a run, when other weights are trained.
@@ -165,23 +164,6 @@ class Strategy:
 
     def place(self, model: keras.Model) -> None:
         """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""
-
-    def choose(self, model: keras.Model, former: dict[str, Any]) -> str | None:
-        """Choose what depends on the model and on this machine, before a step is traced.
-
-        Args:
-            model: built, and restored.
-            former: the :attr:`choices` of the run that is resumed; these are kept.
-
-        Returns:
-            A sentence for the user, if there is something to report.
-        """
-        return None
-
-    @property
-    def choices(self) -> dict[str, Any]:
-        """What :meth:`choose` has chosen, on which the last bits of gradients depend; JSON."""
-        return {}
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""

@@ -79,8 +79,8 @@ class Steps(Traced):
         self._draws = evaluation_seeds.Draws()
         #: Of a training step on one replica, once it was traced.
         self.graph: Any = None
-        #: Where the time of training steps goes.
-        self.waiting = Waiting(strategy.step_parts, strategy.replicas)
+        #: How long training steps wait for their input.
+        self.waiting = Waiting(strategy.has_float64)
         self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
@@ -223,9 +223,11 @@ class Steps(Traced):
     def _train_steps(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
         read = functools.partial(self._reads.batch, order)
-        return self._repeat(
+        found = self._repeat(
             steps, lambda data, _: self._train_step(self.waiting.entered(data)), read, rows, True
         )
+        keras_internals.optimize_dependencies()
+        return found
 
     _train: Any = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])
 
@@ -249,8 +251,7 @@ class Steps(Traced):
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
         averaged = self._strategy.averaged(self._one_device.part(data), self._summed)
-        timed = self.waiting.exchanging(replica)
-        with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
+        with self._rehearsed.traced(), part, averaged, self._rows.held.begun() as states:
             found = self._recorded(self._model.train_step, data, rows, training=True)
         self.graph = tf.compat.v1.get_default_graph()
         return *found, states

@@ -23,7 +23,6 @@ from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.parameter_server.asynchronous import AsynchronousSteps
 from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given
 from dtrain.task.strategies.parameter_server.synchronous import SynchronousSteps
-from dtrain.task.waiting import of_replicas
 
 
 class ParameterServer(Strategy):
@@ -59,9 +58,6 @@ class ParameterServer(Strategy):
         self.workers = sum(t.role == "worker" for t in cluster.tasks)
         self._replicas = cluster.replicas
         self._update = update
-        if update == "sync":
-            devices = [cluster.device_kind.upper()]
-            self.step_parts = of_replicas(2, devices)  # gradients are sent, by one worker too
         self._max_staleness = max_staleness
         self._backup_workers = backup_workers
         self._loads = [0] * sum(t.role == "ps" for t in cluster.tasks)  # bytes on each server

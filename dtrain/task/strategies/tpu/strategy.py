@@ -35,6 +35,7 @@ class TPU(Strategy):
     """
 
     retraces = False
+    has_float64 = False
 
     def __init__(self, devices: list[str], tpu: str | None, zone: str | None, project: str | None):
         try:
