@@ -182,10 +182,11 @@ def _assemble(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
-    replay = metrics.replayed(model, splits, strategy, stateful.fixed_rows(model, config))
+    fixed = stateful.fixed_rows(model, config)
+    process.notice(metrics.notice(model, splits, strategy, fixed))
     if trains:
         batch = config.trainer.batch_size
-        process.notice(across.notice(model, strategy, splits.train, batch, replay))
+        process.notice(across.notice(model, strategy, splits.train, batch))
     purpose.check(config, model, schedule)
     if past is not None:
         if initial.is_one(past):
@@ -204,11 +205,9 @@ def _assemble(
         validations=_validations(schedule, past) if trains else 0,
     )  # fmt: skip
     inputs = purpose.arranged(inputs, data)
-    steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
+    steps = strategy.steps(model, inputs, config.hardware.jit_compile)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     process.phases.end("steps")
-    for message in replay.notices if replay is not None else ():
-        process.notice(message)
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
 
 

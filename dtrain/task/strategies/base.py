@@ -18,7 +18,6 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import input_pipeline, short_adam
 from dtrain.task.inputs import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import gradients
 from dtrain.task.strategies.forward import Finish, Forward
@@ -281,26 +280,16 @@ class Strategy:
         """What of the strategy the last bits of a prediction may depend on; JSON values."""
         return {}
 
-    def steps(
-        self,
-        model: keras.Model,
-        inputs: Inputs,
-        jit_compile: bool,
-        replay: Replay | None = None,
-    ) -> Steps:
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
         """Return the compiled functions that train and evaluate ``model`` on ``inputs``.
 
         Args:
             model: built on this strategy.
             inputs: what to read.
             jit_compile: compile each step by XLA.
-            replay: the metrics whose states do not add up, if there are any.
-
-        Raises:
-            UsageError: what one of those metrics is given cannot be recorded.
         """
         own = in_loop(inputs) if self.reads_in_loop and inputs.train is not None else None
-        steps = Steps(
+        return Steps(
             model,
             self,
             inputs,
@@ -311,9 +300,6 @@ class Strategy:
             if inputs.validation is None
             else self.distribute(input_pipeline.evaluation, inputs),
             jit_compile,
-            replay,
             rehearse(model, self, inputs),
             own,
         )
-        steps.learn()
-        return steps

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import keras
 import tensorflow as tf
 
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_sums import Sums
 from dtrain.task.replica import random_draws
 from dtrain.task.strategies.parameter_server.packing import Packing
-from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given, worker_index
+from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, worker_index
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies.parameter_server.protocol import Coordinator
 
 
 class SynchronousSteps(CoordinatedSteps):
@@ -22,11 +27,13 @@ class SynchronousSteps(CoordinatedSteps):
 
     Args:
         backup_workers: how many gradients a step does without.
-        given: what :class:`CoordinatedSteps` takes.
+        model, strategy, inputs: of :class:`CoordinatedSteps`.
     """
 
-    def __init__(self, backup_workers: int, given: Given):
-        super().__init__(given)
+    def __init__(
+        self, backup_workers: int, model: keras.Model, strategy: Coordinator, inputs: Inputs
+    ):
+        super().__init__(model, strategy, inputs)
         self._needed = self._workers - backup_workers
         self._part_rows = self._global_batch // self._workers
         self._late = 0  # parts of earlier steps that are still being computed
