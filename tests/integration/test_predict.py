@@ -192,7 +192,7 @@ def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predic
     [
         (("strategy=multiworker",), "a worker of predict is one process by itself"),
         (("checkpoint=7777",), "the run has no such checkpoint"),
-        (("checkpoint=all",), "predictions are of one checkpoint"),
+        (("checkpoint=all",), "means several checkpoints"),
         (("weights=ema",), "has no averages of its weights"),
         (("predict.format=xml",), "accepted: parquet, npy, jsonl, csv"),
         (("action.format=csv",), "is of a training"),
@@ -229,7 +229,7 @@ def test_other_data_needs_no_labels_and_few_rows(home: Path, predict: Any) -> No
     assert np.array([each["input"] for each in found], np.float32).tobytes() == rows.tobytes()
     assert all(len(each["prediction"]) == 4 for each in found)
     code, output = predict("dataset.path=wrong.npy", "to=wrong", *words)
-    assert code == errors.USAGE and "the model of the run takes float32 [8]" in output
+    assert code == errors.USAGE and "has float32 [7] as x instead of float32 [8]" in output
     code, output = predict("dataset.path=new.npy", "predict.include=[labels]", "to=no", *words)
     assert code == errors.USAGE and "the data has none" in output
 

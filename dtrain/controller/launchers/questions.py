@@ -60,8 +60,7 @@ def ask(
             process.join()
             code, answer = DtrainError.exit_code, f"{subject} {_end(process.code())}"
     finally:
-        process.signal(signal.SIGKILL)
-        process.join()
+        process.kill()
     if code:
         error = DtrainError(answer)
         error.exit_code = code

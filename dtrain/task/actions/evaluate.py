@@ -117,7 +117,7 @@ class Evaluate(Action):
         if classes is None:
             return data
         if data.splits.validation is not None and data.splits.count_classes() is None:
-            inputs.explain(data.splits.validation, self._own.train, targets_alone=True)
+            inputs.check(data.splits.validation, self._own.train, "targets", sizes=False)
         named = class_names.renumbered(data.splits.validation, class_names.names(self._own.train))
         splits = dataclasses.replace(data.splits, classes=classes, validation=named)
         return dataclasses.replace(data, splits=splits)
