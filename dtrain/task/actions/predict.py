@@ -33,9 +33,6 @@ from dtrain.task.session import Process
 from dtrain.task.step_schedule import make_schedule
 from dtrain.task.strategies import Strategy
 
-#: Of ``predictions.json``.
-VERSION = 1
-
 
 class Predict(Action):
     """Predicts all rows of a split of the data with a checkpoint of a run.
@@ -116,7 +113,6 @@ class Predict(Action):
         specs = columns.described(forward.specs)
         width = sum(_bytes(spec) for spec in specs.values())
         manifest: Manifest = {
-            "version": VERSION,
             "checkpoint": {"step": step, "digest": digest, "weights": self._weights},
             "data": {"split": name, "structure": found["structure"], "digest": found["digest"]},
             "rows": rows,
