@@ -16,15 +16,13 @@ import tensorflow as tf
 from dtrain import errors
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import TrainingError, UsageError
-from dtrain.run.folder import write_json
 from dtrain.run.predictions import Manifest, Store
 from dtrain.task.prediction.columns import Columns
+from dtrain.task.progress import Progress
 from dtrain.task.reading import first_bad
 from dtrain.task.session import Process, quietly
 from dtrain.task.strategies.forward import Forward
 
-#: Seconds between two reports of the progress, at least.
-PROGRESS_SECONDS = 0.5
 #: Pieces that wait to be written, at most.
 WAITING = 2
 
@@ -61,7 +59,8 @@ class Prediction:
 
     def __post_init__(self) -> None:
         self._store: Store
-        self._began = self._reported = time.monotonic()
+        self._began = time.monotonic()
+        self._progress = Progress(self.process.rundir.progress)
         self._before = 0  # pieces that were done when this command began
         self._own_rows = 0
         self._batches: dict[int, dict[int, Arrays]] = {}  # by piece and number
@@ -202,17 +201,14 @@ class Prediction:
         return rows, rows - before, (rows - before) / max(1e-6, time.monotonic() - self._began)
 
     def _report(self, always: bool = False) -> None:
-        now = time.monotonic()
-        if not self.process.is_chief or not (always or now - self._reported >= PROGRESS_SECONDS):
+        if not self.process.is_chief or not (always or self._progress.due):
             return
-        self._reported = now
         rows, _, speed = self._rates()
-        progress = {
+        report = {
             "units": ["workers", "row"], "step": rows, "total_steps": self._store.division.rows,
-            "epoch": self.workers, "epochs": self.workers, "loss": None, "metrics": {},
-            "examples_per_second": speed, "time": time.time(),
+            "epoch": self.workers, "epochs": self.workers, "examples_per_second": speed,
         }  # fmt: skip
-        write_json(self.process.rundir.progress, progress)
+        self._progress.write(report, always=True)
 
     def _end(self, status: str) -> None:
         (_, new, speed), store = self._rates(), self._store
