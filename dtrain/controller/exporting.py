@@ -14,7 +14,7 @@ from typing import Any
 from dtrain.config import section
 from dtrain.config.schema import Config, Precision
 from dtrain.controller import folders
-from dtrain.controller.launchers.export_steps import steps
+from dtrain.controller.launchers.questions import ask
 from dtrain.controller.task_environment import task_environment
 from dtrain.errors import DtrainError
 from dtrain.files import reading, writing
@@ -84,7 +84,9 @@ class Exporter:
         plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
         values = section.plain(dataclasses.replace(config, hardware=plain))
         cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
-        self._ask = steps(values, cluster, hear, waiting, gives_way)
+        self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
+            "export", values, cluster, asked, hear, waiting, gives_way
+        )
         self._rundir, self._formats, self._weights, self._hear = rundir, formats, weights, hear
 
     def export(self, choose: Callable[[], list[Path]], place: Path) -> Iterator[Made]:
