@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from dtrain.errors import DamagedFile, TrainingError, UsageError
-from dtrain.files import writing
 from dtrain.run.predictions import Division, Store, read, size_of
 from dtrain.run.predictions.formats import FORMATS, encode, names
 
@@ -216,12 +215,6 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
         (tmp_path / "predictions.json").write_text(text)
         with pytest.raises(kind, match=re.escape(str(tmp_path))):
             Store(tmp_path, manifest())
-
-
-def test_the_first_of_several_writes_a_file(tmp_path: Path) -> None:
-    assert writing.write_first(tmp_path / "a", b"1")
-    assert not writing.write_first(tmp_path / "a", b"2")
-    assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"1"
 
 
 # Kills

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -159,28 +157,6 @@ def test_what_is_wrong_is_named(small: Client, body: Any, message: str) -> None:
     status, answer, _ = small(path, body)
     assert (status, answer.keys()) == (400, {"error"})
     assert message in answer["error"]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\0" * 100,
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999999999999999\r\n\r\n",
-        b"POST /invocations HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{",  # and it leaves
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
-    ],
-)
-def test_what_is_no_request(small: Client, data: bytes) -> None:
-    host, port = small.address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
-        raw.sendall(data)
-        raw.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(ConnectionResetError):
-            assert not raw.recv(1 << 16).startswith(b"HTTP/1.1 5")
-    assert predict(small, ROWS[:1])[0].shape == (1, 4), "others are answered"
 
 
 def test_columns_by_name_and_names_of_classes(models: Path, tmp_path: Path) -> None:
