@@ -31,7 +31,7 @@ class Waited:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def pop(self, seconds: float) -> dict[str, float]:
+    def pop(self) -> dict[str, float]:
         return {"input": self.seconds}
 
 

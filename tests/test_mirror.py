@@ -282,7 +282,7 @@ def piece(path: str, data: bytes = b"x", kind: str = "replace", **fields: Any) -
 @pytest.mark.parametrize(
     "path",
     ["../x", "/etc/x", "a/../../x", "", ".", "a//b", "a/", ".lock", "logs/.x", "a\n", "a\x00b",
-     "x" * 300, "/".join("abcdefghijklm"), "checkpoints/5/x", "checkpoints/5", "config.yaml"],
+     "x" * 300, "checkpoints/5/x", "checkpoints/5", "config.yaml"],
 )  # fmt: skip
 def test_a_peer_writes_nowhere_else(tmp_path: Path, path: str) -> None:
     (tmp_path / "copy").mkdir()

@@ -191,10 +191,10 @@ def test_other_data_is_not_compared(place: Path, promote: Any, dtrain: Any) -> N
         (["alias=a", "if=val_los<1"], "the checkpoint has no number 'val_los' of known data; accep"
          "ted: "),
         (["alias=a", "if=val_loss<@b"], "no version of small has the alias b"),
-        (["alias=a", "checkpoint=all"], "checkpoint=all: an alias names one model"),
+        (["alias=a", "checkpoint=all"], "checkpoint=all: means several checkpoints"),
         (["alias=a", "checkpoint=3"], "checkpoint=3: the run has no such checkpoint"),
         (["alias=a", "weights=ema"], "weights=ema: checkpoint 4 has no averages"),
-        (["alias=a", "strategy=mirrored"], "strategy=mirrored: says nothing of a promote"),
+        (["alias=a", "strategy=mirrored"], "strategy=mirrored: is no option of promote"),
     ],
 )  # fmt: skip
 def test_usage(promote: Any, words: list[str], message: str) -> None:

@@ -239,7 +239,7 @@ def test_an_example_that_cannot_be_read(load: Any) -> None:
 
 def test_errors_of_a_source(load: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with reading(load("plain", kind="failing"), 1) as pool:
-        take = pool.splits.train.take
+        take = pool.splits.train.__getitem__
         with pytest.raises(DataError, match=r"^FILE, row 7: is cut short$") as data:
             take(np.arange(2))
         assert (data.value.place, data.value.problem) == ("FILE, row 7", "is cut short")
@@ -296,7 +296,7 @@ def test_the_end_of_the_task(load: Any, tmp_path: Path) -> None:
     with reading(load("leaving", kind="failing"), 2) as pool:
         children = {child._process.pid: child for child in pool._children}
         threads = ThreadPoolExecutor(1)
-        stuck = threads.submit(pool.splits.train.take, np.arange(9))
+        stuck = threads.submit(pool.splits.train.__getitem__, np.arange(9))
         while not (tmp_path / "stuck").exists():
             os.sched_yield()
     with threads, pytest.raises(DataError, match=r"reader . of 2: ended by SIGKILL"):
@@ -358,7 +358,7 @@ def test_two_are_read_at_once(load: Any, tmp_path: Path) -> None:
         ThreadPoolExecutor(2) as threads,
     ):
         asked = [np.arange(4) + begin for begin in range(12)]
-        found = list(threads.map(pool.splits.train.take, asked))
+        found = list(threads.map(pool.splits.train.__getitem__, asked))
     assert [y.tolist() for _, y in found] == [rows.tolist() for rows in asked]
     assert met == [6]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -117,13 +115,8 @@ def test_health_pages_and_counts(small: Client) -> None:
         status, answer, _ = small(path, body)
         assert status == wanted and answer["error"]
     predict(small, ROWS[:3])
-    status, text, _ = small("/metrics")
-    try:
-        import prometheus_client  # noqa: F401
-    except ImportError:
-        assert (status, "dtrain[serve]" in text["error"]) == (501, True)
-    else:
-        assert b"dtrain_request_seconds_count{" in text and b"dtrain_batch_rows_bucket{" in text
+    text = small("/metrics")[1]
+    assert b"dtrain_request_seconds_count{" in text and b"dtrain_batch_rows_bucket{" in text
 
 
 V2 = {"name": "inputs", "datatype": "FP32", "shape": [1, 8], "data": [0.0] * 8}
@@ -164,28 +157,6 @@ def test_what_is_wrong_is_named(small: Client, body: Any, message: str) -> None:
     status, answer, _ = small(path, body)
     assert (status, answer.keys()) == (400, {"error"})
     assert message in answer["error"]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"\0" * 100,
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999999999999999\r\n\r\n",
-        b"POST /invocations HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{",  # and it leaves
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
-    ],
-)
-def test_what_is_no_request(small: Client, data: bytes) -> None:
-    host, port = small.address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as raw:
-        raw.sendall(data)
-        raw.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(ConnectionResetError):
-            assert not raw.recv(1 << 16).startswith(b"HTTP/1.1 5")
-    assert predict(small, ROWS[:1])[0].shape == (1, 4), "others are answered"
 
 
 def test_columns_by_name_and_names_of_classes(models: Path, tmp_path: Path) -> None:
@@ -429,14 +400,14 @@ def test_a_run_is_served_and_followed(
         (["nothing"], "MODEL=nothing: is no run folder, no model of a registry and no SavedModel"),
         (["models:/a"], "MODEL=models:/a: is no model of a registry"),
         (["models:/a/1", "follow=true"], "tracking.uri=: "),
-        (["run", "prot=1"], "prot=1: is no option of this server; hint: the command with port="),
+        (["run", "prot=1"], "prot=1: is no option of serve; hint: the command with port="),
         (["run", "port=70000"], "port=70000: input should be less than or"),
         (["run", "follow=perhaps"], "follow=perhaps: input should be a valid boolean"),
         (["run", "host=0.0.0.0"], "host=0.0.0.0: others could ask the server, and no token"),
         (["run", "host=192.0.2.1"], "host=192.0.2.1: cannot be used ("),
-        (["run", "port=0", "checkpoint=all"], "checkpoint=all: cannot be served"),
+        (["run", "port=0", "checkpoint=all"], "checkpoint=all: means several checkpoints"),
         (["run", "port=0", "checkpoint=4", "follow=true"], "checkpoint=4: cannot be followed"),
-        (["run/exports/small", "weights=ema"], "weights=ema: is no option of this server"),
+        (["run/exports/small", "weights=ema"], "weights=ema: is no option of serve"),
     ],
 )  # fmt: skip
 def test_usage(

@@ -60,9 +60,8 @@ def prepare(
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
-    replay = metrics.replayed(model, splits, strategy)
-    strategy.choose(model, {"communication": "ring"})  # which measures nothing
-    return model, strategy, strategy.steps(model, inputs, jit_compile, replay), splits
+    metrics.notice(model, splits, strategy)
+    return model, strategy, strategy.steps(model, inputs, jit_compile), splits
 
 
 def in_order(source: Any, steps: int) -> tuple[Any, ...]:

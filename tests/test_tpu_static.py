@@ -21,7 +21,7 @@ def static(kind: str, devices: int) -> Any:
     from dtrain.task.strategies.tpu.static import StaticSteps
 
     class Static(getattr(strategies, kind)):
-        def steps(self, model: Any, inputs: Any, jit_compile: bool, replay: Any = None) -> Any:
+        def steps(self, model: Any, inputs: Any, jit_compile: bool) -> Any:
             return StaticSteps(model, self, inputs)
 
     return Static([f"CPU:{i}" for i in range(devices)])

@@ -17,8 +17,9 @@ from dtrain import errors
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import cli, folders, other_data, resume
+from dtrain.controller import cli, folders, other_data
 from dtrain.controller.job import Job
+from dtrain.controller.run_command import RunCommand
 from dtrain.controller.start import start
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address
@@ -44,15 +45,13 @@ _OF_A_RUN = (
 _SIZES = ("hardware.devices", "hardware.hosts")
 
 
-class Derived(cli.Command):
+class Derived(RunCommand):
     """A command on a run: ``python -m dtrain NAME RUN [KEY=VALUE ...]``.
 
     Args:
         run: a run folder, or one of its checkpoints.
     """
 
-    #: Of the command, and of the preset of its action.
-    name: str
     #: What the run's folder has its folders in.
     folder: str
     #: Keys of the action that are typed without a group.
@@ -61,10 +60,7 @@ class Derived(cli.Command):
     kind: type[DerivedJob]
 
     def __init__(self, run: str):
-        self._run = run
-        self.rundir, self._checkpoint = resume.origin(run)
-        #: Where the results are, or are to be.
-        self.place: Path | None = None
+        super().__init__(run)
         self._typed: set[str] = set()
 
     def arguments(self, given: list[str]) -> list[str]:
@@ -73,12 +69,6 @@ class Derived(cli.Command):
         Raises:
             UsageError: there is no such run, or a key of training is given.
         """
-        if not self.rundir.path.is_dir():
-            raise UsageError(
-                "RUN", self._run, "is not a folder", "a folder that a run printed as its run "
-                "folder, or RUN/checkpoints/STEP",
-                f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
-            )  # fmt: skip
         for override in given:
             key = key_of(override)
             if not override.startswith("-") and key.partition(".")[0] in _OF_A_RUN:
@@ -88,21 +78,14 @@ class Derived(cli.Command):
                     f"the command without {override}",
                 )  # fmt: skip
         own = [self._translated(override) for override in given]
-        known = {key_of(override) for override in own}
-        self._typed = known
-        if self._checkpoint is not None:
-            if "action.checkpoint" in known:
-                raise UsageError(
-                    "RUN", self._run, "names a checkpoint, and so does checkpoint=",
-                    "one of them", f"python -m dtrain {self.name} {short(self.rundir.path)}",
-                )  # fmt: skip
-            own.append(f"action.checkpoint={self._checkpoint.name}")
+        self._typed = known = {key_of(override) for override in own}
+        self.check_run("action.checkpoint" in known)
+        if self._chosen is not None:
+            own.append(f"action.checkpoint={self._chosen.name}")
         own += [f"action={self.name}", "tracking=none"]
         # Which checkpoint is the best is the run's: its objective stays.
         replaced = {*known, *_OF_A_RUN, *(_SIZES if "strategy" in known else ())} - {"objective"}
-        return resume.of_run(
-            "RUN", self._run, self.rundir, own, replaced, f"python -m dtrain {self.name} "
-        )
+        return self.overrides(own, replaced)
 
     def _translated(self, override: str) -> str:
         """Return an override with the action's key in the place of the command's own."""
@@ -146,13 +129,6 @@ class Derived(cli.Command):
         Raises:
             UsageError: naming the key.
         """
-
-    def sweep(self, loader: Any, master: Any, source: Any) -> None:
-        """Refuse a sweep."""
-        raise UsageError(
-            "hydra.mode", "MULTIRUN", f"{self.name} has one configuration",
-            "overrides with one value each", "a command for each value",
-        )  # fmt: skip
 
 
 class DerivedJob(Job):

@@ -14,9 +14,9 @@ from typing import Any
 from dtrain.config import section
 from dtrain.config.schema import Config, Precision
 from dtrain.controller import folders
-from dtrain.controller.launchers.export_steps import steps
+from dtrain.controller.launchers.questions import ask
 from dtrain.controller.task_environment import task_environment
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError
 from dtrain.files import reading, writing
 from dtrain.host.versions import version
 from dtrain.run import checkpoint, exports
@@ -84,7 +84,9 @@ class Exporter:
         plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
         values = section.plain(dataclasses.replace(config, hardware=plain))
         cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
-        self._ask = steps(values, cluster, hear, waiting, gives_way)
+        self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
+            "export", values, cluster, asked, hear, waiting, gives_way
+        )
         self._rundir, self._formats, self._weights, self._hear = rundir, formats, weights, hear
 
     def export(self, choose: Callable[[], list[Path]], place: Path) -> Iterator[Made]:
@@ -121,11 +123,7 @@ class Exporter:
         manifest, weights = read_manifest(path), self._weights
         made = Version(place / str(manifest["step"]))
         made.check(manifest.get("digest"), weights)
-        if weights == "ema" and not checkpoint.has_averages(path):
-            raise UsageError(
-                "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
-                "raw, or a run with optimizer.use_ema=true", "weights=raw",
-            )  # fmt: skip
+        checkpoint.check_weights(path, weights)
         there = made.record["formats"] if made.record is not None else {}
         already = tuple(name for name in self._formats if name in there)
         names = [name for name in self._formats if name not in there]

@@ -15,7 +15,7 @@ from dtrain.config.schema import Config
 from dtrain.controller import logging_models, result
 from dtrain.controller.folders import claim, create, lock
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.launchers.model_report import describe
+from dtrain.controller.launchers.questions import ask
 from dtrain.controller.outcome import Failure, Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
@@ -75,7 +75,7 @@ class Job:
         """Print what would be started (``dry_run=true``)."""
         layouts: list[str] = []
         if planned.strategy.divides is not None:  # what they make is known once there is a model
-            layouts = describe(section.plain(config), planned.cluster)
+            layouts = ask("model", section.plain(config), planned.cluster, {})
         report.print_plan(config, planned, folder, layouts)
 
     def __init__(

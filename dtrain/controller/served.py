@@ -67,7 +67,7 @@ class OfRun:
         Raises:
             UsageError: there is none.
         """
-        return checkpoint.choose(self._rundir.checkpoints, self._word, self._mode)[-1]
+        return checkpoint.only(self._rundir.checkpoints, self._word, self._mode)
 
     def newest(self) -> str | None:
         """Return the step and the digest of the checkpoint that is meant now."""

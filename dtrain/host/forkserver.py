@@ -194,6 +194,11 @@ class Process:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """End it at once, and wait for its end."""
+        self.signal(signal.SIGKILL)
+        self.join()
+
     def join(self) -> None:
         """Wait for its end."""
         multiprocessing.connection.wait([self.sentinel])

@@ -12,24 +12,17 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import Counter, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 
 from dtrain.serving.batching import Batcher
 from dtrain.serving.protocols import InferRequest, Invocation
-from dtrain.serving.signature import RequestError, model_inputs
-
-try:
-    import prometheus_client as prometheus
-except ImportError:  # without the extra `serve`
-    prometheus: Any = None  # type: ignore[no-redef]  # mypy takes a module for a constant
+from dtrain.serving.signature import RequestError, labels, model_inputs
 
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
-_SIZES = [1 << n for n in range(11)]
 _BEARER = HTTPBearer(auto_error=False)
-if prometheus is not None:
-    _SECONDS = prometheus.Histogram("dtrain_request_seconds", "Answered requests.", ["version"])
-    _ROWS = prometheus.Histogram("dtrain_batch_rows", "Computed batches.", buckets=_SIZES)
-    _REFUSED = prometheus.Counter("dtrain_refused_requests", "Refused requests.", ["status"])
+_SECONDS = Histogram("dtrain_request_seconds", "Answered requests.", ["version"])
+_REFUSED = Counter("dtrain_refused_requests", "Refused requests.", ["status"])
 
 
 @dataclasses.dataclass
@@ -38,12 +31,6 @@ class Current:
 
     name: str
     serves: tuple[str, Batcher]
-
-
-def observe_batch(rows: int) -> None:
-    """Count a batch."""
-    if prometheus is not None:
-        _ROWS.observe(rows)
 
 
 def application(current: Current, token: str | None, max_body: int) -> FastAPI:
@@ -66,10 +53,12 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
     async def predicted(body: InferRequest | Invocation) -> Response:
         began, (version, batcher) = time.perf_counter(), current.serves
         signature = batcher.signature
-        outputs = await batcher.infer(model_inputs(body.columns(signature), signature))
-        answer = body.answer(outputs, current.name, version, signature)
-        if prometheus is not None:
-            _SECONDS.labels(version).observe(time.perf_counter() - began)
+        found = await batcher.infer(model_inputs(body.columns(signature), signature))
+        outputs = {spec.name: found[spec.name] for spec in signature.outputs}
+        answer = body.answer(outputs, labels(outputs, signature.classes))
+        if isinstance(body, InferRequest):
+            answer = {"model_name": current.name, "model_version": version, **answer}
+        _SECONDS.labels(version).observe(time.perf_counter() - began)
         content = pydantic_core.to_json(answer, inf_nan_mode="constants")
         return Response(content, 200, {"x-model-version": version}, "application/json")
 
@@ -87,22 +76,18 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
     async def metadata(model: str) -> dict[str, Any]:
         check(model)
         version, batcher = current.serves
-        inputs, outputs = batcher.signature.inputs, batcher.signature.outputs
-        about = {"name": model, "versions": [version], "platform": "tensorflow_savedmodel"}
-        described = {
-            "inputs": [s.metadata for s in inputs],
-            "outputs": [s.metadata for s in outputs],
-        }
-        return {**about, **described}
+        specs = {"inputs": batcher.signature.inputs, "outputs": batcher.signature.outputs}
+        return {
+            "name": model, "versions": [version], "platform": "tensorflow_savedmodel",
+            **{role: [spec.metadata for spec in each] for role, each in specs.items()},
+        }  # fmt: skip
 
     async def ready(model: str) -> dict[str, Any]:
         check(model)
         return {"name": model, "ready": True}
 
     async def metrics() -> Response:
-        if prometheus is None:
-            raise RequestError(501, 'prometheus_client is missing: pip install "dtrain[serve]"')
-        return Response(prometheus.generate_latest(), media_type="text/plain")
+        return Response(generate_latest(), media_type="text/plain")
 
     async def live() -> dict[str, Any]:
         return {"live": True, "ready": True}
@@ -137,7 +122,6 @@ async def _refused(request: Request, error: Any) -> Response:
     else:
         status = getattr(error, "status_code", 500)
         text = str(getattr(error, "detail", type(error).__name__))
-    if prometheus is not None:
-        _REFUSED.labels(status).inc()
+    _REFUSED.labels(status).inc()
     content = pydantic_core.to_json({"error": text})
     return Response(content, status, _HEADERS.get(status), "application/json")

@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from prometheus_client import Histogram
 
 from dtrain.serving.options import Options
 from dtrain.serving.signature import RequestError, Signature
 
 #: Runs the model: inputs by name to outputs by name.
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+_ROWS = Histogram("dtrain_batch_rows", "Computed batches.", buckets=[1 << n for n in range(11)])
 _TURN = 0.001  # seconds between two looks at a batch that waits for requests
 
 
@@ -41,19 +43,16 @@ class Batcher:
         run: the model. ValueError: it refuses the inputs; MemoryError: there is no memory.
         signature: of it.
         options: limits of requests and batches.
-        observe: called with the rows of each batch.
 
     Attributes:
         waiting: rows that wait or are computed.
         began: when the batch began that is being computed; None: none is.
     """
 
-    def __init__(
-        self, run: Run, signature: Signature, options: Options, observe: Callable[[int], None]
-    ):
+    def __init__(self, run: Run, signature: Signature, options: Options):
         self.signature, self.waiting = signature, 0
         self.began: float | None = None
-        self._run, self._options, self._observe = run, options, observe
+        self._run, self._options = run, options
         self._queue: collections.deque[_Item] = collections.deque()
         self._thread = ThreadPoolExecutor(1, "model")
         self._pumping = False  # a call of _pump is scheduled, or a batch is in the thread
@@ -134,4 +133,4 @@ class Batcher:
             return [RequestError(status, f"the model failed: {error}")]
         finally:
             self.began = None
-            self._observe(sum(item.rows for item in batch))
+            _ROWS.observe(sum(item.rows for item in batch))

@@ -9,14 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, Field
 
-from dtrain.serving.signature import (
-    DATATYPES,
-    RequestError,
-    Signature,
-    labels,
-    model_inputs,
-    plain,
-)
+from dtrain.serving.signature import DATATYPES, RequestError, Signature, model_inputs, plain
 
 
 class Tensor(BaseModel):
@@ -28,7 +21,7 @@ class Tensor(BaseModel):
     data: list[Any]
 
 
-class Wanted(BaseModel):
+class Output(BaseModel):
     """An output that a V2 request asks for."""
 
     name: str
@@ -39,7 +32,7 @@ class InferRequest(BaseModel):
 
     id: str | None = None
     inputs: list[Tensor]
-    outputs: list[Wanted] = []
+    outputs: list[Output] = []
 
     def columns(self, signature: Signature) -> dict[str, Any]:
         """Return its inputs by name.
@@ -63,28 +56,28 @@ class InferRequest(BaseModel):
         return columns
 
     def answer(
-        self, outputs: Mapping[str, np.ndarray], name: str, version: str, signature: Signature
+        self, outputs: Mapping[str, np.ndarray], labels: np.ndarray | None
     ) -> dict[str, Any]:
         """Return the answer.
+
+        Args:
+            outputs: of the model.
+            labels: names of the rows' classes; None where they have none.
 
         Raises:
             RequestError: there is no output that is asked for.
         """
+        arrays = {**outputs, **({} if labels is None else {"labels": labels})}
         tensors = {
-            spec.name: {"name": spec.name, "datatype": DATATYPES[spec.dtype],
-                        "shape": list(outputs[spec.name].shape),
-                        "data": plain(outputs[spec.name].reshape(-1))}
-            for spec in signature.outputs
+            name: {"name": name, "shape": list(value.shape), "data": plain(value.reshape(-1)),
+                   "datatype": DATATYPES["string" if value.dtype == object else value.dtype.name]}
+            for name, value in arrays.items()
         }  # fmt: skip
-        if (words := labels(outputs, signature.classes)) is not None:
-            tensors["labels"] = {"name": "labels", "datatype": "BYTES", "shape": [len(words)],
-                               "data": words}  # fmt: skip
         names = [each.name for each in self.outputs] or list(tensors)
         if unknown := [each for each in names if each not in tensors]:
             raise RequestError(400, f"unknown output {unknown[0][:60]!r}: {', '.join(tensors)}")
-        listed = [tensors[each] for each in names]
-        answer = {"model_name": name, "model_version": version, "outputs": listed}
-        return answer if self.id is None else {**answer, "id": self.id}
+        found = {"outputs": [tensors[each] for each in names]}
+        return found if self.id is None else {**found, "id": self.id}
 
 
 class Split(BaseModel):
@@ -132,10 +125,9 @@ class Invocation(BaseModel):
         return {signature.inputs[0].name: rows}
 
     def answer(
-        self, outputs: Mapping[str, np.ndarray], name: str, version: str, signature: Signature
+        self, outputs: Mapping[str, np.ndarray], labels: np.ndarray | None
     ) -> dict[str, Any]:
         """Return the answer: the only output, or an object of all by name."""
         values = {name: plain(value) for name, value in outputs.items()}
-        answer = {"predictions": values if len(values) > 1 else next(iter(values.values()))}
-        words = labels(outputs, signature.classes)
-        return answer if words is None else {**answer, "labels": words}
+        found = {"predictions": values if len(values) > 1 else next(iter(values.values()))}
+        return found if labels is None else {**found, "labels": plain(labels)}

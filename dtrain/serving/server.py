@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 
 from dtrain.errors import DtrainError
-from dtrain.serving.app import Current, application, observe_batch
+from dtrain.serving.app import Current, application
 from dtrain.serving.batching import Batcher
 from dtrain.serving.options import Options
 from dtrain.serving.signature import Signature
@@ -49,7 +49,7 @@ def _next(
         link.send_bytes(json.dumps({"failed": str(error)}).encode())
         return None
     link.send_bytes(json.dumps({**model.about, "signature": str(signature)}).encode())
-    return asked["version"], Batcher(model, signature, options, observe_batch)
+    return asked["version"], Batcher(model, signature, options)
 
 
 def _end_if_it_hangs(current: Current, seconds: float) -> None:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  # with it NumPy has bfloat16
 import numpy as np
 
 from dtrain.data.encoding import Encoding
@@ -25,7 +25,7 @@ DATATYPES = {
     "float32": "FP32", "float64": "FP64", "bfloat16": "BF16", "string": "BYTES",
 }  # fmt: skip
 #: Kinds of arrays that JSON values may have, by the kind of the input.
-_KINDS = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf"}
+_KINDS = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "V": "iuf"}
 _SHOWN = 60  # characters of a value in a message
 
 
@@ -182,9 +182,8 @@ def array(value: Any, spec: Spec) -> np.ndarray:
     Raises:
         RequestError: they are of another type or shape.
     """
-    bfloat16, text = spec.dtype == "bfloat16", spec.dtype == "string"
-    dtype = np.dtype(ml_dtypes.bfloat16 if bfloat16 else object if text else spec.dtype)
-    kind = "f" if bfloat16 else dtype.kind
+    text = spec.dtype == "string"
+    dtype = np.dtype(object if text else spec.dtype)
     try:
         found = np.asarray(value, object if text else None)
     except (ValueError, OverflowError):
@@ -193,14 +192,14 @@ def array(value: Any, spec: Spec) -> np.ndarray:
         texts = np.empty(found.size, object)
         texts[:] = [_bytes(each, spec) for each in found.reshape(-1).tolist()]
         found = texts.reshape(found.shape)
-    elif found.size and found.dtype.kind not in _KINDS[kind]:
+    elif found.size and found.dtype.kind not in _KINDS[dtype.kind]:
         values = np.asarray(value, object).reshape(-1).tolist()
         odd = [each for each in values if type(each) not in (int, float)] or values
         raise spec.refusal(f"it has {json.dumps(odd[0])[:_SHOWN]}")
     else:
         with np.errstate(over="ignore", invalid="ignore"):
             cast = found.astype(dtype)
-            wrong = cast != found if kind in "iu" else np.isfinite(found) & ~np.isfinite(cast)
+            wrong = cast != found if dtype.kind in "iu" else np.isfinite(found) & ~np.isfinite(cast)
         if np.any(wrong):
             raise spec.refusal(f"it has {found[wrong].reshape(-1)[0]}")
         found = cast
@@ -238,16 +237,17 @@ def plain(value: np.ndarray) -> Any:
     return texts.reshape(value.shape).tolist()
 
 
-def labels(outputs: Mapping[str, np.ndarray], classes: Sequence[str]) -> list[str] | None:
+def labels(outputs: Mapping[str, np.ndarray], classes: Sequence[str]) -> np.ndarray | None:
     """Return the name of each row's class: of the largest number, or of a probability from 0.5 on.
 
     None where there are no names, or no output has a number for each.
     """
+    names = np.array([each.encode() for each in classes], object)
     for value in outputs.values():
-        if len(classes) < 2 or value.ndim != 2 or value.dtype.kind not in "fV":
+        if len(names) < 2 or value.ndim != 2 or value.dtype.kind not in "fV":
             continue
-        if value.shape[1] == len(classes):
-            return [classes[n] for n in value.argmax(axis=1)]
-        if (value.shape[1], len(classes)) == (1, 2) and ((value >= 0) & (value <= 1)).all():
-            return [classes[int(each >= 0.5)] for each in value[:, 0]]
+        if value.shape[1] == len(names):
+            return np.asarray(names[value.argmax(axis=1)])
+        if (value.shape[1], len(names)) == (1, 2) and ((value >= 0) & (value <= 1)).all():
+            return np.asarray(names[(value[:, 0] >= 0.5).astype(int)])
     return None

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-from pathlib import Path
 from typing import Any
 
-from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.data.sources import Splits
-from dtrain.errors import DtrainError
 from dtrain.host.columns import aligned
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
 from dtrain.task import build, dataset
 from dtrain.task.process import hardware
+from dtrain.task.process.answer import answer
 from dtrain.task.strategies import Default, LayerPlacement
 from dtrain.task.strategies.dtensor import layouts
 from dtrain.task.strategies.dtensor.layouts import Placement
@@ -25,27 +22,12 @@ from dtrain.task.strategies.dtensor.layouts import Placement
 NUMBERS = ("bytes", "on each device")
 
 
-def child(
-    values: dict[str, Any], cluster: dict[str, Any], environment: dict[str, str], pipe: Any
-) -> None:
-    """Run as a forked process; send (exit code, lines or one message).
-
-    Args:
-        values: the configuration, plain.
-        cluster: as of ``cluster.json``.
-        environment: of this process.
-        pipe: a connection to the controller.
-    """
-    os.environ.update(environment)
-    try:
-        config = load.parse(values, Path("config.yaml"))
-        pipe.send((0, describe(config, Cluster.from_json(cluster))))
-    except DtrainError as error:
-        pipe.send((error.exit_code, str(error)))
-    except Exception as error:  # of the user's model or data
-        pipe.send((DtrainError.exit_code, f"{type(error).__name__}: {error}"))
-    pipe.close()
-    os._exit(0)
+def child(*arguments: Any) -> None:
+    """Answer as :func:`dtrain.task.process.answer.answer`: a table, as lines."""
+    answer(
+        lambda config, cluster, send, asked: describe(config, cluster),
+        lambda error: f"{type(error).__name__}: {error}", *arguments,
+    )  # fmt: skip
 
 
 def describe(config: Config, cluster: Cluster) -> list[str]:

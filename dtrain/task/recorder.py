@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
 
 import keras
@@ -12,12 +11,10 @@ import numpy as np
 from dtrain.errors import CheckpointError
 from dtrain.host.usage import Usage
 from dtrain.run.checkpoint import Rating, Writer
-from dtrain.run.folder import RunDir, read_json, write_json
+from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal, MetricsKind
+from dtrain.task.progress import Progress
 from dtrain.task.tensorboard import Summaries
-
-#: The progress file is written at most this often, in seconds.
-PROGRESS_SECONDS = 0.25
 
 
 class Records:
@@ -40,7 +37,7 @@ class Records:
         self._journal = journal
         self._summaries = summaries
         self._writer = writer
-        self._progress_at = 0.0
+        self._progress = Progress(rundir.progress)
         self._usage = Usage()
         self.profile_steps = summaries.profile_steps
 
@@ -59,10 +56,7 @@ class Records:
 
     def progress(self, report: dict[str, Any], always: bool) -> None:
         """Say where the run is, unless that was said just now."""
-        now = time.monotonic()
-        if always or now - self._progress_at >= PROGRESS_SECONDS:
-            self._progress_at = now
-            write_json(self._rundir.progress, {**report, "time": time.time()})
+        self._progress.write(report, always)
 
     def profile(self, step: int) -> None:
         """Start or stop the profiler's trace where ``step`` is its first or last."""

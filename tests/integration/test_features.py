@@ -278,7 +278,7 @@ def test_deterministic_operations(strategy: str, dtrain) -> None:
         run = dtrain(*[word for word in words if not word.startswith("model.units")])
         assert run.code == 0, run.output
         assert run.points("loss") and not run.points("input_seconds"), "there is no clock"
-        assert not run.points("compute_seconds") and run.points("host_seconds")
+        assert run.points("host_seconds")
         ends.append(checkpoint.load(run.rundir.checkpoints / "4"))
     assert checkpoint.digest(ends[0].arrays) == checkpoint.digest(ends[1].arrays)
     assert run.events("start")[0]["replicas"] == (2 if strategy == "multiworker" else 1)

@@ -20,7 +20,7 @@ from dtrain.controller import cli
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.launchers.data_report import report
+from dtrain.controller.launchers.questions import ask
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.terminal.activity import Activity
@@ -105,7 +105,8 @@ class Data(cli.Command):
             "check": self._given.check,
         }
         self._activity.begin("importing TensorFlow, which takes 3 to 15 s")
-        report(section.plain(config), cluster, asked, self._hear, self._activity.continues)
+        values = section.plain(config)
+        ask("data", values, cluster, asked, self._hear, self._activity.continues)
         if self._pictures is not None:
             self._draw(images, self._pictures)
 

@@ -13,7 +13,6 @@ from dtrain.controller import shipping
 from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.terminal import evaluations
-from dtrain.errors import CheckpointError, UsageError
 from dtrain.files import writing
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir
@@ -64,17 +63,8 @@ class Evaluate(Derived):
         """Refuse checkpoints that are not there, and averages that the run has not kept."""
         mode, action = config.objective_mode.name, config.action
         paths = checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode)
-        if action["weights"] == "ema":
-            for path in paths:
-                try:
-                    kept = checkpoint.has_averages(path)
-                except CheckpointError:  # the task reports it
-                    continue
-                if not kept:
-                    raise UsageError(
-                        "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
-                        "raw, or a run with optimizer.use_ema=true", "weights=raw",
-                    )  # fmt: skip
+        for path in paths:
+            checkpoint.check_weights(path, action["weights"])
 
 
 _PARSER = of_run.parser(

@@ -39,17 +39,17 @@ class Export(OfModel):
     def job(self, node: Any) -> int:
         """Export each checkpoint that is meant, and return the exit code."""
         config, weights = settle(node), str(self._words["weights"])
-        folder = Path(self._words["folder"] or self._rundir.path / "exports").absolute()
-        place = folder / exporting.name_of(self._rundir, weights, self._words["name"])
+        folder = Path(self._words["folder"] or self.rundir.path / "exports").absolute()
+        place = folder / exporting.name_of(self.rundir, weights, self._words["name"])
         word, mode = self.checkpoint, config.objective_mode.name
 
         def choose() -> list[Path]:
-            return checkpoint.choose(self._rundir.checkpoints, word, mode)
+            return checkpoint.choose(self.rundir.checkpoints, word, mode)
 
         choose()  # refused before anything is made
         activity, trained = Activity(), config.hardware.precision
         exporter = exporting.Exporter(
-            config, self._rundir, self._formats, weights, activity.begin, activity.continues
+            config, self.rundir, self._formats, weights, activity.begin, activity.continues
         )
         code = errors.OK
         try:

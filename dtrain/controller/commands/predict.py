@@ -21,7 +21,7 @@ from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.resources.limits import check_workers
 from dtrain.data import options
-from dtrain.errors import CheckpointError, UsageError
+from dtrain.errors import UsageError
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Task
 from dtrain.run.folder import short
@@ -127,18 +127,9 @@ class Predict(Derived):
             # The bits of a batch may depend on how many threads share it: each has one.
             config.hardware.intra_op_threads = 1
         action = config.action
-        if str(action["checkpoint"]) == "all":
-            raise UsageError(
-                "checkpoint", "all", "predictions are of one checkpoint", "best, latest or a step",
-                "checkpoint=best",
-            )  # fmt: skip
         mode = config.objective_mode.name
-        [path, *_] = checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode)
-        if action["weights"] == "ema" and not _averages(path):
-            raise UsageError(
-                "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
-                "raw, or a run with optimizer.use_ema=true", "weights=raw",
-            )  # fmt: skip
+        path = checkpoint.only(self.rundir.checkpoints, action["checkpoint"], mode)
+        checkpoint.check_weights(path, action["weights"])
         to = action["to"]
         place = self._place(config, path.name) if to is None else Path(to).absolute()
         config.action = action.replaced(checkpoint=path.name, to=str(place))
@@ -159,13 +150,6 @@ class Predict(Derived):
         text = json.dumps(json.loads(json.dumps(known, default=str)), sort_keys=True)
         name = f"{step}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         return self.rundir.path / "predictions" / name
-
-
-def _averages(path: Path) -> bool:
-    try:
-        return checkpoint.has_averages(path)
-    except CheckpointError:  # the task reports it
-        return True
 
 
 _PARSER = of_run.parser(

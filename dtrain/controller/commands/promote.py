@@ -64,15 +64,15 @@ class Promote(OfModel):
             raise UsageError(
                 "alias", "(none)", "is what is to name the model", ALIAS.accepted, "alias=champion"
             )
-        if (self._rundir.path / "sweep.json").is_file():
+        if (self.rundir.path / "sweep.json").is_file():
             raise UsageError(
                 "RUN", self._run, "is a sweep, and a model is of one job", "the folder of a job",
-                f"python -m dtrain promote {short(_best_job(self._rundir))} alias=...",
+                f"python -m dtrain promote {short(_best_job(self.rundir))} alias=...",
             )  # fmt: skip
 
     def job(self, node: Any) -> int:
         """Export, log, register and promote, and return the exit code."""
-        config, rundir = settle(node), self._rundir
+        config, rundir = settle(node), self.rundir
         self._check_recorded()
         config_of_store = shipping.configured(rundir, rundir.path, self._to)
         tracker = choose.tracker(config_of_store)
@@ -80,14 +80,9 @@ class Promote(OfModel):
             raise self._unrecorded(type(tracker).__name__, "keeps no models")
         name = self._name(config_of_store)
         word = self.checkpoint
-        if word == "all":
-            raise UsageError(
-                "checkpoint", "all", "an alias names one model", "best, latest or a step",
-                "checkpoint=best",
-            )  # fmt: skip
         weights = str(self._words["weights"])
         condition = conditions.parse(self._words["if"] or "")
-        [path, *_] = checkpoint.choose(rundir.checkpoints, word, config.objective_mode.name)
+        path = checkpoint.only(rundir.checkpoints, word, config.objective_mode.name)
         conditions.check_metrics(condition, _known(rundir, path, weights))
         activity = Activity()
         try:
@@ -106,14 +101,14 @@ class Promote(OfModel):
 
     def _check_recorded(self) -> None:
         """Refuse a run that is recorded nowhere."""
-        config = load.read(self._rundir.config)
-        tracked = schemas.glance(self._rundir.tracking, schemas.Shipped) or {}
+        config = load.read(self.rundir.config)
+        tracked = schemas.glance(self.rundir.tracking, schemas.Shipped) or {}
         nowhere = isinstance(choose.tracker(config), NoTracker) and "run_id" not in tracked
         if nowhere and self._to is None:
             raise self._unrecorded("none", "the run is recorded nowhere")
 
     def _unrecorded(self, value: str, problem: str) -> UsageError:
-        command = f"python -m dtrain sync {shlex.quote(short(self._rundir.path))}"
+        command = f"python -m dtrain sync {shlex.quote(short(self.rundir.path))}"
         return UsageError("tracking", value, problem, "a run that MLflow has", command)
 
     def _name(self, config: Config) -> str:

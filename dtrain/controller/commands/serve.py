@@ -19,16 +19,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from dtrain import errors
-from dtrain.config.overrides import parse
 from dtrain.config.settle import settle
 from dtrain.controller import cli, folders
 from dtrain.controller.commands import failures, of_run
 from dtrain.controller.commands.export import Export
 from dtrain.controller.launchers.model_process import ModelProcess
+from dtrain.controller.run_command import own_words
 from dtrain.controller.served import Folder, OfRegistry, OfRun, Server, Source
 from dtrain.controller.task_environment import task_environment
 from dtrain.controller.terminal.activity import Activity
-from dtrain.errors import DtrainError, UsageError, nearest, printable
+from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import forkserver
 from dtrain.serving.options import Options
 from dtrain.tracking.mlflow.registered import SCHEME, Registered
@@ -126,16 +126,15 @@ class _Run(Export):
         """Export the checkpoint and serve it, and return the exit code."""
         command, word = self._command, self.checkpoint
         follow, begin = command.options.follow, command.activity.begin
-        if word == "all" or (follow and word not in (None, "best", "latest")):
+        if follow and word not in (None, "best", "latest"):
             raise UsageError(
-                "checkpoint", word or "", f"cannot be {'followed' if follow else 'served'}",
-                "best or latest", "checkpoint=best",
-            )  # fmt: skip
+                "checkpoint", word, "cannot be followed", "best or latest", "checkpoint=best"
+            )
         own = command.own if follow else None
         weights = command.options.weights
-        source = OfRun(self._rundir, settle(node), word, weights, own, begin, command.waiting)
+        source = OfRun(self.rundir, settle(node), word, weights, own, begin, command.waiting)
         while (key := source.newest()) is None:
-            if not follow or self._rundir.result.is_file():
+            if not follow or self.rundir.result.is_file():
                 source.choose()  # says what is wrong
             begin("waiting for the first checkpoint")
             time.sleep(_LOOK)
@@ -168,28 +167,14 @@ def _listening(given: str, options: Options) -> socket.socket:
         raise UsageError("host", host, problem, accepted, "host=127.0.0.1") from None
 
 
-def _taken(given: list[str], words: tuple[str, ...], group: str) -> tuple[Options, list[str]]:
-    """Return the options of a command line, and the rest of it: of ``group``, and what has a ``-``.
+def _options(values: dict[str, str]) -> Options:
+    """Return the options of a command line.
 
     Raises:
-        UsageError: a word is not known, or its value cannot be.
+        UsageError: a value cannot be.
     """
-    values, rest = {}, []
-    for text in given:
-        found = parse(text)
-        if not found.sign and found.name in words and found.value is not None:
-            values[found.name] = found.value.strip("'\"")
-        elif text.startswith("-") or (group and found.key.split(".")[0] == group):
-            rest.append(text)
-        else:
-            near, accepted = nearest(found.name, words), [f"{word}=" for word in words]
-            raise UsageError(
-                found.name or text, found.value or "", "is no option of this server",
-                ", ".join([*accepted, f"{group}.KEY="] if group else accepted),
-                f"the command with {near}=" if near else f"the command without {text}",
-            )  # fmt: skip
     try:
-        return Options.model_validate(values), rest
+        return Options.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         word, problem = str(first["loc"][0]), f"{first['msg'][:1].lower()}{first['msg'][1:]}"
@@ -207,8 +192,9 @@ def _serve(given: str, rest: list[str], own: Path) -> int:
         )  # fmt: skip
     is_run = not is_model and Folder(path).newest() is None
     foreign = [*([] if is_run else ["checkpoint", "weights"]), *([] if is_model else [_STORE])]
-    words = tuple(word for word in WORDS if word not in foreign)
-    options, others = _taken(rest, words, "dataset" if is_run else "")
+    words = [word for word in WORDS if word not in foreign]
+    values, others = own_words("serve", rest, words, "dataset" if is_run else "")
+    options = _options(values)
     with _listening(given, options) as listener:
         command = _Command(given, options, listener, own)
         forkserver.guess(task_environment())

@@ -131,15 +131,15 @@ class Late(OfModel):
     def job(self, node: Any) -> int:
         """Export it, and return the exit code."""
         config = settle(node)
-        config.tracking = load.read(self._rundir.config, hidden=True).tracking
+        config.tracking = load.read(self.rundir.config, hidden=True).tracking
         activity = Activity()
         try:
             model = logging_models.of_the_end(
-                config, self._rundir, activity.begin, activity.continues
+                config, self.rundir, activity.begin, activity.continues
             )
         finally:
             activity.end()
-        print(f"model: {printable(short(self.folder / model['path']))}", file=sys.stderr)
+        print(f"model: {printable(short(self.rundir.path / model['path']))}", file=sys.stderr)
         return errors.OK
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 import socket
 import sys
 from multiprocessing import Pipe
@@ -33,7 +32,7 @@ def _enter(
     os._exit(0)
 
 
-class ModelProcess:
+class ModelProcess(Process):
     """One process, and the end of the pipe that it is asked by: :attr:`link`.
 
     Args:
@@ -51,14 +50,4 @@ class ModelProcess:
         self.link, theirs = Pipe()
         with theirs, Connection(os.dup(2), readable=False) as output:
             arguments = (options, token, theirs, listener, output)
-            self._process = Process(environment, "server", _enter, arguments, environment)
-        self.pid, self.sentinel = self._process.pid, self._process.sentinel
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._process.signal(signal.SIGKILL)
-        self.join()
-
-    def join(self) -> None:
-        """Wait for its end."""
-        self._process.join()
+            super().__init__(environment, "server", _enter, arguments, environment)

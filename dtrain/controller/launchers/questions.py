@@ -18,27 +18,30 @@ from dtrain.run.cluster import Cluster
 _TURN = 1.0
 #: By how much a process that gives way to others is nicer than they are.
 _NICE = 10
+#: What may be asked about, and what the process does that answers.
+_DOES = {"data": "reads the data", "export": "exports the model", "model": "builds the model"}
 
 
 def ask(
-    target: Callable[..., None],
-    arguments: tuple[Any, ...],
-    environment: dict[str, str],
-    subject: str,
+    about: str,
+    config: dict[str, Any],
+    cluster: Cluster,
+    asked: dict[str, Any],
     hear: Callable[[Any], None] = lambda part: None,
     waiting: Callable[[], None] = lambda: None,
     gives_way: bool = False,
 ) -> Any:
-    """Call ``target(*arguments, pipe)`` in a process of its own, and return what it answers.
+    """Ask a process of its own about what a configuration makes, and return what it answers.
 
     The process sends ``(None, part)`` any number of times, and then ``(exit code, answer)``, where
-    the answer is a message if the exit code is not 0.
+    the answer is a message if the exit code is not 0. No GPU is looked at.
 
     Args:
-        target: a function of a module that imports no TensorFlow.
-        arguments: to be pickled.
-        environment: that TensorFlow is imported with.
-        subject: the process in words, for the message if it dies.
+        about: ``data`` (a report of a dataset, in parts), ``export`` (formats are written or run),
+            or ``model`` (what devices have of it).
+        config: as plain values.
+        cluster: as planned.
+        asked: arguments of what answers, by name.
         hear: called with each part.
         waiting: called once a second while nothing comes.
         gives_way: others have the cores first.
@@ -46,7 +49,12 @@ def ask(
     Raises:
         DtrainError: the message, with its exit code.
     """
-    process = Process(environment, subject, target, arguments, environment)
+    environment = {**variables.copied(), **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
+    subject = f"the process that {_DOES[about]}"
+    # What the user's own code prints belongs to the user; the server's standard error is closed.
+    with Connection(os.dup(2), readable=False) as output:
+        arguments = (about, config, cluster.to_json(), environment, asked, output)
+        process = Process(cluster.environment, subject, _enter, arguments, cluster.environment)
     try:
         if gives_way:
             with contextlib.suppress(OSError):  # it has ended
@@ -60,8 +68,7 @@ def ask(
             process.join()
             code, answer = DtrainError.exit_code, f"{subject} {_end(process.code())}"
     finally:
-        process.signal(signal.SIGKILL)
-        process.join()
+        process.kill()
     if code:
         error = DtrainError(answer)
         error.exit_code = code
@@ -69,34 +76,14 @@ def ask(
     return answer
 
 
-def ask_of_a_run(
-    target: Callable[..., None],
-    config: dict[str, Any],
-    cluster: Cluster,
-    asked: dict[str, Any],
-    subject: str,
-    hear: Callable[[Any], None],
-    waiting: Callable[[], None],
-    gives_way: bool = False,
-) -> Any:
-    """Ask as :func:`ask` does what a configuration makes; no GPU is looked at.
-
-    Args:
-        target: called with the configuration, the cluster, the environment, ``asked``, what takes
-            the output of the user's code, and the pipe.
-        config: as plain values.
-        cluster: as planned.
-        asked: what is asked.
-        subject, hear, waiting, gives_way: of :func:`ask`.
-
-    Raises:
-        DtrainError: the message, with its exit code.
-    """
-    environment = {**variables.copied(), **cluster.environment, "CUDA_VISIBLE_DEVICES": "-1"}
-    # What the user's own code prints belongs to the user; the server's standard error is closed.
-    with Connection(os.dup(2), readable=False) as output:
-        arguments = (config, cluster.to_json(), environment, asked, output)
-        return ask(target, arguments, cluster.environment, subject, hear, waiting, gives_way)
+def _enter(about: str, *arguments: Any) -> None:
+    if about == "data":
+        from dtrain.task.inspection.main import child
+    elif about == "export":
+        from dtrain.task.export.main import child
+    else:
+        from dtrain.task.model_report import child
+    child(*arguments)
 
 
 def _next(process: Process, waiting: Callable[[], None]) -> Any:

@@ -16,7 +16,7 @@ and is written last. What was killed or failed before that did not save. TensorF
 """
 
 from dtrain.run.checkpoint.arrays import digest, non_finite
-from dtrain.run.checkpoint.choice import best_of, choose, has_averages, is_average
+from dtrain.run.checkpoint.choice import best_of, check_weights, choose, is_average, only
 from dtrain.run.checkpoint.format import Checkpoint, load, pack, unpack
 from dtrain.run.checkpoint.held import hold
 from dtrain.run.checkpoint.store import newest, save, steps
@@ -28,14 +28,15 @@ __all__ = [
     "Rating",
     "Writer",
     "best_of",
+    "check_weights",
     "choose",
     "digest",
-    "has_averages",
     "hold",
     "is_average",
     "load",
     "newest",
     "non_finite",
+    "only",
     "pack",
     "save",
     "steps",

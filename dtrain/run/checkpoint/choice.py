@@ -102,16 +102,41 @@ def is_average(name: str) -> bool:
     return name.rpartition("/")[2].partition("#")[0].endswith("_average")
 
 
-def has_averages(path: Path) -> bool:
-    """Say whether a checkpoint has moving averages of weights; of its arrays the names are read.
+def only(folder: Path, word: str | int | None, mode: str) -> Path:
+    """Return the folder of the one checkpoint that ``word`` means, as :func:`choose` does.
 
     Raises:
-        CheckpointError: it is damaged, or gone.
+        UsageError: there is none, or it means several.
     """
-    file = path / STATE
+    if word == "all":
+        raise UsageError(
+            "checkpoint", "all", "means several checkpoints, and this command takes one",
+            "best, latest or a step", "checkpoint=best",
+        )  # fmt: skip
+    return choose(folder, word, mode)[0]
+
+
+def check_weights(path: Path, weights: str) -> None:
+    """Refuse moving averages that a checkpoint has not; of its arrays the names are read.
+
+    One that cannot be read passes: what loads it says so.
+
+    Args:
+        path: of the checkpoint.
+        weights: ``raw`` or ``ema``.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if weights != "ema":
+        return
     try:
-        with os.fdopen(reading.open_read(file), "rb") as opened:
+        with os.fdopen(reading.open_read(path / STATE), "rb") as opened:
             found = names(f"/dev/fd/{opened.fileno()}")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-    return any(name.startswith("optimizer/") and is_average(name) for name in found)
+    except (OSError, ValueError, CheckpointError):
+        return
+    if not any(name.startswith("optimizer/") and is_average(name) for name in found):
+        raise UsageError(
+            "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
+            "raw, or a run with optimizer.use_ema=true", "weights=raw",
+        )  # fmt: skip

@@ -27,8 +27,6 @@ _RESULT, _LATEST = "result.json", f"checkpoints/{POINTER}"
 _FIRST = ("config.yaml", "command.json", "cluster.json")
 #: Those that say that the rest of their folder is whole.
 _CLOSING = ("manifest.json", "export.json")
-#: Bytes of the longest path, and how many folders deep it may be.
-_PATH_BYTES, _DEPTH = 1000, 12
 #: Folders that hold one checkpoint each: of the run, and of those that wait for the evaluator.
 _CHECKPOINT = re.compile(r"((checkpoints|sidecar/queue|sidecar/work)/(0|[1-9][0-9]{0,17}))(/.*)?")
 
@@ -109,10 +107,9 @@ class Changes:
         known: Mapping[str, Any] | None = None,
     ):
         self._folder, self._leave = folder, leave
-        self._known: dict[str, tuple[int, ...]] = {}
-        with contextlib.suppress(ValueError, TypeError, AttributeError):  # else all is sent again
-            for path, (inode, size, time) in (known or {}).items():
-                self._known[path] = int(inode), int(size), int(time)
+        self._known: dict[str, tuple[int, ...]] = {
+            path: tuple(numbers) for path, numbers in (known or {}).items()
+        }
 
     def known(self) -> dict[str, Any]:
         """Return what the copy has, as JSON values."""
@@ -163,18 +160,17 @@ class Changes:
                 yield from self._gone(_RESULT)  # ORDER: a resumed run is unfinished from now on
             hurries = _RESULT in files or not all(file.is_known for file in newest)
             for path in sorted(files - {_RESULT, _LATEST}, key=_rank):
-                yield from self._one(path, None if hurries else waits)
+                yield from self._one([path], None if hurries else waits)
             of_run = {each for each in checkpoints if each.startswith("checkpoints/")}
             for folder in sorted(checkpoints - of_run):
-                yield from self._checkpoint(folder)
-            yield from self._whole(newest[:2])
-            for latest in newest[2:]:
-                yield from self._send(latest)
+                yield from self._one(_parts(folder))
+            for some in (newest[:2], newest[2:]):
+                yield from self._send(some)
             for folder in sorted(of_run, key=_step):
                 if _step(folder) < step:  # one above the pointer was not committed
-                    yield from self._checkpoint(folder)
+                    yield from self._one(_parts(folder))
             if _RESULT in files:
-                yield from self._one(_RESULT)
+                yield from self._one([_RESULT])
             # ORDER: at the very end, and of the checkpoint that the copy names not before the next.
             there = {*files, *checkpoints, f"checkpoints/{step}", _RESULT}
             gone = {checkpoint_of(path) or path for path in self._known} - there
@@ -191,54 +187,42 @@ class Changes:
         with contextlib.suppress(CheckpointError):
             step = committed(folder)
             if step is not None:
-                files = self._open_checkpoint(f"checkpoints/{step}", stack)
-                latest = self._open(_LATEST, stack)
+                files = self._open([*_parts(f"checkpoints/{step}"), _LATEST], stack)
                 if committed(folder) == step:
-                    return ([*files, latest] if files and latest is not None else []), step
+                    return files, step
         return [], -1
 
-    def _open_checkpoint(self, folder: str, stack: contextlib.ExitStack) -> list[ChangedFile]:
-        """Open the files of a checkpoint, both of the same one; none where it is gone."""
-        state = self._open(f"{folder}/{STATE}", stack)
-        manifest = self._open(f"{folder}/{MANIFEST}", stack)
-        with contextlib.suppress(FileNotFoundError):
-            same = state and os.lstat(self._folder / state.path).st_ino == state.known[0]
-            if same and state is not None and manifest is not None:
-                return [state, manifest]
+    def _open(self, paths: list[str], stack: contextlib.ExitStack) -> list[ChangedFile]:
+        """Open files that belong together; none where one is gone, or is a link."""
+        files = []
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, DamagedFile):
+            for path in paths:
+                descriptor = reading.open_read(self._folder / path)
+                stack.callback(os.close, descriptor)
+                files.append(ChangedFile(path, descriptor, self._known.get(path)))
+            # Of a checkpoint that was replaced meanwhile the files are of two.
+            if len(paths) == 1 or os.lstat(self._folder / paths[0]).st_ino == files[0].known[0]:
+                return files
         return []
 
-    def _open(self, path: str, stack: contextlib.ExitStack) -> ChangedFile | None:
-        try:
-            descriptor = reading.open_read(self._folder / path)
-        except (FileNotFoundError, NotADirectoryError, DamagedFile):
-            return None  # removed meanwhile; or a link, which leads elsewhere
-        stack.callback(os.close, descriptor)
-        return ChangedFile(path, descriptor, self._known.get(path))
-
     def _one(
-        self, path: str, waits: Callable[[ChangedFile], bool] | None = None
+        self, paths: list[str], waits: Callable[[ChangedFile], bool] | None = None
     ) -> Iterator[ChangedFile]:
+        """Yield what the copy lacks of a file, or of a checkpoint."""
         with contextlib.ExitStack() as stack:
-            file = self._open(path, stack)
-            late = file is not None and file.offset > 0 and not file.is_known
-            if file is not None and not (late and waits is not None and waits(file)):
-                yield from self._send(file)
+            files = self._open(paths, stack)
+            late = bool(files) and files[0].offset > 0 and not files[0].is_known
+            if not (late and waits is not None and waits(files[0])):
+                yield from self._send(files)
 
-    def _checkpoint(self, folder: str) -> Iterator[ChangedFile]:
-        with contextlib.ExitStack() as stack:
-            yield from self._whole(self._open_checkpoint(folder, stack))
-
-    def _whole(self, files: list[ChangedFile]) -> Iterator[ChangedFile]:
-        """Yield what the copy lacks of a checkpoint: after another state the manifest, always."""
+    def _send(self, files: list[ChangedFile]) -> Iterator[ChangedFile]:
+        """Yield what the copy lacks: after another state the manifest, always."""
         again = False
         for file in files:
             again = again or not file.is_known
-            yield from self._send(file, again)
-
-    def _send(self, file: ChangedFile, again: bool = False) -> Iterator[ChangedFile]:
-        if again or not file.is_known:
-            yield file
-        self._known[file.path] = file.known
+            if again:
+                yield file
+            self._known[file.path] = file.known
 
     def _scan(self) -> tuple[set[str], set[str]]:
         """Return the paths of all files outside checkpoints, and of the folders of checkpoints."""
@@ -248,15 +232,12 @@ class Changes:
         for here, folders, names in os.walk(self._folder, onerror=reading.unless_gone):
             above = Path(here).relative_to(self._folder)
             left = self._leave if here == str(self._folder) else ()
-            paths = {
-                name: (above / name).as_posix()
-                for name in folders + names
-                if name not in left and problem_of((above / name).as_posix()) is None
-            }
-            files |= {paths[name] for name in names if name in paths}
-            inside = {name: paths[name] for name in folders if name in paths}
-            checkpoints |= {path for path in inside.values() if checkpoint_of(path)}
-            folders[:] = [name for name, path in inside.items() if not checkpoint_of(path)]
+            paths = {name: (above / name).as_posix() for name in folders + names}
+            wanted = {n for n, path in paths.items() if n not in left and problem_of(path) is None}
+            files |= {paths[name] for name in names if name in wanted}
+            whole = {name for name in wanted.intersection(folders) if checkpoint_of(paths[name])}
+            checkpoints |= {paths[name] for name in whole}
+            folders[:] = wanted.intersection(folders) - whole
         return files, checkpoints
 
     def _exists(self, path: str) -> bool:
@@ -276,8 +257,6 @@ def problem_of(path: str) -> str | None:
         problem = reading.component(name) or ("begins with a dot" if name[0] == "." else None)
         if problem is not None:
             return f"the path {path[:200]!r}: {name[:80]!r} {problem}"
-    if len(names) > _DEPTH or len(path.encode(errors="surrogatepass")) > _PATH_BYTES:
-        return f"the path {path[:80]!r}... is too long"
     return None
 
 
@@ -285,6 +264,10 @@ def checkpoint_of(path: str) -> str | None:
     """Return the folder of a checkpoint that a path is, or is in; None where it is in none."""
     match = _CHECKPOINT.fullmatch(path)
     return match[1] if match else None
+
+
+def _parts(checkpoint: str) -> list[str]:
+    return [f"{checkpoint}/{STATE}", f"{checkpoint}/{MANIFEST}"]
 
 
 def _step(folder: str) -> int:

@@ -12,8 +12,7 @@ computed, and, once all is done, which files they are. A small result is joined 
 """
 
 from dtrain.run.predictions.division import Division, size_of
-from dtrain.run.predictions.formats import FORMATS
 from dtrain.run.predictions.manifest import Manifest, read
 from dtrain.run.predictions.store import Store
 
-__all__ = ["FORMATS", "Division", "Manifest", "Store", "read", "size_of"]
+__all__ = ["Division", "Manifest", "Store", "read", "size_of"]

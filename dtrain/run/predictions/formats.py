@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,66 +17,60 @@ import numpy as np
 INDEX = "index"
 #: The column with the name of the predicted class, where the run knows the names of its classes.
 CLASS = "class_name"
+FORMATS = ("parquet", "npy", "jsonl", "csv")
 Columns = Mapping[str, np.ndarray]
 
 
-class Format(ABC):
-    """One format of the files of a piece."""
+def names(format: str, stem: str, columns: Sequence[str]) -> list[str]:
+    """Return the names of the files of a piece, in order: one, or one for each column.
 
-    #: Behind the dot of a file's name.
-    suffix: str
-
-    def names(self, stem: str, columns: Sequence[str]) -> list[str]:
-        """Return the names of the files of a piece, in order.
-
-        Args:
-            stem: what they begin with.
-            columns: the names of the columns, without that of the index.
-        """
-        return [f"{stem}.{self.suffix}"]
-
-    def encode(self, stem: str, first: int, columns: Columns) -> Iterator[tuple[str, bytes]]:
-        """Yield name and content of each file of a piece.
-
-        Args:
-            stem: what the names begin with.
-            first: the first row.
-            columns: by name, all with the rows of the piece.
-        """
-        rows = len(next(iter(columns.values())))
-        index = np.arange(first, first + rows, dtype=np.int64)
-        whole = {INDEX: index, **columns}
-        yield from zip(self.names(stem, list(columns)), self._files(whole), strict=True)
-
-    @abstractmethod
-    def _files(self, columns: Columns) -> Iterator[bytes]:
-        """Yield the contents of the files, in the order of :meth:`names`."""
-
-    @abstractmethod
-    def join(self, files: Sequence[bytes]) -> bytes:
-        """Return one file with the rows of several, in their order."""
+    Args:
+        format: one of :data:`FORMATS`.
+        stem: what they begin with.
+        columns: the names of the columns, without that of the index.
+    """
+    if format == "npy":
+        return [f"{stem}.{name}.npy" for name in (INDEX, *columns)]
+    return [f"{stem}.{format}"]
 
 
-class Parquet(Format):
-    """A table of Arrow: an array of more than one axis is a list of fixed size in each row."""
+def encode(format: str, stem: str, first: int, columns: Columns) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of each file of a piece.
 
-    suffix = "parquet"
+    Args:
+        format, stem: of :func:`names`.
+        first: the first row.
+        columns: by name, all with the rows of the piece.
+    """
+    rows = len(next(iter(columns.values())))
+    whole = {INDEX: np.arange(first, first + rows, dtype=np.int64), **columns}
+    encoders = {"parquet": _parquet, "jsonl": _json_lines, "csv": _csv}
+    contents = map(_npy, whole.values()) if format == "npy" else [encoders[format](whole)]
+    yield from zip(names(format, stem, list(columns)), contents, strict=True)
 
-    def _files(self, columns: Columns) -> Iterator[bytes]:
-        import pyarrow
 
-        yield _parquet(pyarrow.table({name: _arrow(column) for name, column in columns.items()}))
-
-    def join(self, files: Sequence[bytes]) -> bytes:
-        """Return one file with the rows of several, as one group of rows."""
+def join(format: str, files: Sequence[bytes]) -> bytes:
+    """Return one file with the rows of several, in their order."""
+    if format == "npy":
+        return _npy(np.concatenate([np.load(io.BytesIO(file)) for file in files]))
+    if format == "parquet":
         import pyarrow
         import pyarrow.parquet
 
         tables = [pyarrow.parquet.read_table(io.BytesIO(file)) for file in files]
-        return _parquet(pyarrow.concat_tables(tables).combine_chunks())
+        return _written(pyarrow.concat_tables(tables).combine_chunks())
+    head = files[0].partition(b"\n")[0] + b"\n" if format == "csv" else b""  # one line
+    return head + b"".join(file[len(head) :] for file in files)
 
 
-def _parquet(table: Any) -> bytes:
+def _parquet(columns: Columns) -> bytes:
+    """Return a table: an array of more than one axis is a list of fixed size in each row."""
+    import pyarrow
+
+    return _written(pyarrow.table({name: _arrow(column) for name, column in columns.items()}))
+
+
+def _written(table: Any) -> bytes:
     import pyarrow.parquet
 
     file = io.BytesIO()
@@ -99,70 +92,36 @@ def _arrow(column: np.ndarray) -> Any:
     return found
 
 
-class Npy(Format):
-    """An array of NumPy for each column, in a file of its own."""
-
-    suffix = "npy"
-
-    def names(self, stem: str, columns: Sequence[str]) -> list[str]:
-        """Return the names of the files of a piece: that of the index, and one for each column."""
-        return [f"{stem}.{name}.{self.suffix}" for name in (INDEX, *columns)]
-
-    def _files(self, columns: Columns) -> Iterator[bytes]:
-        for column in columns.values():
-            # Texts have the width of the longest of the piece: no reader needs pickle.
-            yield _npy(column.astype(np.str_) if column.dtype == object else column)
-
-    def join(self, files: Sequence[bytes]) -> bytes:
-        """Return one array with the rows of several."""
-        return _npy(np.concatenate([np.load(io.BytesIO(file)) for file in files]))
-
-
 def _npy(array: np.ndarray) -> bytes:
+    """Return a file of NumPy: texts have the width of the longest, so that none needs pickle."""
     file = io.BytesIO()
+    array = array.astype(np.str_) if array.dtype == object else array
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
 
 
-class JsonLines(Format):
-    """A JSON object a row. Numbers that JSON has not are their names: "nan", "inf", "-inf"."""
-
-    suffix = "jsonl"
-
-    def _files(self, columns: Columns) -> Iterator[bytes]:
-        rows = zip(*(_plain(column) for column in columns.values()), strict=True)
-        lines = [
-            json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, allow_nan=False)
-            for row in rows
-        ]
-        yield "".join(f"{line}\n" for line in lines).encode()
-
-    def join(self, files: Sequence[bytes]) -> bytes:
-        """Return the lines of several files."""
-        return b"".join(files)
+def _json_lines(columns: Columns) -> bytes:
+    """Return an object a row. Numbers that JSON has not are their names: "nan", "inf", "-inf"."""
+    rows = zip(*(_plain(column) for column in columns.values()), strict=True)
+    lines = [
+        json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, allow_nan=False)
+        for row in rows
+    ]
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
-class Csv(Format):
-    """A line a row, under a heading; an element of an array has a column: ``scores.0``."""
-
-    suffix = "csv"
-
-    def _files(self, columns: Columns) -> Iterator[bytes]:
-        flat: dict[str, Any] = {}
-        for name, column in columns.items():
-            for place in np.ndindex(*column.shape[1:]):
-                label = ".".join([name, *map(str, place)])
-                flat[label] = _plain(column[(slice(None), *place)])
-        file = io.StringIO(newline="")
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(flat)
-        writer.writerows(zip(*flat.values(), strict=True))
-        yield file.getvalue().encode()
-
-    def join(self, files: Sequence[bytes]) -> bytes:
-        """Return the lines of several files under one heading, which is one line."""
-        head = files[0].partition(b"\n")[0] + b"\n"
-        return head + b"".join(file[len(head) :] for file in files)
+def _csv(columns: Columns) -> bytes:
+    """Return a line a row, under a heading; an element of an array has a column: ``scores.0``."""
+    flat = {
+        ".".join([name, *map(str, place)]): _plain(column[(slice(None), *place)])
+        for name, column in columns.items()
+        for place in np.ndindex(*column.shape[1:])
+    }
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(flat)
+    writer.writerows(zip(*flat.values(), strict=True))
+    return file.getvalue().encode()
 
 
 def _plain(column: np.ndarray) -> list[Any]:
@@ -179,6 +138,3 @@ def _named(value: Any) -> Any:
     if isinstance(value, list):
         return [_named(each) for each in value]
     return value if np.isfinite(value) else str(value)
-
-
-FORMATS: dict[str, Format] = {each.suffix: each for each in (Parquet(), Npy(), JsonLines(), Csv())}

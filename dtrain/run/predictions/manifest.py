@@ -1,85 +1,31 @@
-"""``predictions.json``: what the pieces of a folder are predictions of, and what they are."""
+"""``predictions.json``: what the pieces of a folder are predictions of, and what they are.
+
+It has the keys of :data:`_IDENTITY`, ``may_join``, and ``files`` when all are done, in the order of
+the rows: ``name``, ``first``, ``rows``, ``bytes`` and ``sha256`` of each.
+"""
 
 import json
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Any
 
 from dtrain.errors import UsageError
-from dtrain.files import fields, reading, writing
-from dtrain.run import schemas
+from dtrain.files import reading, writing
 
 NAME = "predictions.json"
-#: A file below the folder.
-_FILE = re.compile(r"(pieces/part-|predictions\.)[^/]+")
 #: What later commands must have in common with the first; in the order of the messages.
 _IDENTITY = ("checkpoint", "data", "rows", "function", "include", "columns", "format", "batch",
              "piece_rows", "arithmetic")  # fmt: skip
-
-
-class Checkpoint(TypedDict):
-    """Whose predictions they are."""
-
-    step: schemas.Count
-    digest: str
-    weights: Literal["raw", "ema"]
-
-
-class Data(TypedDict):
-    """Of which data."""
-
-    split: str
-    structure: str
-    digest: str
-
-
-class Column(TypedDict):
-    """One column of the output."""
-
-    name: str
-    dtype: str
-    shape: list[schemas.Count]
-
-
-class File(TypedDict):
-    """One file: of a piece, or of all rows."""
-
-    name: Annotated[str, fields.like(_FILE, "a file of predictions")]
-    first: schemas.Count
-    rows: schemas.Count
-    bytes: schemas.Count
-    sha256: str
-
-
-class Manifest(TypedDict):
-    """``predictions.json``; ``files`` is there when all are done, in the order of the rows."""
-
-    version: schemas.Count
-    checkpoint: Checkpoint
-    data: Data
-    rows: schemas.Count
-    function: Any
-    include: list[str]
-    columns: list[Column]
-    format: Literal["parquet", "npy", "jsonl", "csv"]
-    batch: schemas.Count
-    piece_rows: schemas.Count
-    arithmetic: dict[str, Any]
-    #: Whether pieces of few bytes become one file: where `predict.piece_rows` is null.
-    may_join: bool
-    files: NotRequired[list[File]]
+Manifest = dict[str, Any]
 
 
 def read(folder: Path) -> Manifest | None:
     """Return the manifest of a folder; None where there is none.
 
     Raises:
-        DamagedFile: it cannot be used.
+        DamagedFile: it is no JSON.
         OSError: it cannot be read.
     """
-    path = folder / NAME
-    found = reading.read_json(path)
-    return None if found is None else schemas.check(found, Manifest, path)
+    return reading.read_json(folder / NAME)
 
 
 def begin(folder: Path, given: Manifest) -> Manifest:
@@ -94,7 +40,7 @@ def begin(folder: Path, given: Manifest) -> Manifest:
 
     Raises:
         UsageError: it has other predictions.
-        DamagedFile: its manifest cannot be used.
+        DamagedFile: its manifest is no JSON.
         OSError: it cannot be written.
     """
     if writing.write_first(folder / NAME, _text(given)):
@@ -103,20 +49,20 @@ def begin(folder: Path, given: Manifest) -> Manifest:
     if found is None:
         raise FileNotFoundError(f"{folder / NAME} was removed while this command began")
     # As it would be read: a tuple is a list there.
-    now, before = json.loads(_text(given)), dict(found)
+    now = json.loads(_text(given))
     for name in _IDENTITY:
-        if before[name] != now[name]:
+        if found.get(name) != now[name]:
             raise _other(folder, name, found, now)
     return found
 
 
-def finish(folder: Path, manifest: Manifest, files: list[File]) -> Manifest:
+def finish(folder: Path, manifest: Manifest, files: list[dict[str, Any]]) -> Manifest:
     """Record that all is done, and return the manifest.
 
     Raises:
         OSError: it cannot be written.
     """
-    done: Manifest = {**manifest, "files": files}
+    done = {**manifest, "files": files}
     writing.write_bytes(folder / NAME, _text(done), lasting=True)
     return done
 
@@ -127,7 +73,7 @@ def _text(manifest: Manifest) -> bytes:
 
 def _other(folder: Path, name: str, found: Any, now: Any) -> UsageError:
     """Return the refusal of a folder whose ``name`` is not that of this command."""
-    there, here = found[name], now[name]
+    there, here = found.get(name), now[name]
     if isinstance(there, dict) and isinstance(here, dict):
         part = next(key for key in (*there, *here) if there.get(key) != here.get(key))
         name, there, here = f"{name}.{part}", there.get(part), here.get(part)

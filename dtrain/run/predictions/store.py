@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from dtrain.errors import TrainingError
 from dtrain.files import reading, writing
 from dtrain.run.predictions import formats, manifest
 from dtrain.run.predictions.division import Division
-from dtrain.run.predictions.manifest import File, Manifest
+from dtrain.run.predictions.manifest import Manifest
 
 #: Bytes up to which all pieces are joined to one file.
 SMALL = 64 << 20
@@ -43,7 +44,7 @@ class Store:
         self.manifest = manifest.begin(folder, own)
         self.division = Division(own["rows"], own["piece_rows"], own["batch"])
         self._pieces = folder / PIECES
-        self._format = formats.FORMATS[own["format"]]
+        self._format: str = own["format"]
         self._columns = [column["name"] for column in own["columns"]]
         if not self.finished:
             self._pieces.mkdir(exist_ok=True)
@@ -67,7 +68,7 @@ class Store:
         return self.finished
 
     def _names(self, piece: int) -> list[str]:
-        return self._format.names(f"part-{piece:06d}", self._columns)
+        return formats.names(self._format, f"part-{piece:06d}", self._columns)
 
     def has(self, piece: int) -> bool:
         """Say whether a piece is done."""
@@ -75,7 +76,9 @@ class Store:
 
     def count(self) -> int:
         """Return how many pieces are done."""
-        last = self._format.names("", self._columns)[-1]  # of a piece's files, in their order
+        last = formats.names(self._format, "", self._columns)[
+            -1
+        ]  # of a piece's files, in their order
         try:
             names = os.listdir(self._pieces)
         except FileNotFoundError:  # joined
@@ -95,7 +98,8 @@ class Store:
         """
         first = self.division.first(piece)
         try:
-            for name, data in self._format.encode(f"part-{piece:06d}", first, columns):
+            stem = f"part-{piece:06d}"
+            for name, data in formats.encode(self._format, stem, first, columns):
                 writing.write_bytes(self._pieces / name, data, lasting=True)
         except FileNotFoundError:  # another worker has done it as well, and joined the pieces
             if not self.refresh():
@@ -135,13 +139,14 @@ class Store:
         return sum(os.stat(self._pieces / name).st_size for name in names)
 
     def _join(self, pieces: Sequence[Sequence[str]]) -> list[str]:
-        joined = self._format.names("predictions", self._columns)
+        joined = formats.names(self._format, "predictions", self._columns)
         for name, parts in zip(joined, zip(*pieces, strict=True), strict=True):
-            data = self._format.join([reading.read_bytes(self._pieces / each) for each in parts])
+            files = [reading.read_bytes(self._pieces / each) for each in parts]
+            data = formats.join(self._format, files)
             writing.write_bytes(self.folder / name, data, lasting=True)
         return joined
 
-    def _record(self, name: str, first: int, rows: int) -> File:
+    def _record(self, name: str, first: int, rows: int) -> dict[str, Any]:
         with (self.folder / name).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()

@@ -117,7 +117,7 @@ class Evaluate(Action):
         if classes is None:
             return data
         if data.splits.validation is not None and data.splits.count_classes() is None:
-            inputs.explain(data.splits.validation, self._own.train, targets_alone=True)
+            inputs.check(data.splits.validation, self._own.train, "targets", sizes=False)
         classes_of_run = list(self._own.train.info.class_names())
         named = class_names.renumbered(data.splits.validation, classes_of_run)
         splits = dataclasses.replace(data.splits, classes=classes, validation=named)

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint, evaluations, identity
 from dtrain.run.checkpoint import Checkpoint
-from dtrain.run.folder import RunDir, write_json, write_text
+from dtrain.run.folder import RunDir, write_text
 from dtrain.task import data_identity, tensorboard
+from dtrain.task.progress import Progress
 from dtrain.task.session import Session
 
-#: Seconds between two reports of the progress, at least.
-PROGRESS_SECONDS = 0.25
 #: What of the configuration decides what a metric of given examples and weights is.
 _DECLARED = (
     "model", "trainer.loss", "trainer.loss_weights", "trainer.metrics", "hardware.precision"
@@ -81,7 +79,7 @@ class Record:
         self._known: list[dict[str, Any]] = []
         self._computed, self._seconds = 0, 0.0
         self._metrics: dict[str, float] = {}
-        self._progress_at = 0.0
+        self._progress = Progress(self._folder.progress)
         self._started = False
         self.damaged: list[str] = []
 
@@ -198,27 +196,11 @@ class Record:
             begin: when this one was begun (``time.perf_counter``).
             always: also if it was said just now.
         """
-        now = time.monotonic()
-        if self._journal is None or not (always or now - self._progress_at >= PROGRESS_SECONDS):
-            return
-        self._progress_at = now
-        batch = self._session.steps.evaluation_batch
-        batches = -(-examples // batch)
-        write_json(
-            self._folder.progress,
-            {
-                "units": ["checkpoint", "batch"],
-                "step": index * batches - (-done // batch),
-                "total_steps": self._count * batches,
-                "epoch": index + 1,
-                "epochs": self._count,
-                "loss": None,
-                "metrics": {},
-                "examples_per_second": done / max(1e-6, time.perf_counter() - begin),
-                "checkpoint": found.step,
-                "time": time.time(),
-            },
-        )
+        if self._journal is not None:
+            batch = self._session.steps.evaluation_batch
+            self._progress.of_checkpoint(
+                index, self._count, done, examples, batch, begin, found.step, always
+            )
 
     def end(self, status: str) -> None:
         """Write the last event."""

@@ -12,7 +12,7 @@ from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
-from dtrain.run.folder import RunDir, write_json
+from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.run.sidecar import EVALUATED, NOTICE, Points, Sidecar, digest_of
 from dtrain.task import train_state
@@ -22,11 +22,9 @@ from dtrain.task.actions.late_points import LOOK, PREFIX
 from dtrain.task.actions.validation import evaluate
 from dtrain.task.metric_sums import Sums
 from dtrain.task.process.signals import Stop
+from dtrain.task.progress import Progress
 from dtrain.task.session import NO_VALIDATION, Session
 from dtrain.task.step_schedule import Schedule
-
-#: Seconds between two reports of the progress, at least.
-PROGRESS_SECONDS = 0.25
 
 
 class Follow(Action):
@@ -45,7 +43,7 @@ class Follow(Action):
         self._sidecar = Sidecar(rundir)
         self._rundir = rundir
         self._index = 0  # of the checkpoint, among those of this process
-        self._reported = 0.0
+        self._progress = Progress(self._sidecar.progress)
         self._compared = False  # its examples with those of the chief
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
@@ -146,27 +144,8 @@ class Follow(Action):
         self, session: Session, step: int, count: int, done: int, begin: float, always: bool = False
     ) -> None:
         """Say how far this process is, unless that was said just now."""
-        now = time.monotonic()
-        if not always and now - self._reported < PROGRESS_SECONDS:
-            return
-        self._reported = now
-        batch = session.steps.evaluation_batch
-        batches = -(-session.schedule.validation_examples // batch)
-        write_json(
-            self._sidecar.progress,
-            {
-                "units": ["checkpoint", "batch"],
-                "step": self._index * batches - (-done // batch),
-                "total_steps": count * batches,
-                "epoch": self._index + 1,
-                "epochs": count,
-                "loss": None,
-                "metrics": {},
-                "examples_per_second": done / max(1e-6, time.perf_counter() - begin),
-                "checkpoint": step,
-                "time": time.time(),
-            },
-        )
+        examples, batch = session.schedule.validation_examples, session.steps.evaluation_batch
+        self._progress.of_checkpoint(self._index, count, done, examples, batch, begin, step, always)
 
 
 def export_only(config: Config, rundir: RunDir, stop: Stop) -> None:

@@ -23,7 +23,6 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import Manifest, size_of
-from dtrain.run.predictions.formats import CLASS
 from dtrain.task import build, dataset, stateful, train_state
 from dtrain.task.actions.base import Action
 from dtrain.task.prediction import inputs
@@ -33,9 +32,6 @@ from dtrain.task.prediction.prediction import Prediction
 from dtrain.task.session import Process
 from dtrain.task.step_schedule import make_schedule
 from dtrain.task.strategies import Strategy
-
-#: Of ``predictions.json``.
-VERSION = 1
 
 
 class Predict(Action):
@@ -114,14 +110,9 @@ class Predict(Action):
         with before_training(config.dataset):
             forward.trace()
         rows, found = len(source), data.identity[name]
-        specs = dict(forward.specs)
-        if (classified := columns.classified(specs)) is not None:
-            shape = specs[classified].shape
-            scores = specs[classified].dtype.is_floating
-            specs[CLASS] = tf.TensorSpec(shape[:-1] if scores else shape, tf.string)
+        specs = columns.described(forward.specs)
         width = sum(_bytes(spec) for spec in specs.values())
         manifest: Manifest = {
-            "version": VERSION,
             "checkpoint": {"step": step, "digest": digest, "weights": self._weights},
             "data": {"split": name, "structure": found["structure"], "digest": found["digest"]},
             "rows": rows,

@@ -38,10 +38,11 @@ def child(*arguments: Any) -> None:
 
 def _done(config: Config, cluster: Cluster, doing: Doing, asked: dict[str, Any]) -> Any:
     hardware.configure(config.hardware, cluster, cluster.chief, config.trainer.deterministic)
-    return _ANSWERS[asked["do"]](config, doing, **{k: v for k, v in asked.items() if k != "do"})
+    answers: dict[str, Callable[..., Any]] = {"write": written, "check": checked}
+    return answers[asked.pop("do")](config, doing, **asked)
 
 
-def _failed(error: Exception, asked: dict[str, Any]) -> str:
+def _failed(error: Exception) -> str:
     if isinstance(error, OSError):  # of a full disk
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
@@ -129,17 +130,12 @@ def checked(
     for name in names:
         doing(f"running {name}")
         try:
-            run = formats.load(name, Path(folder), lambda: _named(config))
+            run = formats.load(
+                name, Path(folder), lambda: model.named(*model.built(config), config)
+            )
             found[name] = sample.compared(run, examples, FORMATS[name].limit)
         except DtrainError as error:
             found[name] = str(error)
         except Exception as error:
             found[name] = f"it cannot be run: {_message(error)}"
     return found
-
-
-def _named(config: Config) -> model.Named:
-    return model.named(*model.built(config), config)
-
-
-_ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {"write": written, "check": checked}

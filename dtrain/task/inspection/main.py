@@ -28,7 +28,7 @@ def child(*arguments: Any) -> None:
 
     What is asked are arguments of :func:`dtrain.task.inspection.report.report`.
     """
-    answer(_reported, lambda error, asked: _message(error), *arguments)
+    answer(_reported, _message, *arguments)
 
 
 def _reported(config: Config, cluster: Cluster, send: Send, asked: dict[str, Any]) -> None:

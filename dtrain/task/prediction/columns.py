@@ -43,6 +43,7 @@ class Columns:
         self._function = function
         self._include = include
         self._classes = np.array(classes, object)
+        self._classified: str | None = None  # the column that says which class a row is of
 
     def __call__(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
         """Return the columns by name, tensors ``[b, ...]``.
@@ -73,21 +74,23 @@ class Columns:
                     _add(found, f"{title}.{name}" if name else title, leaf, rows)
         return found
 
-    def classified(self, specs: Mapping[str, tf.TensorSpec]) -> str | None:
-        """Return the column that says which class a row is of; None where none does.
+    def described(self, specs: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
+        """Return what is written, of each row: with the name of the class, where there is one.
 
         Args:
             specs: of the columns, by name.
         """
         function = getattr(self._function, "func", self._function)  # of functools.partial
-        if function not in (None, functions.argmax, functions.top_k):
-            return None
         name = "class" if function is functions.top_k else ONLY
         spec = specs.get(name)
-        if spec is None or not len(self._classes):
-            return None
+        if function not in (None, functions.argmax, functions.top_k) or spec is None:
+            return dict(specs)
         scores = spec.dtype.is_floating and spec.shape[-1:] == [len(self._classes)]
-        return name if scores or spec.dtype.is_integer else None
+        if not len(self._classes) or not (scores or spec.dtype.is_integer):
+            return dict(specs)
+        self._classified = name
+        shape = spec.shape[:-1] if scores else spec.shape
+        return {**specs, CLASS: tf.TensorSpec(shape, tf.string)}
 
     def written(self, columns: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
         """Return columns as they are written: bytes as texts, and the names of the classes.
@@ -100,13 +103,8 @@ class Columns:
             DataError: bytes are no UTF-8.
         """
         found = {name: texts(name, column, first) for name, column in columns.items()}
-        specs = {
-            name: tf.TensorSpec(column.shape[1:], tf.as_dtype(column.dtype))
-            for name, column in columns.items()
-        }
-        name = self.classified(specs)
-        if name is not None:
-            numbers = columns[name]
+        if self._classified is not None:
+            numbers = columns[self._classified]
             numbers = numbers.argmax(-1) if numbers.dtype.kind == "f" else numbers
             found[CLASS] = self._classes[numbers]
         return found
@@ -135,9 +133,8 @@ def _add(found: dict[str, tf.Tensor], name: str, leaf: Any, rows: int | None) ->
         raise _refused(name, f"has the shape {value.shape}: a length that differs by batch")
     if value.dtype in (tf.bfloat16, tf.float16):
         value = tf.cast(value, tf.float32)  # which has all of their numbers
-    if not (
-        value.dtype.is_floating or value.dtype.is_integer or value.dtype in (tf.bool, tf.string)
-    ):
+    dtype = value.dtype
+    if not (dtype.is_floating or dtype.is_integer or dtype in (tf.bool, tf.string)):
         raise _refused(name, f"is of {value.dtype.name}")
     found[name] = value
 
@@ -163,8 +160,7 @@ def texts(name: str, column: np.ndarray, first: int) -> np.ndarray:
     if column.dtype != object:
         return column
     found = np.empty(column.shape, object)
-    for place in np.ndindex(*column.shape):
-        value = column[place]
+    for place, value in np.ndenumerate(column):
         try:
             found[place] = value.decode() if isinstance(value, bytes) else str(value)
         except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,17 +14,15 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain import errors
-from dtrain.data.sources import Source
+from dtrain.data.sources import Source, Splits
 from dtrain.errors import TrainingError, UsageError
-from dtrain.run.folder import write_json
 from dtrain.run.predictions import Manifest, Store
 from dtrain.task.prediction.columns import Columns
+from dtrain.task.progress import Progress
 from dtrain.task.reading import first_bad
 from dtrain.task.session import Process, quietly
 from dtrain.task.strategies.forward import Forward
 
-#: Seconds between two reports of the progress, at least.
-PROGRESS_SECONDS = 0.5
 #: Pieces that wait to be written, at most.
 WAITING = 2
 
@@ -32,10 +31,11 @@ Turn = list[tuple[int, int]]
 Arrays = dict[str, np.ndarray]
 
 
+@dataclasses.dataclass
 class Prediction:
     """What one worker is about to do.
 
-    Args:
+    Attributes:
         process: of the task.
         parameters: of the model.
         source: has the rows.
@@ -45,39 +45,28 @@ class Prediction:
         folder: of the predictions.
         share: number of this worker, and how many there are, of all commands.
         workers: of this command.
-
-    Attributes:
-        inputs: what is read, as errors of reading are looked for there.
     """
 
-    def __init__(
-        self,
-        process: Process,
-        parameters: int,
-        source: Source,
-        forward: Forward,
-        columns: Columns,
-        manifest: Manifest,
-        folder: Path,
-        share: tuple[int, int],
-        workers: int,
-    ):
-        self._process = process
-        self._parameters = parameters
-        self._source = source
-        self._forward = forward
-        self._columns = columns
-        self._manifest = manifest
-        self._folder = folder
-        self._share = share
-        self._workers = workers
+    process: Process
+    parameters: int
+    source: Source
+    forward: Forward
+    columns: Columns
+    manifest: Manifest
+    folder: Path
+    share: tuple[int, int]
+    workers: int
+
+    def __post_init__(self) -> None:
         self._store: Store
-        self._began = self._reported = time.monotonic()
+        self._began = time.monotonic()
+        self._progress = Progress(self.process.rundir.progress)
         self._before = 0  # pieces that were done when this command began
         self._own_rows = 0
         self._batches: dict[int, dict[int, Arrays]] = {}  # by piece and number
         self._writing: collections.deque[Future[int]] = collections.deque()
-        self.inputs = _Inputs(source)
+        #: Where errors of reading are looked for (:func:`dtrain.task.unreadable.failing`).
+        self.inputs = Splits(self.source)
 
     def run(self) -> None:
         """Work until all is done, or a stop was asked for.
@@ -89,34 +78,34 @@ class Prediction:
             Interrupted: a stop was asked for; the pieces that are done stay.
         """
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            store = self._store = Store(self._folder, self._manifest)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            store = self._store = Store(self.folder, self.manifest)
         except OSError as error:
             raise UsageError(
-                "to", self._folder, f"cannot be written ({error.strerror})",
+                "to", self.folder, f"cannot be written ({error.strerror})",
                 "a folder that may be written, on a disk with space", "to=FOLDER",
             ) from None  # fmt: skip
-        self._event("start", step=0, replicas=self._forward.replicas, parameters=self._parameters)
-        self._process.begun()
+        self._event("start", step=0, replicas=self.forward.replicas, parameters=self.parameters)
+        self.process.begun()
         self._before, self._began = store.count(), time.monotonic()
         status = "FAILED"
         try:
             if store.finished:
-                self._process.notice(f"all rows were predicted already: {store.folder}")
-                if self._process.is_chief:
+                self.process.notice(f"all rows were predicted already: {store.folder}")
+                if self.process.is_chief:
                     store.tidy()
             else:
                 self._work()
-                if self._process.stop() and store.count() < store.division.pieces:
+                if self.process.stop() and store.count() < store.division.pieces:
                     status = "KILLED"
                     raise errors.Interrupted("stopped; the pieces that are done stay")
-                if self._process.is_chief:
+                if self.process.is_chief:
                     store.finish()
             status = "FINISHED"
             self._report(always=True)
         except OSError as error:
             raise TrainingError(
-                f"{error.filename or self._folder}: {error.strerror}; the pieces that are done "
+                f"{error.filename or self.folder}: {error.strerror}; the pieces that are done "
                 "stay, and the same command goes on"
             ) from error
         finally:
@@ -124,7 +113,7 @@ class Prediction:
 
     def _work(self) -> None:
         calls: collections.deque[tuple[Turn, Future[Arrays]]] = collections.deque()
-        at_once = self._forward.at_once
+        at_once = self.forward.at_once
         with ThreadPoolExecutor(at_once) as computing, ThreadPoolExecutor(1) as writing:
             try:
                 for turn in self._turns():
@@ -141,17 +130,17 @@ class Prediction:
 
     def _turns(self) -> Iterator[Turn]:
         turn: Turn = []
-        for piece in self._store.division.order(*self._share):
-            if self._process.stop():
+        for piece in self._store.division.order(*self.share):
+            if self.process.stop():
                 return
             if self._store.has(piece):
                 continue
             for batch in range(self._store.division.batches(piece)):
                 turn.append((piece, batch))
-                if len(turn) == self._forward.replicas:
+                if len(turn) == self.forward.replicas:
                     yield turn
                     turn = []
-                    if self._process.stop():
+                    if self.process.stop():
                         return
         if turn:
             yield turn
@@ -159,20 +148,20 @@ class Prediction:
     def _compute(self, turn: Turn) -> Arrays:
         division = self._store.division
         # A replica without a batch does the last one again, which is not used.
-        whole = turn + turn[-1:] * (self._forward.replicas - len(turn))
+        whole = turn + turn[-1:] * (self.forward.replicas - len(turn))
         rows = np.stack([division.indices(*each) for each in whole])
         numbers = [division.number(*each) for each in whole]
         try:
-            return self._forward(rows, np.asarray(numbers, np.int64))
+            return self.forward(rows, np.asarray(numbers, np.int64))
         except (tf.errors.OpError, UnicodeDecodeError):
-            problem = first_bad(self._source, rows.reshape(-1))
+            problem = first_bad(self.source, rows.reshape(-1))
             if problem is None:
                 raise  # of the user's own code, which is named where this ends
             raise problem from None
 
     def _collect(self, turn: Turn, call: Future[Arrays], writing: ThreadPoolExecutor) -> None:
         """Keep what a call has computed, and have each piece written that is whole now."""
-        columns, batch = call.result(), self._forward.batch
+        columns, batch = call.result(), self.forward.batch
         for at, (piece, number) in enumerate(turn):
             batches = self._batches.setdefault(piece, {})
             part = slice(at * batch, (at + 1) * batch)
@@ -186,9 +175,9 @@ class Prediction:
         count = division.count(piece)
         whole = {
             name: np.concatenate([batches[at][name] for at in range(len(batches))])[:count]
-            for name in self._forward.specs
+            for name in self.forward.specs
         }
-        self._store.commit(piece, self._columns.written(whole, division.first(piece)))
+        self._store.commit(piece, self.columns.written(whole, division.first(piece)))
         return count
 
     def _write_up_to(self, left: int) -> None:
@@ -198,8 +187,8 @@ class Prediction:
             self._report()
 
     def _event(self, kind: str, **fields: Any) -> None:
-        if self._process.journal is not None:
-            self._process.journal.write(kind, **fields)
+        if self.process.journal is not None:
+            self.process.journal.write(kind, **fields)
 
     def _rates(self) -> tuple[int, int, float]:
         """Return how many rows are done, how many of them since the beginning, and these a second.
@@ -212,17 +201,14 @@ class Prediction:
         return rows, rows - before, (rows - before) / max(1e-6, time.monotonic() - self._began)
 
     def _report(self, always: bool = False) -> None:
-        now = time.monotonic()
-        if not self._process.is_chief or not (always or now - self._reported >= PROGRESS_SECONDS):
+        if not self.process.is_chief or not (always or self._progress.due):
             return
-        self._reported = now
         rows, _, speed = self._rates()
-        progress = {
+        report = {
             "units": ["workers", "row"], "step": rows, "total_steps": self._store.division.rows,
-            "epoch": self._workers, "epochs": self._workers, "loss": None, "metrics": {},
-            "examples_per_second": speed, "time": time.time(),
+            "epoch": self.workers, "epochs": self.workers, "examples_per_second": speed,
         }  # fmt: skip
-        write_json(self._process.rundir.progress, progress)
+        self._progress.write(report, always=True)
 
     def _end(self, status: str) -> None:
         (_, new, speed), store = self._rates(), self._store
@@ -232,10 +218,3 @@ class Prediction:
             file=store.only_file, rows=store.division.rows, pieces=store.division.pieces,
             done=store.count(),
         )  # fmt: skip
-
-
-class _Inputs:
-    """Where errors of reading are looked for (:func:`dtrain.task.unreadable.failing`)."""
-
-    def __init__(self, source: Source):
-        self.train, self.validation = source, None

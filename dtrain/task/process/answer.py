@@ -23,7 +23,7 @@ Send = Callable[[Any], None]
 
 def answer(
     find: Callable[[Config, Cluster, Send, dict[str, Any]], Any],
-    message: Callable[[Exception, dict[str, Any]], str],
+    message: Callable[[Exception], str],
     values: dict[str, Any],
     cluster: dict[str, Any],
     environment: dict[str, str],
@@ -57,7 +57,7 @@ def answer(
     except DtrainError as error:
         pipe.send((error.exit_code, secrets.mask(str(error))))
     except Exception as error:
-        pipe.send((DtrainError.exit_code, secrets.mask(message(error, asked))))
+        pipe.send((DtrainError.exit_code, secrets.mask(message(error))))
     terminal.flush()
     pipe.close()
     os._exit(0)

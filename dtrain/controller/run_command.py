@@ -1,0 +1,98 @@
+"""Commands on what a run has left: ``python -m dtrain NAME RUN [WORD=VALUE | KEY=VALUE ...]``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from dtrain.config.overrides import parse
+from dtrain.controller import cli, resume
+from dtrain.errors import UsageError, nearest
+from dtrain.run.folder import short
+
+
+class RunCommand(cli.Command):
+    """A command on a run.
+
+    Args:
+        run: a run folder, or one of its checkpoints.
+    """
+
+    #: Of the command.
+    name: str
+
+    def __init__(self, run: str):
+        self._run = run
+        self.rundir, self._chosen = resume.origin(run)
+
+    def check_run(self, has_checkpoint: bool) -> None:
+        """Refuse what is no run, and two checkpoints.
+
+        Args:
+            has_checkpoint: one was typed.
+
+        Raises:
+            UsageError: there is no such folder, or it is another checkpoint.
+        """
+        if not self.rundir.path.is_dir():
+            raise UsageError(
+                "RUN", self._run, "is not a folder", "a folder that a run printed as its run "
+                "folder, or RUN/checkpoints/STEP",
+                f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
+            )  # fmt: skip
+        if self._chosen is not None and has_checkpoint:
+            raise UsageError(
+                "RUN", self._run, "names a checkpoint, and so does checkpoint=", "one of them",
+                f"python -m dtrain {self.name} {short(self.rundir.path)}",
+            )  # fmt: skip
+
+    def overrides(self, own: list[str], replaced: Collection[str]) -> list[str]:
+        """Return the overrides of the run with those of this command.
+
+        Args:
+            own: of this command.
+            replaced: keys and groups of which those of the run are left out.
+
+        Raises:
+            UsageError: it is no run folder.
+        """
+        typed = f"python -m dtrain {self.name} "
+        return resume.of_run("RUN", self._run, self.rundir, own, replaced, typed)
+
+    def sweep(self, loader: Any, master: Any, source: Any) -> None:
+        """Refuse a sweep."""
+        raise UsageError(
+            "hydra.mode", "MULTIRUN", f"{self.name} has one configuration",
+            "overrides with one value each", "a command for each value",
+        )  # fmt: skip
+
+
+def own_words(
+    command: str, given: list[str], words: Collection[str], group: str = "dataset"
+) -> tuple[dict[str, str], list[str]]:
+    """Return what was typed for a command's own words, and the rest: overrides and options.
+
+    Args:
+        command: its name.
+        given: its command line.
+        words: those that it has.
+        group: whose overrides it takes as well; empty: it takes none.
+
+    Raises:
+        UsageError: something is neither.
+    """
+    values, rest = {}, []
+    for text in given:
+        found = parse(text)
+        if text.startswith("-") or (group and found.key.partition(".")[0] == group):
+            rest.append(text)
+        elif found.name in words and found.value is not None and not found.sign:
+            values[found.name] = found.value.strip("'\"")
+        else:
+            near, accepted = nearest(found.name, words), ", ".join(f"{word}=" for word in words)
+            raise UsageError(
+                found.name or text, found.value or "", f"is no option of {command}",
+                f"{accepted} and overrides of {group}" if group else accepted,
+                f"the command with {near}=" if near else f"the command without {text}",
+            )  # fmt: skip
+    return values, rest
