@@ -80,7 +80,7 @@ def sizes(config: Config) -> Splits | None:
 def _is_counted(node: Any) -> bool:
     """Whether no table is to be converted before its rows are known."""
     if node["_target_"] == "dtrain.datasets.table":
-        return tables.is_counted(**{k: v for k, v in node.items() if k != "_target_"})
+        return tables.is_counted(node)
     return all(_is_counted(member) for member in (node.get("members") or {}).values())
 
 

@@ -73,19 +73,11 @@ def table(
     )  # fmt: skip
 
 
-def is_counted(
-    path: Paths,
-    validation: Paths | None = None,
-    format: str | None = None,
-    separator: str | None = None,
-    header: bool | None = None,
-    columns: Mapping[str, str] | None = None,
-    **_: Any,
-) -> bool:
+def is_counted(node: Mapping[str, Any]) -> bool:
     """Return whether the rows of a table can be counted without converting a file.
 
     Args:
-        path, validation, format, separator, header, columns: as of :func:`table`.
+        node: arguments of :func:`table`.
 
     Raises:
         UsageError: there is no such file.
@@ -93,11 +85,13 @@ def is_counted(
     from dtrain.data.tabular import dataset
     from dtrain.data.tabular.parts import Reading, is_quick
 
-    reading = Reading(format, separator, header, dataset.types_of(columns or {}, None))
-    every = dataset.files_of(path, format)
-    if validation is not None:
+    format, separator, header = (node.get(key) for key in ("format", "separator", "header"))
+    types = dataset.types_of(node.get("columns") or {}, None)
+    every = dataset.files_of(node["path"], format)
+    if node.get("validation") is not None:
         with of_validation():
-            every += dataset.files_of(validation, format)
+            every += dataset.files_of(node["validation"], format)
+    reading = Reading(format, separator, header, types)
     return all(is_quick(file, reading) for file in every)
 
 
