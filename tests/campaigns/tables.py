@@ -197,28 +197,25 @@ def main() -> None:
         if asked.against:
             files = [path for path in files if len(path.read_bytes().splitlines()) > ENOUGH]
         arguments = LONGER if asked.against else SHORT
-        outcomes = []
+        counts: collections.Counter[str] = collections.Counter()
         for outcome in campaign(files, arguments, asked.workers):
-            outcomes.append(outcome)
-            print(f"{outcome.kind:8} {outcome.name}", "" if outcome.kind == "trained" else
-                  outcome.sentence, flush=True)  # fmt: skip
-        counts = collections.Counter(outcome.kind for outcome in outcomes)
+            counts[outcome.kind] += 1
+            pair = None
+            if asked.against and outcome.kind == "trained":
+                pair = linear(Path(folder) / outcome.name, outcome)
+            print(_line(outcome, pair), flush=True)
+            if pair is not None:
+                counts["no worse" if is_as_good(*pair) else "worse"] += 1
         print(", ".join(f"{kind}: {count}" for kind, count in counts.items()))
-        if asked.against:
-            _against(Path(folder), [each for each in outcomes if each.kind == "trained"])
 
 
-def _against(folder: Path, outcomes: list[Outcome]) -> None:
-    good = count = 0
-    for outcome in sorted(outcomes, key=lambda each: each.name):
-        pair = linear(folder / outcome.name, outcome)
-        if pair is not None:
-            count += 1
-            good += is_as_good(*pair)
-            what = "accuracy" if pair[2] else "rmse"
-            mark = "" if is_as_good(*pair) else "  WORSE"
-            print(f"{outcome.name:40} {what:8} {pair[0]:10.4g} {pair[1]:10.4g}{mark}")
-    print(f"no worse than scikit-learn's linear model: {good} of {count}")
+def _line(outcome: Outcome, pair: tuple[float, float, bool] | None) -> str:
+    if outcome.kind != "trained":
+        return f"{outcome.kind:8} {outcome.name} {outcome.sentence}"
+    if pair is None:
+        return f"trained  {outcome.name}"
+    what, mark = "accuracy" if pair[2] else "rmse", "" if is_as_good(*pair) else "  worse"
+    return f"trained  {outcome.name:36} {what:8} {pair[0]:10.4g} {pair[1]:10.4g}{mark}"
 
 
 if __name__ == "__main__":
