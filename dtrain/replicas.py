@@ -56,9 +56,9 @@ def gather(x: Any) -> Any:
     if 0 in x.shape:  # which would end TensorFlow's process
         return tf.zeros([(x.shape[0] or 0) * step.replicas, *x.shape[1:]], x.dtype)
     sent = tf.cast(x, _SENT_AS[x.dtype])
-    with gradients.meeting(
-        "calls dtrain.replicas.gather", "to gather", "a step that gathers outside of them"
-    ):
+    accepted = "a step that gathers outside of them"
+    calls = gradients.meeting("calls dtrain.replicas.gather", "to gather", accepted)
+    with calls, tf.name_scope(gradients.GATHER):
         gathered = _uneven(sent) if x.shape[0] is None else _even(sent)
     rows = None if x.shape[0] is None else x.shape[0] * step.replicas
     return tf.cast(tf.ensure_shape(gathered, [rows, *x.shape[1:]]), x.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,3 +27,22 @@ def total(parts: Sequence[Any]) -> tf.Tensor:
     """
     tensors = [tf.convert_to_tensor(part) for part in parts]
     return tf.reduce_sum(tf.stack(tensors), axis=0) if len(tensors) > 1 else tensors[0]
+
+
+def joined(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Join tensors of any shapes, a vector for each run of one type."""
+    return [
+        _joined(list(group)) for _, group in itertools.groupby(values, lambda value: value.dtype)
+    ]
+
+
+def _joined(values: list[tf.Tensor]) -> tf.Tensor:
+    if all(value.shape.rank == 0 for value in values):
+        return tf.stack(values)  # one operation
+    return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+
+
+def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
+    """Join vectors of any types into one float64 ``[m]``."""
+    parts = [tf.cast(vector, tf.float64) for vector in vectors]
+    return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]

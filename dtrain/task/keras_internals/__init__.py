@@ -35,7 +35,6 @@ from dtrain.task.keras_internals.model_parts import (
     plain_variables,
     states,
 )
-from dtrain.task.keras_internals.replicas import side_by_side
 from dtrain.task.keras_internals.updates import (
     adam_slots,
     average_trainable,
@@ -79,7 +78,6 @@ __all__ = [
     "scale_learning_rates",
     "see_batches_of_their_own",
     "set_mask",
-    "side_by_side",
     "states",
     "stored",
     "take_gradients_as_they_are",

@@ -15,17 +15,17 @@ from dtrain.data.sources import Source
 from dtrain.task import keras_internals, reading
 from dtrain.task.rehearsal import noise
 from dtrain.task.rehearsal.rehearse import exchanges, exchanging
-from dtrain.task.rehearsal.trial import PARTS, Trial, Value, undisturbed
-from dtrain.task.step_logs import has_own
+from dtrain.task.rehearsal.trial import ALONE, Trial, Value, undisturbed
+from dtrain.task.step_logs import has_own, is_mean, leaves
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
 
 #: Two numbers differ if they do by so much of their size; and where it is computed in 16 bits.
 TOLERANCE, TOLERANCE_16 = 1e-4, 2e-2
-#: Examples of a batch that is tried, how many are looked at to make batches whose halves are
-#: unlike, how many batches, and of how many numbers of an example that is judged.
-EXAMPLES, LOOKED_AT, BATCHES, WIDTH = 8, 32, 3, 1000
+#: Examples of a batch that is tried, the fewest of a part, how many are looked at to make batches
+#: whose parts are unlike, how many batches, and of how many numbers of an example that is judged.
+EXAMPLES, FEWEST, LOOKED_AT, BATCHES, WIDTH = 8, 2, 32, 3, 1000
 #: Losses of Keras' that look across the examples, as they may, and one of any function.
 ACROSS = ("circle", "dice", "tversky", "lossfunctionwrapper")
 
@@ -60,15 +60,16 @@ def notice(
 def _of_a_trial(
     model: keras.Model, strategy: Replicas, source: Source, global_batch: int
 ) -> Iterator[str | None]:
-    rows = min(global_batch // strategy.batches, EXAMPLES // PARTS)
-    examples = reading.available(source, LOOKED_AT)
-    if examples < PARTS * rows:
+    parts = strategy.replicas if exchanges(strategy) else ALONE
+    rows = min(global_batch // strategy.batches, max(FEWEST, EXAMPLES // parts))
+    examples = reading.available(source, max(LOOKED_AT, parts * rows))
+    if examples < parts * rows:
         return
     try:
-        with tf.device("CPU:0"), undisturbed(model) as before:
-            batches = _batches(reading.first(source, examples), rows)
-            trial = Trial(model, strategy, rows)
-            trial.trace(batches[0])
+        with undisturbed(model) as before:
+            with tf.device("CPU:0"):
+                batches = _batches(reading.first(source, examples), parts, rows)
+            trial = Trial(model, strategy, batches[0], parts, rows)
             yield noise.drawn(trial.graph)
             counter = noise.counter(before)
             yield counter or _difference(trial, batches, strategy)
@@ -76,21 +77,22 @@ def _of_a_trial(
         return
 
 
-def _batches(data: tuple[Any, ...], rows: int) -> list[tuple[Any, ...]]:
-    """Return batches of ``2 * rows`` examples: the first ones, and some with unlike halves.
+def _batches(data: tuple[Any, ...], parts: int, rows: int) -> list[tuple[Any, ...]]:
+    """Return batches of ``parts * rows`` examples: the first ones, and some with unlike parts.
 
     Unlike in how often their commonest number occurs: of tokens that pads them, of weights it is 0.
     """
     leaves = [np.asarray(leaf) for leaf in nest.leaves(data) if leaf is not None]
-    first = np.arange(PARTS * rows)
-    orders = [first]
+    orders = [np.arange(parts * rows)]
     for leaf in reversed(leaves):  # weights, targets, inputs
         flat = leaf.reshape(len(leaf), -1)[:, :WIDTH]
         if flat.dtype.kind in "biuf" and flat.size:
             values, counts = np.unique(flat, return_counts=True)
             keys = flat[:, 0] if flat.shape[1] == 1 else (flat == values[counts.argmax()]).sum(1)
             order = np.lexsort((flat.astype(np.float64) @ np.arange(flat.shape[1]), keys))
-            orders.append(np.concatenate([order[:rows], order[len(order) - rows :]]))
+            # As far from each other in this order as they can be.
+            begins = np.linspace(0, len(order) - rows, parts).astype(int)
+            orders.append(order[begins[:, None] + np.arange(rows)].reshape(-1))
     unlike = {tuple(order): order for order in orders}
     return [
         tuple(
@@ -106,35 +108,28 @@ def _is_known(model: keras.Model) -> bool:
 
     It is not tried then, which would take half a second or more.
     """
-    own = has_own(model, "train_step", "compute_loss")
-    if own or any(_name(loss) is None for loss in keras.tree.flatten(model.loss)):
-        return False
-    metrics = [leaf for metric in model.metrics for leaf in getattr(metric, "metrics", [metric])]
-    if any(
-        type(metric) is keras.metrics.MeanMetricWrapper
-        or not type(metric).__module__.startswith(("keras.", "dtrain."))
-        for metric in metrics
-    ):
-        return False
     # A functional model may have operations that are no layers, along any axis.
     layers = keras_internals.layers(model)
     inside = [each for layer in layers for each in getattr(layer, "operations", ())]
-    return all(
-        isinstance(each, keras.Layer)
-        and not isinstance(each, keras.layers.Lambda)
-        and type(each).__module__.startswith(("keras.", "dtrain."))
-        for each in (*layers, *inside)
+    return (
+        not has_own(model, "train_step", "compute_loss")
+        and all(map(_is_of_each, keras.tree.flatten(model.loss)))
+        and not any(type(each) is keras.metrics.MeanMetricWrapper for each in leaves(model))
+        and not any(isinstance(each, keras.layers.Lambda) for each in layers)
+        and all(isinstance(each, keras.Layer) for each in inside)
+        and all(
+            type(each).__module__.startswith(("keras.", "dtrain."))
+            for each in (*leaves(model), *layers, *inside)
+        )
     )
 
 
-def _name(loss: Any) -> str | None:
-    """Return the name of a loss of Keras' that is a mean over examples; None of any other."""
+def _is_of_each(loss: Any) -> bool:
+    """Whether a loss is one of Keras' that is a mean over examples, or none."""
     if loss is None or isinstance(loss, str):
-        name = str(loss)
-    else:
-        named = loss if hasattr(loss, "__name__") else type(loss)
-        name = named.__name__ if named.__module__.startswith("keras.") else "LossFunctionWrapper"
-    return None if name.lower() in ACROSS else name
+        return str(loss).lower() not in ACROSS
+    named = loss if hasattr(loss, "__name__") else type(loss)
+    return named.__module__.startswith("keras.") and named.__name__.lower() not in ACROSS
 
 
 def _difference(trial: Trial, batches: list[Any], strategy: Replicas) -> str | None:
@@ -163,10 +158,11 @@ def _difference(trial: Trial, batches: list[Any], strategy: Replicas) -> str | N
     how = "what they make of it together" if value.other is None else "the mean of their parts'"
     if value.added:
         how = "the sum of their parts'"
+    count = trial.parts * trial.rows
     also = f" (nor {', nor '.join(map(str, others))})" if others else ""
     return (
         f"on {strategy.batches} replicas {name or 'the loss'} is not that of one device{also}: of "
-        f"{PARTS * trial.rows} examples it is {value.whole:.6g}, and {how} is {value.several:.6g}; "
+        f"{count} examples it is {value.whole:.6g}, and {how} is {value.several:.6g}; "
         f"{_advice(value, all(_is_same(v, v.other) for v in values[name]), trial, strategy)}"
     )
 
@@ -184,18 +180,19 @@ def _is_same(value: Value, several: float | None) -> bool:
 def _advice(value: Value, as_other: bool, trial: Trial, strategy: Replicas) -> str:
     """Return what to do; ``as_other``: the other way to put parts together would be right."""
     summed, alone = strategy.gradient_reduction == "sum", not exchanges(strategy)
+    means = {metric.name for metric in trial.model.metrics if is_mean(metric)}
     if value.name is None and as_other and value.added == summed:
         if summed:
             return "it is a mean over its examples (trainer.gradient_reduction=mean)"
         also = " and strategy.sync_every=1" if strategy.sync_every > 1 else ""
         return f"it is divided by all examples (trainer.gradient_reduction=sum{also})"
-    if summed and value.name is not None and (value.other is not None or value.name in trial.means):
+    if summed and value.name is not None and (value.other is not None or value.name in means):
         return (
             "by trainer.gradient_reduction=sum a number that a step returns, or a metric, is added "
             "up where its name has the word loss, and averaged elsewhere"
         )
     if trial.gathers and value.other is not None:
-        if _is_same(value, value.several / PARTS):
+        if _is_same(value, value.several / trial.parts):
             return "it adds up what was gathered, once on each replica (reduction=mean)"
         return "all that it compares has to come from dtrain.replicas.gather"
     under = f" under a strategy whose replicas meet in a step ({exchanging(strategy)})"
@@ -204,6 +201,8 @@ def _advice(value: Value, as_other: bool, trial: Trial, strategy: Replicas) -> s
     own = "where it divides by a number of its own examples, such as that of tokens that count"
     if not math.isfinite(value.several):
         own += " and may be 0 on a replica"
+    if trial.draws_several:
+        own = f"where it draws several rows an example at once, one draw for each is exact, {own}"
     return (
         f"{own}, dtrain.replicas.mean(NUMBER) makes it exact, and where it looks across the "
         f"examples, dtrain.replicas.gather does{under * alone}"

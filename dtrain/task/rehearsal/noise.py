@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from dtrain.task import keras_internals, optimizers
 from dtrain.task.rehearsal.rehearse import exchanges, exchanging
-from dtrain.task.rehearsal.trial import operations
 from dtrain.task.replica import random_draws
 from dtrain.task.replica.gradients import updating
 
@@ -72,6 +72,14 @@ def statistics(model: keras.Model, strategy: Replicas) -> str | None:
         "and not by those of the whole, as on one device: "
         f"keras.layers.BatchNormalization(synchronized=True) is{under}"
     )
+
+
+def operations(graph: Any) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of each operation of a graph, and of functions inside of it."""
+    definition = graph.as_graph_def()
+    inside = (node for each in definition.library.function for node in each.node_def)
+    for node in (*definition.node, *inside):
+        yield node.op, node.name
 
 
 def drawn(graph: Any) -> str | None:

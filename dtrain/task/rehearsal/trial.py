@@ -1,8 +1,8 @@
-"""A training step on a few examples, as one device computes it and as two replicas do.
+"""One training step on a few examples: whole on one device, and in parts on the replicas.
 
-The model's own ``train_step`` runs on a batch, and on the two halves of it, which reduce and gather
-where replicas would. Nothing of the model changes: it runs in a ``keras.StatelessScope``, on
-copies, on the CPU; tapes give zeros and optimizers apply nothing.
+It is the model's own ``train_step``, on the strategy's own replicas, which reduce and gather as in
+training. Nothing of the model changes: it runs in a ``keras.StatelessScope``, tapes give
+zeros, and optimizers apply nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.task import keras_internals, optimizers
+from dtrain.task.rehearsal.noise import operations
 from dtrain.task.rehearsal.rehearse import Rehearsed, exchanges
 from dtrain.task.replica import gradients, random_draws
 from dtrain.task.step_logs import (
@@ -26,18 +28,18 @@ from dtrain.task.step_logs import (
     adds_up,
     has_own,
     is_loss,
-    is_mean,
     leaves,
     named,
     unwrapped,
 )
-from dtrain.task.train_state import ASSIGNS
+from dtrain.task.tensors import flat, joined
+from dtrain.task.train_state import ASSIGNS, variables
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
 
-#: Parts of a batch, each of a replica. What two have as one device, more have.
-PARTS = 2
+#: Parts of a batch where workers compute alone, which is one after the other here.
+ALONE = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,160 +68,145 @@ class Trial:
     Args:
         model: built and compiled.
         strategy: it is to be trained on.
-        rows: examples of a part.
+        batch: of ``parts * rows`` examples.
+        parts, rows: how many parts such a batch has, and examples of each.
 
     Attributes:
-        means: names of metrics that are the mean of numbers that they are given.
-        gathers: whether the replicas gather something; known after :meth:`values`.
         graph: of the step on one device.
+        draws_several: whether it draws several rows an example at once.
+        gathers: whether the replicas gather something; known after :meth:`values`.
     """
 
-    def __init__(self, model: keras.Model, strategy: Replicas, rows: int):
-        self._model, self.rows = model, rows
+    def __init__(self, model: keras.Model, strategy: Replicas, batch: Any, parts: int, rows: int):
+        self.model, self._strategy, self.parts, self.rows = model, strategy, parts, rows
         self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
-        self._apart = not exchanges(strategy)
         self._summed = strategy.gradient_reduction == "sum"
         self._states = [v for metric in model.metrics for v in metric.variables]
         averaged = {id(v) for m in leaves(model) if not adds_up(m) for v in m.variables}
-        #: Positions of states of metrics that are averaged, of which another notice tells.
-        self._exact = [i for i, v in enumerate(self._states) if id(v) in averaged]
-        values = [*model.variables, *keras_internals.states(model)]
-        values += [
-            v for _, v in keras_internals.plain_variables(model) if isinstance(v, keras.Variable)
-        ]
-        for optimizer in optimizers.named(model).values():
-            values += [v for v in optimizer.variables if not v.shape]  # such as the learning rate
+        self._exact = [id(v) in averaged for v in self._states]  # another notice tells of these
         with strategy.engine.scope():
-            self._values = [(v, tf.identity(tf.convert_to_tensor(v.value))) for v in values]
+            self._values = [
+                (v, tf.identity(tf.convert_to_tensor(v.value)))
+                for name, v in variables(model).items()
+                if isinstance(v, keras.Variable) and not (name.startswith("optimizer") and v.shape)
+            ]  # of an optimizer the learning rate and the like
         self._values += [(v, tf.zeros(v.shape, v.dtype)) for v in self._states]
-        self.means = {metric.name for metric in model.metrics if is_mean(metric)}
         keras_internals.keep_losses_apart(model)
         self._returned = Returned(model, model.metrics)
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
-        self._draws: tuple[bool | None, ...] | None = None
-        self._drawn = random_draws.Record(), random_draws.Record()
-        self._shapes: list[list[tf.TensorShape]] = [[], []]
+        #: By whether it is of a part: shapes of what tapes are asked for, and names of numbers.
+        self._traced: dict[bool, tuple[list[tf.TensorShape], list[str]]] = {}
+        records = random_draws.Record(), random_draws.Record()
+        self._whole, self._alone_part = (
+            tf.function(self._alone(each), autograph=False) for each in records
+        )
+        with tf.device("CPU:0"):
+            self._alone_part.get_concrete_function(self._part(batch, 0))
+            self.graph = self._whole.get_concrete_function(batch).graph
+        self._draws = random_draws.per_example(*records, parts)
+        size = parts * rows
+        self.draws_several = any(n and n > size and n % size == 0 for n in records[0].sizes)
+        self._several: Any = None
         self.gathers = False
-        self.graph: Any = None
 
-    def trace(self, batch: Any) -> None:
-        """Trace the step of a whole batch like ``batch``, which sets :attr:`graph`."""
-        self._whole = tf.function(self._step_of_all, autograph=False)
-        self.graph = self._whole.get_concrete_function(batch).graph
+    def _trace_parts(self, batch: Any) -> None:
+        if any(op.startswith(ASSIGNS) or "PyFunc" in op for op, _ in operations(self.graph)):
+            raise NotImplementedError("the step leaves something behind")
+        self._several = tf.function(self._sum_of_parts, autograph=False)
+        graph = self._several.get_concrete_function(batch).graph
+        self.gathers = any(gradients.GATHER in name for _, name in operations(graph))
 
     def values(self, batch: Any) -> list[Value]:
         """Return the numbers of the step of a batch.
 
         Raises:
-            NotImplementedError: the step cannot be run here, or returns other numbers of a part.
+            NotImplementedError: the step would leave something behind.
         """
-        if not hasattr(self, "_parts"):
+        if self._several is None:
             self._trace_parts(batch)
-        targets, logs, states = self._whole(batch)
-        parts = self._parts(batch)
-        numbers = [
-            self._value(None, targets[i], [p[0][i] for p in parts], self._summed or per_example)
-            for i, per_example in enumerate(self._per_example())
+        with tf.device("CPU:0"):
+            whole = self._whole(batch).numpy()
+            for number in range(self.parts):  # one that fails among others would end them all
+                self._alone_part(self._part(batch, number))
+        total = self._several(batch).numpy()
+        (shapes, names), (parts, _) = self._traced[False], self._traced[True]
+        added = [
+            self._summed or bool(of.rank and (part[0] is None or of[0] == self.parts * part[0]))
+            for of, part in zip(shapes, parts, strict=True)
         ]
-        for name, value in logs.items():
-            added = self._summed and is_loss(name)
-            numbers.append(self._value(name, value, [p[1][name] for p in parts], added))
-        sums = [tf.add_n(list(of)) for of in zip(*(p[2] for p in parts), strict=True)]
-        for position in self._exact:
-            sums[position] = states[position]
-        several = self._results(sums)
-        return numbers + [
-            Value(name, value, several[name]) for name, value in self._results(states).items()
-        ]
+        added += [self._summed and is_loss(name) for name in names]
+        numbers, count = [], len(added)
+        for i, name in enumerate([*(None for _ in shapes), *names]):
+            sum_, mean = float(total[i]), float(total[i]) / self.parts
+            several, other = (sum_, mean) if added[i] else (mean, sum_)
+            numbers.append(Value(name, float(whole[i]), several, other, added[i]))
+        one, all_ = (self._results(of[count:], whole[count:]) for of in (whole, total))
+        return numbers + [Value(name, value, all_[name]) for name, value in one.items()]
 
-    @staticmethod
-    def _value(name: str | None, whole: Any, parts: list[Any], added: bool) -> Value:
-        total = float(sum(map(float, parts)))
-        mean = total / len(parts)
-        several, other = (total, mean) if added else (mean, total)
-        return Value(name, float(whole), several, other, added)
+    def _part(self, batch: Any, number: Any) -> Any:
+        def cut(leaf: Any) -> Any:
+            part = leaf[number * self.rows : (number + 1) * self.rows]
+            return tf.ensure_shape(part, [self.rows, *leaf.shape[1:]])
 
-    def _per_example(self) -> list[bool]:
-        """Say of each target of a tape whether it has a value for each example."""
-        if len(self._shapes[0]) != len(self._shapes[1]):
-            raise NotImplementedError("a part takes other gradients")
-        return [
-            bool(whole.rank) and (part[0] is None or whole[0] == PARTS * part[0])
-            for whole, part in zip(*self._shapes, strict=True)
-        ]
+        return tuple(
+            nest.mapped(lambda leaf: leaf if leaf is None else cut(leaf), each) for each in batch
+        )
 
-    def _trace_parts(self, batch: Any) -> None:
-        function = tf.function(self._steps_of_parts, autograph=False)
-        graphs = [self.graph, function.get_concrete_function(batch).graph]
-        draws, sizes = random_draws.per_example(*self._drawn), self._drawn[1].sizes
-        by_size = tuple(size is not None and size % self.rows == 0 for size in sizes)
-        if draws and draws != by_size:
-            self._draws = draws  # as a rehearsal finds them out for the replicas
-            function = tf.function(self._steps_of_parts, autograph=False)
-            graphs[1] = function.get_concrete_function(batch).graph
-        for graph in graphs:
-            if any(op.startswith(ASSIGNS) or "PyFunc" in op for op, _ in operations(graph)):
-                raise NotImplementedError("the step leaves something behind")
-        self._parts = function
+    def _alone(self, record: random_draws.Record) -> Any:
+        def step(batch: Any) -> tf.Tensor:
+            with random_draws.watched(record):
+                return self._step(batch, None)
 
-    def _step_of_all(self, data: Any) -> Any:
-        with random_draws.watched(self._drawn[0]):
-            return self._step(data, None)
+        return step
 
-    def _steps_of_parts(self, data: Any) -> list[Any]:
-        def step(part: int) -> Any:
-            def half(leaf: Any) -> Any:
-                return None if leaf is None else leaf[part * self.rows : (part + 1) * self.rows]
+    def _sum_of_parts(self, batch: Any) -> tf.Tensor:
+        strategy, together = self._strategy, exchanges(self._strategy)
 
-            own = tuple(nest.mapped(half, each) for each in data)
-            collected: list[Any] | None = [] if self._apart else None
-            now = gradients.Step(PARTS, given=collected, summed=self._summed)
-            record = self._drawn[1] if part == 0 else random_draws.Record()
-            del record.names[:], record.sizes[:]
-            drawn = random_draws.part(part, PARTS, self.rows, self._draws)
-            with random_draws.watched(record), drawn:
-                return self._step(own, now)
+        def replica(number: Any) -> tf.Tensor:
+            given: list[Any] | None = None if together else []
+            now = gradients.Step(self.parts, given=given, summed=self._summed)
+            with random_draws.part(number, self.parts, self.rows, self._draws):
+                return self._step(self._part(batch, number), now)
 
-        reported = 1 if self._apart else PARTS
-        returned, self.gathers = keras_internals.side_by_side(PARTS, step, reported)
-        return returned
+        if not together:
+            return tf.add_n([replica(number) for number in range(self.parts)])
+        each = strategy.run(lambda _: replica(strategy.replica), ())
+        return strategy.all_reduce(strategy.reduce_local(each))
 
-    def _step(self, data: Any, step: gradients.Step | None) -> Any:
+    def _step(self, data: Any, now: gradients.Step | None) -> tf.Tensor:
         """Run the step; return what tapes are asked for, numbers, and states of metrics."""
-        targets: list[list[tf.Tensor]] = []
+        nested: list[list[tf.Tensor]] = []
         with (
             Rehearsed().traced(),
             keras.StatelessScope(state_mapping=self._values, collect_losses=True) as scope,
-            gradients.tried(step, targets),
+            gradients.tried(now, nested),
         ):
-            returned = self._model.train_step(unwrapped(data))
+            returned = self.model.train_step(unwrapped(data))
             # Keras' own returns the results of metrics, which are read from their states.
             logs = self._returned.values(returned, training=True) if self._own else {}
             states = [tf.convert_to_tensor(scope.get_current_value(v)) for v in self._states]
-        self._shapes[step is not None] = [each.shape for of in targets for each in of]
-        sums = [tf.reduce_sum(tf.cast(each, tf.float32)) for of in targets for each in of]
-        return sums, logs, states
+        targets = [each for of in nested for each in of]
+        self._traced[now is not None] = [each.shape for each in targets], list(logs)
+        sums = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in targets]
+        return flat(joined([*sums, *logs.values(), *states]))
 
-    def _results(self, states: list[Any]) -> dict[str, float]:
+    def _results(self, states: np.ndarray, whole: np.ndarray) -> dict[str, float]:
         """Return the results of the metrics that a step has updated."""
         numbers: dict[str, float] = {}
-        with keras.StatelessScope(state_mapping=list(zip(self._states, states, strict=True))):
-            for metric in self._model.metrics:
+        ends = np.cumsum([int(np.prod(v.shape)) for v in self._states])
+        several, one = np.split(states, ends)[:-1], np.split(whole, ends)[:-1]
+        pairs = [
+            (v, tf.constant((b if exact else a).reshape(v.shape), v.dtype))
+            for v, exact, a, b in zip(self._states, self._exact, several, one, strict=True)
+        ]
+        with keras.StatelessScope(state_mapping=pairs):
+            for metric in self.model.metrics:
                 own = {id(v) for v in metric.variables}
-                pairs = zip(self._states, states, strict=True)
                 if any(id(v) in own and tf.reduce_any(state != 0) for v, state in pairs):
-                    results = named(metric.name, metric.result())
-                    numbers |= {name: float(value) for name, value in results}
+                    for name, value in named(metric.name, metric.result()):
+                        numbers[name] = float(value)
         return numbers
-
-
-def operations(graph: Any) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the name of each operation of a graph, and of functions inside of it."""
-    definition = graph.as_graph_def()
-    inside = (node for each in definition.library.function for node in each.node_def)
-    for node in (*definition.node, *inside):
-        yield node.op, node.name
 
 
 @contextlib.contextmanager
@@ -232,26 +219,17 @@ def undisturbed(model: keras.Model) -> Iterator[list[tuple[Any, dict[str, Any]]]
     Yields:
         Optimizers, metrics and layers, each with its attributes as they were.
     """
-    held: list[tuple[Any, dict[str, Any]]] = []
-
-    def keep(owner: Any) -> dict[str, Any]:
-        held.append((owner, dict(vars(owner))))
-        return vars(owner)  # Keras takes note of what is set otherwise
-
-    for owner in (*optimizers.named(model).values(), *model.metrics):
-        keep(owner)  # `result` and `update_state` of a metric are watched
-    for layer in keras_internals.layers(model):
-        attributes = keep(layer)
+    layers = keras_internals.layers(model)
+    owners = (*optimizers.named(model).values(), *model.metrics, *layers)
+    before = [(owner, dict(vars(owner))) for owner in owners]
+    for layer in layers:
         if isinstance(layer, keras.layers.BatchNormalization):
-            attributes["call"] = functools.partial(_by_moving_statistics, layer.call)
-        for name, value in list(attributes.items()):
-            if isinstance(value, tf.Variable | tf.distribute.DistributedValues):
-                attributes[name] = tf.Variable(tf.convert_to_tensor(value), name=value.name[:-2])
+            vars(layer)["call"] = functools.partial(_by_moving_statistics, layer.call)
     try:
         with optimizers.caught(model):
-            yield held
+            yield before
     finally:
-        for owner, attributes in held:
+        for owner, attributes in before:
             vars(owner).clear()
             vars(owner).update(attributes)
 

@@ -28,6 +28,9 @@ from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.replica import declared, dependence, reduction
 
+#: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
+GATHER = "gathered_by_replicas"
+
 #: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
 _current = threading.local()
 

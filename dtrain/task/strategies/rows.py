@@ -14,7 +14,7 @@ import tensorflow as tf
 from dtrain.task.metric_sums import Sums
 from dtrain.task.step_logs import Returned, adds_up, has_own, is_loss, leaves, named, scalars
 from dtrain.task.strategies.held_states import HeldStates
-from dtrain.task.tensors import fresh
+from dtrain.task.tensors import flat, fresh, joined
 
 if TYPE_CHECKING:
     from dtrain.task.protocol import Replicas
@@ -186,25 +186,6 @@ class Rows:
             made = self._model.get_metrics_result() if any(self._returned.derived.values()) else {}
             results.append(scalars(made))
         return results
-
-
-def joined(values: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Join tensors of any shapes, a vector for each run of one type."""
-    return [
-        _joined(list(group)) for _, group in itertools.groupby(values, lambda value: value.dtype)
-    ]
-
-
-def _joined(values: list[tf.Tensor]) -> tf.Tensor:
-    if all(value.shape.rank == 0 for value in values):
-        return tf.stack(values)  # one operation
-    return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
-
-
-def flat(vectors: list[tf.Tensor]) -> tf.Tensor:
-    """Join vectors of any types into one float64 ``[m]``."""
-    parts = [tf.cast(vector, tf.float64) for vector in vectors]
-    return tf.concat([*parts, tf.zeros([0], tf.float64)], 0) if len(parts) != 1 else parts[0]
 
 
 def table(steps: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:

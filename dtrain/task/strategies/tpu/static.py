@@ -17,8 +17,8 @@ from dtrain.task import input_pipeline, reading
 from dtrain.task.inputs import Inputs
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import rehearse
-from dtrain.task.strategies.rows import flat
 from dtrain.task.strategies.steps import Steps
+from dtrain.task.tensors import flat
 
 if TYPE_CHECKING:
     from dtrain.task.strategies.base import Strategy
