@@ -7,8 +7,8 @@ round is a call of some steps in each way, in turn; a figure is the median over 
 ``alone`` / way, of the same round, in brackets the first and the last quarter, then the extremes.
 
 ``--link none 1gbit 100mbit+1ms`` has all tasks on one machine, then each in a network namespace
-with such a link (as root, on Linux), where there is no shared memory. What the links do is printed
-before the rows; "switch" is the share of a core of the process that delays their packets.
+with such a link (as root, on Linux). What the links do is printed before the rows; "switch" is the
+share of a core of the process that delays their packets.
 
 For machines with other work there are also the processor time of a step and the time of a sum for
 which nothing is computed. What they say of a machine without is "computed": the processor time of a
@@ -38,11 +38,12 @@ from links import ROOT, Link, parsed, places, spent
 MODELS = {"short": [16, 32], "long": [64, 112]}
 #: Behind a + is ``strategy.compress``; behind a / is ``strategy.sync_every``.
 WAYS = (
-    "alone", "ring", "host", "ring+bfloat16", "host+bfloat16", "ring/4", "host/4", "ring/16",
-    "host/16",
+    "alone", "ring", "ring+bfloat16", "ring/4", "ring/16",
 )  # fmt: skip
 #: Of so many medians of a sum's time the least counts: that without other work is asked for.
 SUMS = 5
+#: Sums that are timed of each way, in turn, after those that are not.
+ROUNDS, IDLE = 7, 2
 #: Seconds after which the tasks of a measurement are ended.
 LIMIT = 1200
 
@@ -50,15 +51,13 @@ LIMIT = 1200
 def task(arguments: argparse.Namespace) -> None:
     """Do the part of one task, and print its figures as JSON."""
     os.environ["DTRAIN_TRUST"] = "experiments"
-    os.environ["DTRAIN_EXCHANGE_SECRET"] = "of an experiment"
     addresses = arguments.addresses.split(",")
 
     from dtrain.config.schema import Hardware
     from dtrain.run.cluster import Cluster, Task
-    from dtrain.task.exchange import shared
     from dtrain.task.process import hardware
     from dtrain.task.replica import reduction
-    from dtrain.task.strategies import MultiWorker, communication
+    from dtrain.task.strategies import MultiWorker
 
     rank, cores = arguments.task, os.cpu_count() or 1
     own = len(addresses) <= cores
@@ -67,24 +66,23 @@ def task(arguments: argparse.Namespace) -> None:
              cores=(i,) if own else ())
         for i, address in enumerate(addresses)
     ]  # fmt: skip
-    if arguments.apart:
-        shared.machine = lambda: rank
     cluster = Cluster(tuple(tasks), "cpu", len(tasks), {})
     devices = hardware.configure(Hardware(), cluster, tasks[rank])
     import tensorflow as tf  # ORDER: after the task has its core
 
     strategy = MultiWorker(devices, cluster, tasks[rank], "ring")
-    exchange = communication.connect(cluster, tasks[rank], strategy.all_reduce_numbers)
-    assert not isinstance(exchange, str), exchange
-    packs = arguments.bytes_per_pack
+
+    class Alone(reduction.Packed):
+        """Each task takes its own gradients for those of all."""
+
+        def total(self, gradients: tf.Tensor) -> tf.Tensor:
+            return gradients * float(len(tasks))
+
+    ring = reduction.Packed(arguments.bytes_per_pack)
     known = {
-        "alone": reduction.Packed(packs, lambda vector: vector * float(len(tasks))),
-        "ring": reduction.Packed(packs),
-        "host": reduction.Packed(packs, communication.over_host(exchange)),
-    }
-    for name in ("ring", "host"):
-        known[f"{name}+bfloat16"] = dataclasses.replace(known[name], compress=tf.bfloat16)
-        known |= {f"{name}/{every}": known[name] for every in (4, 16)}
+        "alone": Alone(arguments.bytes_per_pack), "ring": ring, "ring/4": ring, "ring/16": ring,
+        "ring+bfloat16": dataclasses.replace(ring, compress=tf.bfloat16),
+    }  # fmt: skip
     steps: dict[str, Any] = {}
     model: Any = None
     for name in arguments.ways:
@@ -99,8 +97,7 @@ def task(arguments: argparse.Namespace) -> None:
             if known[name].compress == compress and "/" not in name
         }  # fmt: skip
         for found in sums if timed else ():
-            add_up = strategy.all_reduce_numbers
-            found |= communication.measure(strategy.engine, timed, model, add_up)[0]
+            found |= sums_of(strategy, timed, model)
     times: dict[str, list[float]] = {name: [] for name in steps}
     switch, processor = dict.fromkeys(steps, 0.0), dict.fromkeys(steps, 0.0)
     for turn in range(arguments.rounds):
@@ -122,8 +119,33 @@ def task(arguments: argparse.Namespace) -> None:
         "sums": {name: min(each[name] for each in sums) for name in sums[0]},
     }
     print(json.dumps(figures), flush=True)
-    exchange.meet()
+    strategy.barrier()
     os._exit(0)
+
+
+def sums_of(strategy: Any, ways: dict[str, Any], model: Any) -> dict[str, float]:
+    """Return by the name of a way the seconds of a sum, the mean of the tasks' medians."""
+    import tensorflow as tf
+
+    vector = tf.zeros([sum(math.prod(each.shape) for each in model.trainable_variables)])
+
+    def summing(way: Any) -> Any:
+        def replica(vector: tf.Tensor) -> tf.Tensor:
+            return way.total(tf.identity(vector))[:1]
+
+        run = strategy.engine.run
+        return tf.function(lambda vector: run(replica, args=(vector,)), autograph=False)
+
+    functions = {name: summing(way) for name, way in ways.items()}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(IDLE + ROUNDS):
+        for name, function in functions.items():
+            began = time.perf_counter()
+            function(vector)
+            if turn >= IDLE:
+                times[name].append(time.perf_counter() - began)
+    count, *sums = strategy.all_reduce_numbers([1.0, *map(statistics.median, times.values())])
+    return {name: total / count for name, total in zip(ways, sums, strict=True)}
 
 
 def every_so_many(strategy: Any, steps: int) -> Any:
@@ -133,7 +155,7 @@ def every_so_many(strategy: Any, steps: int) -> Any:
     if steps == 1:
         return strategy
     found = copy.copy(strategy)
-    found.sync_every, found.step_parts = steps, ()
+    found.sync_every = steps
     found.engine = tf.distribute.get_strategy()
     return found
 
@@ -172,7 +194,6 @@ def measure(arguments: argparse.Namespace, model: str, tasks: int, link: Link) -
         options = [
             f"--addresses={','.join(where.addresses)}", f"--model={model}", f"--steps={steps}",
             f"--rounds={arguments.rounds}", "--ways", *arguments.ways,
-            *(["--apart"] if link.bits else []),
             *([f"--switch={where.switch}"] if where.switch else []),
             *([f"--bytes-per-pack={arguments.bytes_per_pack}"] if arguments.bytes_per_pack else []),
         ]  # fmt: skip
@@ -283,7 +304,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="a call; a fifth of the long ones")
     parser.add_argument("--tasks", type=int, nargs="+", default=[2])
     parser.add_argument("--models", choices=MODELS, nargs="+", default=list(MODELS))
-    parser.add_argument("--ways", choices=WAYS, nargs="+", default=["alone", "ring", "host"])
+    parser.add_argument("--ways", choices=WAYS, nargs="+", default=["alone", "ring"])
     parser.add_argument(
         "--link", type=parsed, nargs="+", default=[Link("none")],
         help="of each task: none (one machine), RATE or RATE+DELAY, such as 100mbit+1ms",
@@ -298,7 +319,6 @@ def main() -> None:
     parser.add_argument("--task", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--addresses", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
-    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--switch", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.ways = ["alone", *(way for way in arguments.ways if way != "alone")]

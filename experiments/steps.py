@@ -166,7 +166,7 @@ def fit(model: Any, source: Any) -> Side:
     import numpy as np
 
     count = len(source) // BATCH * BATCH
-    x, y = (np.asarray(part) for part in source.take(np.arange(count)))
+    x, y = (np.asarray(part) for part in source[np.arange(count)])
     model.compile("adam", loss=LOSS, metrics=["accuracy"])
 
     def train(steps: int) -> None:

@@ -14,13 +14,13 @@ import threading
 import numpy as np
 
 from dtrain.data.ragged import Ragged
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Source, Splits
 from dtrain.errors import DataError, UsageError
 
 EXAMPLES = 90
 
 
-class Source:
+class Kinds(Source):
     """Examples of a kind; 90 to train on, 40 to evaluate on."""
 
     def __init__(self, kind, examples=EXAMPLES, **held):
@@ -30,7 +30,7 @@ class Source:
     def __len__(self):
         return self.examples
 
-    def take(self, rows):
+    def __getitem__(self, rows):
         return getattr(self, self.kind)(rows)
 
     def numbers(self, rows):
@@ -118,41 +118,41 @@ class Odd(Exception):
 def plain(kind):
     with open("calls", "a") as file:
         file.write("called\n")
-    return Splits(Source(kind), Source(kind, 40), 3)
+    return Splits(Kinds(kind), Kinds(kind, 40), 3)
 
 
 def held(how, examples=EXAMPLES):
     """Sources that hold something."""
     draws = np.random.default_rng()
     if how == "array":
-        return Source("state", held=np.arange(200.0))
+        return Kinds("state", held=np.arange(200.0))
     if how == "mapped":
         np.save("held.npy", np.arange(200.0))
-        return Source("state", held=np.load("held.npy", mmap_mode="r")[3:])
+        return Kinds("state", held=np.load("held.npy", mmap_mode="r")[3:])
     if how == "unseeded":
-        return Source("state", held=draws.normal(size=200))
+        return Kinds("state", held=draws.normal(size=200))
     if how == "unseeded, not to be pickled":
-        return Source("state", held=draws.normal(size=200), other=lambda: 0)
+        return Kinds("state", held=draws.normal(size=200), other=lambda: 0)
     if how == "unseeded draws":
-        return Source("unlike", draw=draws.normal)
+        return Kinds("unlike", draw=draws.normal)
     if how == "a lambda":
-        return Source("unlike", draw=lambda count: np.ones((count, 2)))
+        return Kinds("unlike", draw=lambda count: np.ones((count, 2)))
     if how == "a file":
-        return Source("numbers", file=open("held.txt", "w"))
+        return Kinds("numbers", file=open("held.txt", "w"))
     if how == "other length":
         folder = pathlib.Path("calls")
         folder.mkdir(exist_ok=True)
         (folder / str(os.getpid())).touch()
-        return Source("numbers", len(list(folder.iterdir())) + 9, other=lambda: 0)
+        return Kinds("numbers", len(list(folder.iterdir())) + 9, other=lambda: 0)
     if how == "only once":
         pathlib.Path("once").rmdir()
-        return Source("numbers", other=lambda: 0)
+        return Kinds("numbers", other=lambda: 0)
 
 
 def leaving(kind):
     if "pytest" not in sys.modules:
         atexit.register(lambda: pathlib.Path("left", str(os.getpid())).touch())
-    return Splits(Source(kind, other=lambda: 0), Source(kind, 7))
+    return Splits(Kinds(kind, other=lambda: 0), Kinds(kind, 7))
 
 
 class Noisy:

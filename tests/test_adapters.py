@@ -18,7 +18,7 @@ from dtrain.data.as_numpy import joined
 from dtrain.data.convert import adapted
 from dtrain.data.foreign import Batches, Columns, Rows
 from dtrain.data.ragged import Ragged
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 
@@ -72,11 +72,11 @@ class Map:
         return self.kind(part[index] for part in self.parts)
 
 
-class Source:
+class Four(Source):
     def __len__(self) -> int:
         return 4
 
-    def take(self, indices: Any) -> Any:
+    def __getitem__(self, indices: Any) -> Any:
         return indices[:, None], indices
 
 
@@ -97,7 +97,7 @@ class Tensor:
 
 
 def everything(source: Any) -> tuple[Any, ...]:
-    return source.take(np.arange(len(source)))
+    return source[np.arange(len(source))]
 
 
 def test_arrays() -> None:
@@ -146,11 +146,11 @@ def test_training_and_validation() -> None:
     alone = adapted({"train": X, "validation": X[:4]})
     assert (len(alone.train), len(alone.validation), alone.train.y) == (10, 4, None)
     assert adapted((X, X)).validation is None, "a tuple of two arrays is (x, y), as in fit"
-    mixed = adapted((Source(), (X, Y)))
-    assert isinstance(mixed.train, Source)
+    mixed = adapted((Four(), (X, Y)))
+    assert isinstance(mixed.train, Four)
     assert isinstance(mixed.validation, Arrays)
-    assert isinstance(adapted(((X, Y), Source())).validation, Source)
-    assert adapted((Source(), None)).validation is None
+    assert isinstance(adapted(((X, Y), Four())).validation, Four)
+    assert adapted((Four(), None)).validation is None
     assert adapted(Splits((X, Y), None, classes=3)).classes == 3
 
 
@@ -172,8 +172,8 @@ def test_classes_are_counted_where_labels_are() -> None:
     assert adapted((X, Y.astype(np.float32))).count_classes() == 10
     for y in (X, Y[:, None], {"a": Y}, np.array(list("abcdefghij"))):
         assert adapted((X, y)).count_classes() is None
-    assert adapted(((X, Y), Source())).classes is None
-    assert adapted(Source()).classes is None
+    assert adapted(((X, Y), Four())).classes is None
+    assert adapted(Four()).classes is None
 
 
 def test_arrays_of_other_libraries() -> None:
@@ -254,8 +254,8 @@ def test_tables_train_as_in_fit() -> None:
         ((ragged(), [0, 1]), ["rows of different lengths", "[(x, y), (x, y), ...]"]),
         ((Tensor(ragged()), [0, 1]), ["rows of different lengths"]),
         ((scipy.sparse.csr_matrix(X), Y), ["train: is sparse", "values.toarray()"]),
-        ((Source(), Source(), Source()), ["3 parts", "return train, validation"]),
-        (Source, ["is the class Source"]),
+        ((Four(), Four(), Four()), ["3 parts", "return train, validation"]),
+        (Four, ["is the class Four"]),
         (lambda: (X, Y), ["returns a tuple and no iterator"]),
         (lambda: X, ["returns a ndarray and no iterator"]),
         (lambda: {"a": X}, ["returns a dict and no iterator"]),
@@ -276,11 +276,16 @@ def test_what_has_no_length_is_named() -> None:
         def take(self, indices: Any) -> Any:
             return indices
 
+    class Sized(Taking):
+        def __len__(self) -> int:
+            return 3
+
     class Indexed:
         def __getitem__(self, index: int) -> Any:
             return index
 
     refused(Taking(), "has take and no __len__")
+    refused(Sized(), "class Sized(dtrain.datasets.Source)")
     refused(Indexed(), "has __getitem__ and no __len__")
 
 
@@ -302,7 +307,7 @@ def test_generators() -> None:
 
 
 def test_sources_and_streams_stay_what_they_are() -> None:
-    source, stream = Source(), Stream(lambda: None)
+    source, stream = Four(), Stream(lambda: None)
     found = adapted(Splits(source, stream))
     assert found.train is source
     assert found.validation is stream
@@ -314,14 +319,14 @@ def test_map_style_datasets(kind: Any) -> None:
     found = adapted((dataset, Map((X[:3], Y[:3]))))
     assert isinstance(found.train, Rows)
     assert (len(found.train), len(found.validation)) == (10, 3)
-    x, y = found.train.take(np.array([3, 0, 3]))
+    x, y = found.train[np.array([3, 0, 3])]
     np.testing.assert_array_equal(x, X[[3, 0, 3]].astype(np.float32))
     assert x.dtype == np.float32
     assert y.tolist() == [3, 0, 3]
-    assert found.train.where(1234) == "example 1,234"
+    assert found.train.info.place(1234) == "example 1,234"
     assert not found.train.thread_safe
     again = pickle.loads(pickle.dumps(found.train))
-    assert again.take(np.array([2]))[1].tolist() == [2]
+    assert again[np.array([2])][1].tolist() == [2]
 
 
 def test_examples_of_all_kinds() -> None:
@@ -378,7 +383,7 @@ def test_a_batch_is_asked_for_at_once_where_that_is_known() -> None:
             return [self[i] for i in indices]
 
     source = Rows(Several((X, Y)))
-    assert source.take(np.array([5, 1]))[1].tolist() == [5, 1]
+    assert source[np.array([5, 1])][1].tolist() == [5, 1]
     assert asked == [[5, 1]]
     assert {type(i) for i in asked[0]} == {int}
     assert source.thread_safe
@@ -388,7 +393,7 @@ def test_a_batch_is_asked_for_at_once_where_that_is_known() -> None:
             return [self[indices[0]]]
 
     with pytest.raises(UsageError, match="returns 1 examples where 2 are asked for"):
-        Rows(Short((X, Y))).take(np.array([0, 1]))
+        Rows(Short((X, Y)))[np.array([0, 1])]
 
 
 def test_rows_of_different_lengths() -> None:
@@ -422,16 +427,16 @@ def test_examples_that_do_not_fit_together(examples: list[Any], text: str) -> No
 
 
 def test_a_source_in_the_graph_gathers() -> None:
-    class Source:
+    class Own(Source):
         in_graph = True
 
         def __len__(self) -> int:
             return 3
 
-        def take(self, indices: Any) -> Any:
+        def __getitem__(self, indices: Any) -> Any:
             return indices
 
-    refused(Source(), "no gather(indices)")
+    refused(Own(), "no gather(indices)")
 
 
 def test_columns_of_mappings() -> None:
@@ -500,17 +505,17 @@ def test_sets_of_batches_of_keras() -> None:
     source = found.train
     assert isinstance(source, Batches)
     assert (len(source), len(found.validation)) == (22, 5)
-    assert source.blocks().tolist() == [4, 4, 4, 4, 4, 2], "the last is smaller"
+    assert source.info.blocks().tolist() == [4, 4, 4, 4, 4, 2], "the last is smaller"
     asked = np.array([21, 3, 3, 0, 9, 20])
-    x, y = source.take(asked)
+    x, y = source[asked]
     assert y.tolist() == asked.tolist()
     assert x.dtype == np.float32
     assert x[:, 0].tolist() == (asked / 2).tolist()
-    assert source.where(9) == "batch 2, row 1"
+    assert source.info.place(9) == "batch 2, row 1"
     assert max(dataset.read.values()) == 1, "batches of a window are kept"
     big = Batches(Sequence((np.arange(200), np.arange(200))))
     for index in range(50):
-        big.take(np.array([4 * index]))
+        big[np.array([4 * index])]
     assert len(big._kept) == Batches.KEPT
     # Keras' fit on the same object sees the same examples.
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])

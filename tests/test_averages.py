@@ -66,23 +66,19 @@ def local_sgd(model: Any, splits: Any) -> tuple[list[Any], float]:
                     mean = _averaged([np.asarray(each) for each in pair])
                     for each in pair:
                         each.assign(mean)
-    x, y = splits.validation.take(np.arange(len(splits.validation)))
+    x, y = splits.validation[np.arange(len(splits.validation))]
     evaluated = copies[0].evaluate(np.asarray(x), np.asarray(y), verbose=0, return_dict=True)
     found = [*copies[0].variables, *copies[0].optimizer.variables]
     return [np.asarray(each) for each in found], evaluated["loss"]
 
 
-def _trains(cluster: Any, task: Any, devices: list[str], communication: str) -> Any:
-    import os
-
+def _trains(cluster: Any, task: Any, devices: list[str]) -> Any:
     import numpy as np
 
-    from dtrain.run.cluster import EXCHANGE_SECRET
     from dtrain.task.strategies import MultiWorker
     from tests.test_steps import BATCH, prepare, settings
 
-    os.environ[EXCHANGE_SECRET] = "a key of the job"
-    strategy = MultiWorker(devices, cluster, task, communication, sync_every=EVERY)
+    strategy = MultiWorker(devices, cluster, task, "ring", sync_every=EVERY)
     config = settings(model={"_target_": "tests.test_averages.normalized"})
     model, _, steps, splits = prepare("", 0, config, strategy=strategy)
     expected, loss = local_sgd(model, splits)
@@ -94,7 +90,7 @@ def _trains(cluster: Any, task: Any, devices: list[str], communication: str) -> 
     batches, rest = divmod(len(splits.validation), steps.evaluation_examples)
     evaluated = steps.results(steps.evaluate(batches, rest))["loss"]
     names = [each.path for each in [*model.variables, *model.optimizer.variables]]
-    return names, expected, found, loss, evaluated, collectives(steps), strategy.choices
+    return names, expected, found, loss, evaluated, collectives(steps)
 
 
 def collectives(steps: Any) -> list[tuple[str, str]]:
@@ -106,31 +102,22 @@ def collectives(steps: Any) -> list[tuple[str, str]]:
     found = []
     for name, nodes in {**parts, "": graph.node}.items():
         place = "due" if "cond_true" in name else "step" if "while_body" in name else "call"
-        found += [(place, n.op) for n in nodes if n.op.startswith(("Collective", "PyFunc"))]
+        found += [(place, n.op) for n in nodes if n.op.startswith("Collective")]
     return sorted(found)
 
 
-def _is_local_sgd(communication: str, operation: str) -> None:
+def test_tasks_train_by_themselves_and_are_averaged() -> None:
     import numpy as np
 
-    both = together(_trains, TASKS, 2, communication=communication)
-    for names, expected, found, loss, evaluated, meetings, chosen in both:
-        assert chosen == {"communication": communication}
+    both = together(_trains, TASKS, 2)
+    for names, expected, found, loss, evaluated, meetings in both:
         assert any("moving_variance" in name for name in names)
         for name, wanted, value in zip(names, expected, found, strict=True):
             np.testing.assert_allclose(value, wanted, 1e-5, 1e-6, err_msg=name)
         np.testing.assert_allclose(evaluated, loss, 1e-5)
-        assert meetings == [("call", "CollectiveReduceV2"), ("due", operation)]
+        assert meetings == [("call", "CollectiveReduceV2"), ("due", "CollectiveReduceV2")]
     for one, other in zip(both[0][2], both[1][2], strict=True):
         assert one.tobytes() == other.tobytes(), "the tasks have one model after each call"
-
-
-def test_tasks_train_by_themselves_and_are_averaged() -> None:
-    _is_local_sgd("ring", "CollectiveReduceV2")
-
-
-def test_averages_by_the_way_of_the_host() -> None:
-    _is_local_sgd("host", "PyFunc")
 
 
 def gathers(y: Any, p: Any) -> Any:

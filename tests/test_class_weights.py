@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dtrain.data.prepare import weighted
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.transforms import ClassWeights, then
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Task
@@ -21,7 +21,7 @@ WEIGHTS = {0: 0.25, 2: 5.0}  # and class 1 weighs 1
 STEPS = 12
 
 
-class InPython:
+class InPython(Source):
     """A source of its own, read by NumPy, with weights of examples or without."""
 
     def __init__(self, *parts: Any):
@@ -30,7 +30,7 @@ class InPython:
     def __len__(self) -> int:
         return len(self.parts[0])
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         return tuple(part[indices] for part in self.parts)
 
 
@@ -89,7 +89,7 @@ def wrong(kinds: list[str], strategy: str, devices: int, engine: Any = None) -> 
                 seen.append(dict(logs or {}))
 
         reference.fit(x, y, BATCH, shuffle=False, verbose=0, callbacks=[Each()], **given)
-        xs, ys, *ws = plain.validation.take(np.arange(21))  # type: ignore[union-attr]
+        xs, ys, *ws = plain.validation[np.arange(21)]  # type: ignore[union-attr]
         expected = reference.evaluate(
             np.asarray(xs), np.asarray(ys), BATCH, verbose=0, return_dict=True,
             sample_weight=ws[0] if ws else None,
@@ -194,7 +194,7 @@ def test_weights_of_examples_are_multiplied() -> None:
 
 
 def first(source: Any, count: int) -> Any:
-    return source.take(np.arange(count))
+    return source[np.arange(count)]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_what_is_refused(parts: Any, weights: Any, problem: str) -> None:
 
 def test_several_targets_are_refused() -> None:
     class Two(InPython):
-        def take(self, indices: Any) -> tuple[Any, ...]:
+        def __getitem__(self, indices: Any) -> tuple[Any, ...]:
             return self.parts[0][indices], {"a": self.parts[1][indices]}
 
     with pytest.raises(UsageError, match="several targets"):

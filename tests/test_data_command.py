@@ -24,7 +24,7 @@ from dtrain.controller.terminal import activity
 from dtrain.controller.terminal.sheet import png
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays
-from dtrain.task.inspection import classes, values
+from dtrain.task.inspection import classes
 from tests.conftest import QUICK
 from tests.integration.test_failures import until
 from tests.sampled import sampled
@@ -133,6 +133,7 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
     found = show(*csv, "trainer.batch_size=8", "objective=loss", "--no-speed", "--examples", "2")
     assert found.code == 0, found.error
     assert found.facts["training"] == "40 examples" and found.facts["validation"] == "none"
+    assert found.facts["files"] == f"1, {Path('rows.csv').stat().st_size} bytes: rows.csv"
     assert found.table("structure")[1:] == [
         ["input", "float32", "2", "0 to 7"],
         ["target", "int64", "-", "0 to 1"],
@@ -273,21 +274,23 @@ MEMBERS = "{a:{_target_:dtrain.datasets.digits},b:{_target_:dtrain.datasets.digi
 SHARDS = """
 import numpy as np
 from dtrain.data.ragged import Ragged
+from dtrain.datasets import Info, Source
 
 
-class Shards:
+class Shards(Source):
     def __len__(self):
         return 60
 
-    def take(self, indices):
+    def __getitem__(self, indices):
         tokens = Ragged.of([np.arange(3 + i % 4) for i in indices])
         return {"tokens": tokens}, (indices % 3)[:, None]
 
-    def blocks(self):
-        return np.array([10, 20, 30])
-
-    def where(self, index):
-        return f"shard-{index // 10}, record {index % 10}"
+    @property
+    def info(self):
+        return Info(
+            blocks=lambda: np.array([10, 20, 30]),
+            place=lambda index: f"shard-{index // 10}, record {index % 10}",
+        )
 
 
 def load():
@@ -508,59 +511,47 @@ def test_many_classes() -> None:
 
 
 def test_classes_of_parts() -> None:
-    class Asked(Arrays):
-        times = 0
-
-        def labels(self) -> Any:
-            self.times += 1
-            return super().labels()
-
-    source = Asked(np.zeros((6, 2)), np.array([0, 1, 2, 0, 1, 2])[:, None])
+    source = Arrays(np.zeros((6, 2)), np.array([0, 1, 2, 0, 1, 2])[:, None])
     parts = [Subset(source, np.array(rows)) for rows in ([0, 3], [1, 4, 5])]
     assert classes.known(Mixture(parts, [1, 1])).tolist() == [0, 0, 1, 1, 2]
-    assert source.times == 1
     for y in (None, np.zeros(6, "f4"), np.zeros((6, 2), int), np.array(list("abcdef"))):
         other = Arrays(np.zeros((6, 2)), y)
         assert classes.known(other) is None
         assert classes.known(Mixture([*parts, other], [1, 1, 1])) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (np.array([0.123456]), "0.1235"),
-        (np.array([1234567]), "1234567"),
-        (np.array([1.5e9]), "1.5e+09"),
-        (np.array([True]), "true"),
-        (np.array([[1, 2]]), "1, 2"),
-        (np.arange(20)[None], "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (20 in all)"),
-        (np.array(["é"]), '"é"'),
-        (np.array(["x" * 70]), f'"{"x" * 59}…" (70 characters)'),
-        (np.array(["é".encode()], object), '"é"'),
-        (np.array([b"\xff" * 99], object), "99 bytes: " + " ".join(["ff"] * 12)),
-        (np.array([["a", "b"]]), '"a", "b"'),
-        (np.zeros((1, 0)), ""),
-    ],
-)
-def test_values(value: np.ndarray, text: str) -> None:
-    assert values.shown(value) == text
+SHOWN = [
+    (np.array([0.123456]), "0.1235"),
+    (np.array([1234567]), "1234567"),
+    (np.array([1.5e9]), "1.5e+09"),
+    (np.array([True]), "true"),
+    (np.array([[1, 2]]), "1, 2"),
+    (np.arange(20)[None], "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (20 in all)"),
+    (np.array(["é"]), '"é"'),
+    (np.array(["x" * 70]), f'"{"x" * 59}…" (70 characters)'),
+    (np.array(["é".encode()], object), '"é"'),
+    (np.array([b"\xff" * 99], object), "99 bytes: " + " ".join(["ff"] * 12)),
+    (np.array([["a", "b"]]), '"a", "b"'),
+    (np.zeros((1, 0)), ""),
+]
+SPREAD = [
+    (np.array([3, 1, 2]), "1 to 3"),
+    (np.array([2.0, 2.0]), "2"),
+    (np.array([1.0, np.nan, np.inf]), "1 and 2 NaN or infinite"),
+    (np.array([False, True]), "false to true"),
+    (np.array(["ab", "c"]), "1 to 2 characters"),
+    (np.array([b"ab"], object), "2 bytes"),
+    (np.array([1j]), "complex numbers"),
+    (np.zeros((0, 3)), "no values"),
+]
 
 
-@pytest.mark.parametrize(
-    ("array", "text"),
-    [
-        (np.array([3, 1, 2]), "1 to 3"),
-        (np.array([2.0, 2.0]), "2"),
-        (np.array([1.0, np.nan, np.inf]), "1 and 2 NaN or infinite"),
-        (np.array([False, True]), "false to true"),
-        (np.array(["ab", "c"]), "1 to 2 characters"),
-        (np.array([b"ab"], object), "2 bytes"),
-        (np.array([1j]), "complex numbers"),
-        (np.zeros((0, 3)), "no values"),
-    ],
-)
-def test_spread(array: np.ndarray, text: str) -> None:
-    assert values.spread(array) == text
+@pytest.mark.task
+def test_values_in_short() -> None:
+    from dtrain.task.inspection import structure
+
+    assert [structure.shown(value) for value, _ in SHOWN] == [text for _, text in SHOWN]
+    assert [structure.spread(value) for value, _ in SPREAD] == [text for _, text in SPREAD]
 
 
 @pytest.mark.task

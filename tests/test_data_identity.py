@@ -19,7 +19,7 @@ from dtrain.data.identity import BYTES, PLACES
 from dtrain.data.mixture import Concatenated, Mixture, Subset
 from dtrain.data.options import Identity
 from dtrain.data.ragged import Ragged
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.errors import DataError, UsageError
 from dtrain.run.cluster import Cluster, Task
 
@@ -151,14 +151,14 @@ def test_differences_in_words() -> None:
         assert found.startswith(text)
 
 
-class Python:
+class Python(Source):
     def __init__(self, x: Any):
         self.x = np.asarray(x)
 
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, indices: np.ndarray) -> Any:
+    def __getitem__(self, indices: np.ndarray) -> Any:
         return self.x[indices], indices
 
 
@@ -168,6 +168,10 @@ class Filed(Python):
     def __init__(self, name: str, n: int = 4):
         super().__init__(np.zeros(n))
         self.files = [DataFile(name)]
+
+    @property
+    def info(self) -> Info:
+        return Info(files=lambda: self.files)
 
 
 def record(source: Any, amount: Identity = Identity.sample) -> dict[str, Any]:
@@ -219,7 +223,7 @@ def test_rows_of_different_lengths_have_a_record() -> None:
     """Training refuses them in a sentence, where nothing says to what they are padded."""
 
     class Rows(Python):
-        def take(self, indices: np.ndarray) -> Any:
+        def __getitem__(self, indices: np.ndarray) -> Any:
             return Ragged.of([np.full(n, n) for n in self.x[indices]]), indices
 
     found = record(Rows([1, 3, 2]))

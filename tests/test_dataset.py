@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from dtrain.data.ragged import Ragged
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.errors import DataError, UsageError
 from tests.test_steps import settings
 
 N = 24
 
 
-class Rows:
+class Rows(Source):
     """Rows of different lengths, of which some cannot be read, in blocks of four."""
 
     def __init__(self, n: int = N, bad: tuple[int, ...] = ()):
@@ -28,17 +28,15 @@ class Rows:
     def __len__(self) -> int:
         return self.n
 
-    def take(self, indices: np.ndarray) -> Any:
+    def __getitem__(self, indices: np.ndarray) -> Any:
         for index in indices:
             if index in self.bad:
                 raise DataError(f"row {index}", "is damaged")
         return Ragged.of([np.full(i % 5 + 1, i) for i in indices]), indices % 3
 
-    def blocks(self) -> np.ndarray:
-        return np.full(self.n // 4, 4)
-
-    def labels(self) -> np.ndarray:
-        return np.arange(self.n) % 3
+    @property
+    def info(self) -> Info:
+        return Info(blocks=lambda: np.full(self.n // 4, 4), labels=lambda: np.arange(self.n) % 3)
 
 
 def rows(bad: tuple[int, ...] = (), held: bool = True) -> Any:
@@ -274,13 +272,13 @@ def test_how_many_of_a_stream_are_evaluated() -> None:
         evaluated(config.trainer, data.splits.validation.length())
 
 
-class Own:
+class Own(Source):
     """In Python, told from one of dtrain's by nothing but ``take`` and a length."""
 
     def __len__(self) -> int:
         return 6
 
-    def take(self, indices: np.ndarray) -> Any:
+    def __getitem__(self, indices: np.ndarray) -> Any:
         return {"a": indices / 2, "b": [f"t{i}" for i in indices]}, indices
 
 

@@ -105,9 +105,9 @@ def test_the_parts_that_stay_as_they_are() -> None:
     frame.to_parquet("t.parquet")
     one = datasets.table("t.parquet", "churn", "note", validation_split=0.0)
     assert one.encoding is None
-    assert one.train.take(np.array([3, 1]))[0].tolist() == frame.note[[3, 1]].tolist()
+    assert one.train[np.array([3, 1])][0].tolist() == frame.note[[3, 1]].tolist()
     named = datasets.table("t.parquet", "churn", {"n": "note", "o": "one"}, validation_split=0.0)
-    assert list(named.train.take(np.array([0]))[0]) == ["n", "o"]
+    assert list(named.train[np.array([0])][0]) == ["n", "o"]
     listed = datasets.table("t.parquet", "churn", ["city", "age"], validation_split=0.0)
     assert listed.encoding is not None
     assert [feature.name for feature in listed.encoding().features] == ["age", "city"]

@@ -77,7 +77,7 @@ def test_every_strategy_and_any_number_of_threads_give_the_same_bits(name: str) 
         found = all_rows(made, 37)["prediction"]
         if expected is None:
             expected = found
-            x = np.concatenate([np.asarray(source.take(np.array([i]))[0]) for i in range(37)])
+            x = np.concatenate([np.asarray(source[np.array([i])][0]) for i in range(37)])
             np.testing.assert_allclose(found, model.predict(x, verbose=0), rtol=0, atol=1e-6)
         assert found.tobytes() == expected.tobytes(), kind
         if "mesh" not in kind:  # which takes one call at a time
@@ -141,7 +141,7 @@ def test_columns_are_named_by_outputs_and_by_what_goes_along() -> None:
     found = all_rows(made, 9)
     assert list(found) == ["prediction", "input", "label"]
     assert found["prediction"].tolist() == scores.argmax(-1).tolist()
-    x, y = source.take(np.arange(9))
+    x, y = source[np.arange(9)]
     assert found["input"].tobytes() == np.asarray(x).tobytes()
     assert found["label"].tolist() == np.asarray(y).tolist()
     best = all_rows(forward(one, 8, lambda found: top_k(found, 2), **plain)[0], 9)

@@ -15,14 +15,14 @@ from dtrain.data.options import Shuffle
 from dtrain.data.order import order_of
 from dtrain.data.prepare import padded, weighted
 from dtrain.data.ragged import Ragged
-from dtrain.data.sources import Arrays, Splits, Windows
+from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError
 from dtrain.task.host_pipeline import HostPipeline
 from dtrain.task.inputs import Inputs
 
 
-class Python:
+class Python(Source):
     """Rows of different lengths, and their numbers."""
 
     thread_safe = True
@@ -33,7 +33,7 @@ class Python:
     def __len__(self) -> int:
         return self.n
 
-    def take(self, indices: np.ndarray) -> Any:
+    def __getitem__(self, indices: np.ndarray) -> Any:
         self.reads += 1
         if self.bad in indices:
             raise DataError(f"row {self.bad}", "is damaged")
@@ -56,7 +56,7 @@ def sources() -> dict[str, Any]:
         "part": Subset(numbers(40), np.arange(3, 33)),
         "rows": ragged,
         "buckets": padded(Splits(Python()), buckets).train,
-        "weights": weighted(Splits(ragged, classes=3), {1: 3.0}, lambda s, n: s.take(np.arange(n))),
+        "weights": weighted(Splits(ragged, classes=3), {1: 3.0}, lambda s, n: s[np.arange(n)]),
         "mixture": Mixture([Subset(ragged, np.arange(9)), ragged], [2, 1]),
         "stream": Stream(lambda: rows),
     }

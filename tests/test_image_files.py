@@ -14,6 +14,8 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data import cache
+from dtrain.data.example import Example
+from dtrain.data.transforms import applied
 from dtrain.errors import DataError, UsageError
 from dtrain.host import memory
 
@@ -32,24 +34,29 @@ def images(*sizes: tuple[int, int], count: int = 70) -> None:
             Image.fromarray(pixels).save(f"images/{label}/{i}.{kind}")
 
 
+def finished(source: Any, parts: Any) -> Any:
+    """Return what the transforms of the graph make of a batch."""
+    return applied(source, Example.of(parts), of_arrays=False).parts
+
+
 def whole(source: Any) -> tuple[np.ndarray, np.ndarray]:
     """Read all examples as the input pipeline does."""
     import tensorflow as tf
 
     plain = tf.autograph.experimental.do_not_convert
     rows = tf.data.Dataset.range(len(source)).batch(16)
-    if getattr(source, "in_graph", False):
+    if source.in_graph:
         read = rows.map(plain(lambda at: source.gather(at)))
     else:
-        types = [tf.as_dtype(part.dtype) for part in source.take(np.zeros(1, np.int64))]
-        shape = [None, *source.take(np.zeros(1, np.int64))[0].shape[1:]]
+        types = [tf.as_dtype(part.dtype) for part in source[np.zeros(1, np.int64)]]
+        shape = [None, *source[np.zeros(1, np.int64)][0].shape[1:]]
 
         def load(at: Any) -> Any:
-            pixels, labels = tf.numpy_function(source.take, [at], types)
+            pixels, labels = tf.numpy_function(source.__getitem__, [at], types)
             return tf.ensure_shape(pixels, shape), labels
 
         read = rows.map(plain(load))
-    found = list(read.map(plain(lambda *parts: source.finish(parts))).as_numpy_iterator())
+    found = list(read.map(plain(lambda *parts: finished(source, parts))).as_numpy_iterator())
     return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
 
 
@@ -73,12 +80,17 @@ def test_the_bits_are_those_without_a_cache(
         (x, y), (expected, labels) = whole(ours), whole(theirs)
         assert x.dtype == np.float32 and x.shape == (len(ours), 6, 5, channels)
         np.testing.assert_array_equal(x.view(np.uint32), expected.view(np.uint32))
-        assert y.tolist() == labels.tolist() == ours.labels().tolist() == theirs.labels().tolist()
-        assert [ours.where(i) for i in range(3)] == [theirs.where(i) for i in range(3)]
+        assert (
+            y.tolist()
+            == labels.tolist()
+            == ours.info.labels().tolist()
+            == theirs.info.labels().tolist()
+        )
+        assert [ours.info.place(i) for i in range(3)] == [theirs.info.place(i) for i in range(3)]
         order = np.array([7, 0, 7])
-        pixels, _ = ours.take(order)
+        pixels, _ = ours[order]
         assert pixels.dtype == dtype
-        at_once, _ = ours.finish((tf.constant(pixels), None))
+        at_once, _ = finished(ours, (tf.constant(pixels), tf.zeros(3)))
         np.testing.assert_array_equal(at_once, expected[order])
 
 
@@ -103,10 +115,10 @@ def test_images_are_decoded_once(place: str, monkeypatch: pytest.MonkeyPatch) ->
     assert read()[1]
     # In another process.
     train = datasets.image_folder("images", [6, 5], cache=place).train
-    train.take(np.arange(3))
+    train[np.arange(3)]
     with contextlib.redirect_stderr(io.StringIO()) as output:
         sent = pickle.loads(pickle.dumps(train))
-        np.testing.assert_array_equal(sent.take(np.arange(3))[0], train.take(np.arange(3))[0])
+        np.testing.assert_array_equal(sent[np.arange(3)][0], train[np.arange(3)][0])
     assert not output.getvalue()
 
 
@@ -132,7 +144,7 @@ def test_what_does_not_fit_as_float32_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(memory, "available", lambda: 3 * needed)
     train = datasets.image_folder("images", [6, 5], cache="memory").train
     with pytest.raises(UsageError, match=r"^dataset.cache=memory: .* as float32 take"):
-        train.take(np.arange(1))
+        train[np.arange(1)]
 
 
 def spoiled(how: str) -> str:
@@ -168,11 +180,11 @@ def test_a_file_that_is_no_image_is_named(how: str, problem: str, place: str) ->
     splits = datasets.image_folder("images", [6, 5], validation_split=0, cache=place)
     path = spoiled(how)
     train = splits.train
-    at = next(i for i in range(len(train)) if train.where(i) == path)
+    at = next(i for i in range(len(train)) if train.info.place(i) == path)
     rows = [0, at, 1]
     with pytest.raises(DataError) as caught:
-        train.finish(
-            train.gather(tf.constant(rows)) if place == "none" else train.take(np.array(rows))
+        finished(
+            train, train.gather(tf.constant(rows)) if place == "none" else train[np.array(rows)]
         )
     assert str(caught.value).startswith(f"{path}: {problem}")
     assert "{{" not in str(caught.value) and "[Op" not in str(caught.value)
@@ -186,8 +198,8 @@ def test_a_file_of_decoded_images_that_is_cut_is_reported(monkeypatch: pytest.Mo
     monkeypatch.setenv(cache.FOLDER, "kept")
     images((6, 5))
     train = datasets.image_folder("images", [6, 5], cache="disk").train
-    train.take(np.arange(2))
+    train[np.arange(2)]
     [path] = Path("kept").glob("*.npy")
     os.truncate(path, 200)
     with pytest.raises(DataError, match=r"images.npy: was cut off: it has 200 bytes"):
-        train.take(np.arange(2))
+        train[np.arange(2)]

@@ -31,7 +31,7 @@ class TestFolders:
         for path in ("train/cat/1.png", "train/dog/a/2.jpg", "train/dog/3.png", "val/dog/4.png"):
             picture(f"pets/{path}")
         splits = datasets.image_folder("pets", [4, 6])
-        assert splits.count_classes() == 2 and splits.train.words() == ["cat", "dog"]
+        assert splits.count_classes() == 2 and splits.train.info.class_names() == ["cat", "dog"]
         assert listed([splits.train]) == [
             ("pets/train/cat/1.png", 0), ("pets/train/dog/3.png", 1),
             ("pets/train/dog/a/2.jpg", 1),
@@ -46,6 +46,7 @@ class TestFolders:
         picture("pets/dog/2.png")
         picture("pets/3.png")
         Path("pets/eel").mkdir()
+        Path("pets/.cache").mkdir()
         for name in ("cat/notes.txt", "dog/.hidden.png"):
             Path("pets", name).write_text("x")
         splits = datasets.image_folder("pets", [4, 6], validation_split=0)

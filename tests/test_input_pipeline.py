@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from dtrain.data.sources import Source
 
-class Table:
+
+class Table(Source):
     """A person's source, in NumPy alone: three parts, kinds that NumPy chooses by itself."""
 
     def __init__(self, n: int):
@@ -15,7 +17,7 @@ class Table:
     def __len__(self) -> int:
         return self.n
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         import numpy as np
 
         assert isinstance(indices, np.ndarray)
@@ -335,7 +337,7 @@ def test_a_source_in_numpy() -> None:
         global_batches(TooLong(50), 10)
 
 
-class Handle:
+class Handle(Source):
     """Two sources over one open file: its position is where the last to read has left it."""
 
     def __init__(self, n: int, thread_safe: bool, together: int = 0):
@@ -350,7 +352,7 @@ class Handle:
     def __len__(self) -> int:
         return self.n
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         import os
 
         from dtrain.task import host_pipeline

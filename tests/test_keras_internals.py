@@ -144,6 +144,7 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
     import keras
 
     from dtrain.task import keras_internals as internals
+    from dtrain.task.keras_internals import additions as order
     from dtrain.task.keras_internals import collectives, contexts, lookup, losses
 
     nothing: Any = SimpleNamespace()
@@ -154,8 +155,8 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
     assert "keeps the weights that an optimizer updates" in refused(internals.updated, nothing)
     assert "stores variables" in refused(internals.stored, nothing)
     assert "stores variables" in refused(internals.exchange, nothing, 1)
-    internals.choose_comparison(nothing)  # has chosen when it was made
-    assert internals.unwrapped(nothing) is nothing  # is plain as it is
+    assert "makes trackers of losses" in refused(internals.loss_trackers, nothing)
+    assert "keeps the moments of Adam" in refused(internals.adam_slots, nothing, None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(losses, "MASKING", "keras.not_there")
         assert "keeps the masks of tensors" in refused(internals.mask, keras.ops.ones(1))
@@ -170,6 +171,10 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
             pass  # nothing is replaced for them
         made = collectives.local_devices(["CPU:0", "CPU:1"])
         assert "TensorFlow 2." in refused(made.__enter__)
+        patch.setattr(order, "GRAPHS", "tensorflow.not_there")
+        assert "marks the operations of a graph" in refused(order.keep_order)
+        patch.setattr(order, "OPERATIONS", "tensorflow.not_there")
+        assert "registers gradients" in refused(order.optimize_dependencies)
     assert lookup.module("keras.not_there") is None
 
 
@@ -360,25 +365,37 @@ def unordered() -> list[str]:
 @pytest.mark.task
 def test_weights_are_read_before_they_are_assigned() -> None:
     """As threads had it, a layer that is computed again was computed with the next step's."""
-    from dtrain.task.keras_internals import keep_order
+    from dtrain.task.keras_internals import keep_order, optimize_dependencies
 
     assert unordered(), "as it is without dtrain"
     keep_order()
     assert not unordered()
+    optimize_dependencies()
+    assert not unordered()
+
+
+def activated(input_shape: Any, classes: int, activation: str) -> Any:
+    import keras
+
+    hidden = keras.layers.Dense(4, activation=activation)
+    return keras.Sequential([keras.Input(input_shape), hidden, keras.layers.Dense(classes)])
 
 
 @pytest.mark.task
-def test_sums_where_graphs_have_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("custom", [False, True])
+def test_dependencies_are_optimized_where_no_gradient_is_custom(custom: bool) -> None:
+    """The activation ``silu`` of TensorFlow has a custom gradient."""
     import tensorflow as tf
 
-    from dtrain.task.keras_internals import additions as module
+    from tests.test_steps import prepare, settings
 
-    before = tf.config.optimizer.get_experimental_options()
-    assert "arithmetic_optimization" not in before
-    monkeypatch.setattr(module, "GRAPHS", "tensorflow.of_tomorrow")
-    module.keep_order()
-    assert additions(SUMS["of a loop"]) == {"AddV2"}
-    assert tf.config.optimizer.get_experimental_options()["arithmetic_optimization"] is False
+    tf.config.optimizer.set_experimental_options({"dependency_optimization": False})
+    activation = "silu" if custom else "tanh"
+    model = {"_target_": "tests.test_keras_internals.activated", "activation": activation}
+    steps = prepare("OneDevice", 1, settings(model=model))[2]
+    steps.train(1)
+    options = tf.config.optimizer.get_experimental_options()
+    assert options["dependency_optimization"] is not custom
 
 
 @pytest.mark.task

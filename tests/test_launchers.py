@@ -24,7 +24,7 @@ from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.cluster_key import VARIABLE
 from dtrain.errors import UsageError
 from dtrain.host.forkserver import Process
-from dtrain.run.cluster import EXCHANGE_SECRET, Cluster, Task
+from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from tests import warm
 from tests.integration.test_failures import processes, until
@@ -390,32 +390,6 @@ def test_a_host_of_its_own_has_all_gpus(
     launcher = Env(**SETTINGS, environment=TFConfig())
     launcher._cluster = Cluster(HOSTS, "gpu", 5, {})
     assert launcher._gpus(HOSTS[2]) == expected
-
-
-def test_what_tasks_prove_to_each_other(
-    monkeypatch: pytest.MonkeyPatch, launcher: Local, tmp_path: Path
-) -> None:
-    """It is of one start here, of one job and all its commands elsewhere, and else nobody's."""
-    monkeypatch.delenv(EXCHANGE_SECRET, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    own = launcher._exchange_secret()
-    assert len(own) == 64 and own == launcher._exchange_secret()
-    assert own != Local(**SETTINGS)._exchange_secret()
-
-    def of(job: str, key: str) -> str:
-        monkeypatch.setenv(VARIABLE, key)
-        env = Env(**SETTINGS, environment=TFConfig())
-        env._cluster = Cluster(HOSTS, "cpu", 5, {}, job)
-        return env._exchange_secret()
-
-    keys = "a key of these tests", "another key of these"
-    one, same, other = of("1", keys[0]), of("1", keys[0]), of("2", keys[0])
-    wrong = of("1", keys[1])
-    assert one == same and len({one, other, wrong}) == 3 and keys[0] not in one
-    monkeypatch.delenv(VARIABLE)
-    env = Env(**SETTINGS, environment=TFConfig())
-    env._cluster = Cluster(HOSTS, "cpu", 5, {}, "1")
-    assert env._exchange_secret() == "", "one task alone needs none"
 
 
 # --- in this process

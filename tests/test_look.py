@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dtrain.data.look import look
+from dtrain.data.tabular.look import look
 
 ROWS = 400
 

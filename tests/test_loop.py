@@ -31,7 +31,7 @@ class Waited:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def pop(self, seconds: float) -> dict[str, float]:
+    def pop(self) -> dict[str, float]:
         return {"input": self.seconds}
 
 
@@ -1560,7 +1560,7 @@ def test_callbacks_see_what_they_see_under_fit(tmp_path: Path) -> None:
     import tensorflow as tf
 
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
-    held = tf.data.Dataset.from_tensor_slices(splits.validation.take(np.arange(21))).batch(BATCH)
+    held = tf.data.Dataset.from_tensor_slices(splits.validation[np.arange(21)]).batch(BATCH)
     other.fit(
         data, epochs=2, steps_per_epoch=6, validation_data=held, verbose=0, shuffle=False,
         callbacks=[theirs],

@@ -10,40 +10,39 @@ import numpy as np
 import pytest
 
 from dtrain.data.files import DataFile
-from dtrain.data.mixture import Concatenated, Mixture, Subset, by_member, labels, place
+from dtrain.data.mixture import Concatenated, Mixture, Subset, by_member
+from dtrain.data.sources import Info, Source
+from dtrain.data.transforms import InGraph
 
 
-class Numbers:
+class Numbers(Source):
     """Examples that are their own numbers, read in blocks of four."""
 
     def __init__(self, n: int, first: int = 0):
         self.n, self.first = n, first
-        self.files = [DataFile(f"file{first}")]
+        self.transforms = (InGraph(lambda parts: parts),)
 
     def __len__(self) -> int:
         return self.n
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         return indices + self.first, indices * 10
 
-    def blocks(self) -> np.ndarray:
-        return np.full(self.n // 4, 4)
-
-    def labels(self) -> np.ndarray:
-        return np.arange(self.n) * 10
-
-    def where(self, index: int) -> str:
-        return f"file{self.first}, row {index}"
-
-    def finish(self, parts: Any) -> Any:
-        return parts
+    @property
+    def info(self) -> Info:
+        return Info(
+            files=lambda: [DataFile(f"file{self.first}")],
+            blocks=lambda: np.full(self.n // 4, 4),
+            labels=lambda: np.arange(self.n) * 10,
+            place=lambda index: f"file{self.first}, row {index}",
+        )
 
 
-class Plain:
+class Plain(Source):
     def __len__(self) -> int:
         return 3
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         return (indices,)
 
 
@@ -53,24 +52,24 @@ ROWS = np.array([1, 2, 3, 9, 11])
 def test_a_part_of_a_source() -> None:
     part = Subset(Numbers(12), ROWS)
     assert len(part) == 5
-    x, y = part.take(np.array([4, 0, 0]))
+    x, y = part[np.array([4, 0, 0])]
     assert (x.tolist(), y.tolist()) == ([11, 1, 1], [110, 10, 10])
-    assert part.labels().tolist() == [10, 20, 30, 90, 110]
-    assert part.blocks().tolist() == [3, 2], "of the block in the middle there is none"
-    assert part.where(3) == "file0, row 9"
-    assert [file.name for file in part.files] == ["file0"]
+    assert part.info.labels().tolist() == [10, 20, 30, 90, 110]
+    assert part.info.blocks().tolist() == [3, 2], "of the block in the middle there is none"
+    assert part.info.place(3) == "file0, row 9"
+    assert [file.name for file in part.info.files()] == ["file0"]
     assert len(part.transforms) == 1
     there = pickle.loads(pickle.dumps(Subset(Plain(), ROWS[:1])))
-    assert there.take(np.array([0]))[0].tolist() == [1]
+    assert there[np.array([0])][0].tolist() == [1]
     assert len(copy.copy(part)) == 5
 
 
 def test_what_a_source_has_not_its_part_has_not() -> None:
     part = Subset(Plain(), np.array([2, 0]))
-    assert part.blocks() is None
-    assert part.labels() is None
-    assert part.where(0) == "example 2"
-    assert not part.files and not part.transforms
+    assert part.info.blocks() is None
+    assert part.info.labels() is None
+    assert part.info.place(0) == "example 2"
+    assert not part.info.files() and not part.transforms
     assert (part.in_graph, part.thread_safe) == (False, False)
 
 
@@ -90,11 +89,11 @@ def test_one_source_after_the_other() -> None:
     whole = Concatenated([Numbers(3), Numbers(5, 100), Plain()])
     assert len(whole) == 11
     assert whole.starts.tolist() == [0, 3, 8]
-    assert [whole.where(i) for i in (0, 2, 3, 7, 8, 10)] == [
+    assert [whole.info.place(i) for i in (0, 2, 3, 7, 8, 10)] == [
         "file0, row 0", "file0, row 2", "file100, row 0", "file100, row 4", "example 0",
         "example 2",
     ]  # fmt: skip
-    assert [file.name for file in whole.files] == ["file0", "file100"]
+    assert [file.name for file in whole.info.files()] == ["file0", "file100"]
 
 
 def test_weights_become_shares() -> None:
@@ -111,9 +110,3 @@ def test_members_of_members_are_changed() -> None:
     assert isinstance(found.members[0].members[1], Subset)
     assert isinstance(whole.members[1], Numbers), "the one before is as it was"
     assert by_member(3, lambda member: member + 1) == 4
-
-
-def test_places_and_labels_of_anything() -> None:
-    assert place(Numbers(3), 2) == "file0, row 2"
-    assert place(Plain(), 1234) == "example 1,234"
-    assert labels(Plain()) is None

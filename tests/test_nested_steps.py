@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dtrain.data import nest
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Source, Splits
 from tests.sampled import sampled
 from tests.test_steps import BATCH, prepare, settings
 
@@ -17,7 +17,7 @@ N, HELD, STEPS = 50, 21, 12
 WORDS = ["red", "green", "blue", "a dark sky", "grün"]
 
 
-class InPython:
+class InPython(Source):
     """The same examples, read by NumPy."""
 
     def __init__(self, *parts: Any):
@@ -26,7 +26,7 @@ class InPython:
     def __len__(self) -> int:
         return len(nest.leaves(self.parts[0])[0])
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         return tuple(
             part if part is None else nest.mapped(lambda leaf: leaf[indices], part)
             for part in self.parts

@@ -12,10 +12,11 @@ from dtrain.data import order
 from dtrain.data.mixture import Concatenated, Mixture
 from dtrain.data.options import Shuffle
 from dtrain.data.order import order_of
-from dtrain.data.sources import Arrays
+from dtrain.data.sources import Arrays, Info, Source
+from dtrain.data.transforms import InGraph
 
 
-class InBlocks:
+class InBlocks(Source):
     """In Python, read in blocks of uneven sizes."""
 
     def __init__(self, lengths: list[int]):
@@ -24,10 +25,11 @@ class InBlocks:
     def __len__(self) -> int:
         return int(self.lengths.sum())
 
-    def blocks(self) -> np.ndarray:
-        return self.lengths
+    @property
+    def info(self) -> Info:
+        return Info(blocks=lambda: self.lengths)
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         return (indices,)
 
 
@@ -136,20 +138,21 @@ def batches(source: Any, replicas: int, start: int, steps: int) -> list[list[int
     return found
 
 
-class Python:
+class Python(Source):
     """In Python, with what is decoded in the graph."""
 
     def __init__(self, n: int, first: int):
         self.n, self.first = n, first
+        self.transforms = (InGraph(self.decode),)
 
     def __len__(self) -> int:
         return self.n
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         indices = indices + self.first
         return indices[:, None], indices
 
-    def finish(self, parts: Any) -> Any:
+    def decode(self, parts: Any) -> Any:
         import tensorflow as tf
 
         return tf.cast(parts[0], tf.float32), parts[1]

@@ -13,9 +13,9 @@ from dtrain.data.foreign import Rows
 from dtrain.data.mixture import Concatenated, Mixture, Subset
 from dtrain.data.prepare import padded
 from dtrain.data.ragged import Ragged
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Info, Source, Splits
 from dtrain.data.streams import Stream
-from dtrain.data.transforms import Padding, applied, by_batch, of
+from dtrain.data.transforms import Padding, applied, by_batch
 from dtrain.errors import DataError, UsageError
 
 
@@ -23,13 +23,13 @@ from dtrain.errors import DataError, UsageError
 def test_a_batch_is_read_once_on_any_number_of_replicas() -> None:
     from dtrain.task import input_pipeline
 
-    class Counted:
+    class Counted(Source):
         asked: list[list[int]] = []
 
         def __len__(self) -> int:
             return 64
 
-        def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+        def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
             if len(indices) > 1:  # not that of the structure
                 self.asked.append(sorted(indices.tolist()))
             return Ragged.of([np.ones(1 + i % 7) for i in indices]), indices
@@ -50,26 +50,27 @@ def with_padding(source: Any, lengths: dict[str, Any]) -> Any:
 
 
 def take(source: Any, rows: list[int]) -> tuple[Any, ...]:
-    return applied(source, Example.of(source.take(np.array(rows))), of_arrays=True).parts
+    return applied(source, Example.of(source[np.array(rows)]), of_arrays=True).parts
 
 
 LENGTHS = [3, 1, 9, 2, 5, 2, 7, 1, 4, 2, 3, 6]
 ROWS = [[10 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)]
 
 
-class Texts:
+class Texts(Source):
     """Two ragged inputs, one of texts, and a ragged target; in Python."""
 
     def __len__(self) -> int:
         return len(ROWS)
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         rows = [ROWS[i] for i in indices]
         texts = [[str(value) for value in row] for row in rows]
         return {"tokens": Ragged.of(rows), "words": Ragged.of(texts)}, Ragged.of(rows), indices
 
-    def where(self, index: int) -> str:
-        return f"row {index}"
+    @property
+    def info(self) -> Info:
+        return Info(place=lambda index: f"row {index}")
 
 
 def pads(length: int, value: Any = 0) -> list[list[Any]]:
@@ -87,7 +88,7 @@ def test_lengths_and_values() -> None:
     assert y.tolist() == pads(9)
     assert weight.tolist() == list(range(12))
     assert not by_batch(source)
-    assert source.where(3) == "row 3"
+    assert source.info.place(3) == "row 3"
     again = pickle.loads(pickle.dumps(source))
     assert take(again, [1])[1].shape == (1, 9)
 
@@ -139,10 +140,10 @@ def test_the_first_example_that_can_be_read_shows_the_structure() -> None:
     class Damaged(Texts):
         good = 2
 
-        def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+        def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
             if min(indices) < self.good:
-                raise DataError(self.where(int(min(indices))), "is damaged")
-            return super().take(indices)
+                raise DataError(self.info.place(int(min(indices))), "is damaged")
+            return super().__getitem__(indices)
 
     source = with_padding(Damaged(), {"y": {"length": 3}})
     assert take(source, [2])[1].tolist() == [pads(3)[2]]
@@ -159,7 +160,7 @@ def test_splits_and_their_members() -> None:
     assert found.classes == 5
     assert found.train.shares == [2, 1]
     for part in (found.train, found.validation):
-        assert all(isinstance(of(member)[0], Padding) for member in part.members)
+        assert all(isinstance(member.transforms[0], Padding) for member in part.members)
     assert padded(Splits(Texts()), lengths).validation is None
     with pytest.raises(UsageError, match="a stream has batches of its own"):
         padded(Splits(Stream(lambda: None)), lengths)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
+from dtrain.data.sources import Source
 from dtrain.run.cluster import Cluster, Task
 from tests import warm
 from tests.sampled import sampled
@@ -36,14 +36,14 @@ def numbered(in_graph: bool = True) -> Any:
 
     from dtrain.data.sources import Arrays, Splits
 
-    class Python:
+    class Python(Source):
         def __init__(self, arrays: Arrays):
             self.arrays = arrays
 
         def __len__(self) -> int:
             return len(self.arrays)
 
-        def take(self, indices: Any) -> Any:
+        def __getitem__(self, indices: Any) -> Any:
             assert isinstance(indices, np.ndarray), "it is read by the chief"
             return self.arrays.x[indices], self.arrays.y[indices]
 
@@ -430,13 +430,8 @@ def test_evaluation_has_each_example_once_whatever_reads_them(update: str) -> No
 def synchronous(cluster: Cluster, task: Task, devices: list[str], own: str) -> Any:
     strategy = strategy_of(cluster, task, "sync")
     model, steps = made(strategy, config(own))
-    begin = time.perf_counter()
     sums = steps.train(2)
-    passed = time.perf_counter() - begin
-    parts = steps.waiting.pop(passed)
-    assert set(parts) == {"input", "compute", "communication", "waiting", "host"}
-    assert min(parts.values()) >= 0 and sum(parts.values()) == pytest.approx(passed)
-    assert parts["compute"] > 0 and parts["communication"] > 0
+    assert steps.waiting.pop()["input"] > 0
     sums.add(steps.train(4, ahead=3))
     settled = steps.drain().steps
     point = steps.interval()

@@ -374,13 +374,6 @@ def test_weights_of_classes_have_a_form(given: str, told: str) -> None:
     checked(node("trainer.class_weight={0:1,5:0.0}"))
 
 
-def test_gradients_on_gpus_do_not_pass_through_the_host() -> None:
-    words = ("strategy=multiworker", "strategy.communication=host", "trainer.batch_size=64")
-    assert planned(*words).cluster.device_kind == "cpu"
-    with pytest.raises(UsageError, match=r"strategy.communication=host: .*GPUs.*=auto"):
-        planned(*words, "hardware=gpu", on=Machine(gpus=2, cores=8))
-
-
 def test_what_changes_the_numbers_is_in_the_plan() -> None:
     shorter = ("strategy=multiworker", "strategy.compress=bfloat16", "trainer.batch_size=64")
     told = {"compress": "gradients travel as bfloat16: the numbers change"}

@@ -92,7 +92,7 @@ def test_what_is_read(name: str, workers: int, load: Any) -> None:
 
         def read(number: int) -> Any:
             own, pooled = sources[number % 2]
-            return taken(own, asked[number]), pooled.take(asked[number])
+            return taken(own, asked[number]), pooled[asked[number]]
 
         with ThreadPoolExecutor(4) as threads:
             found = list(threads.map(read, range(len(asked))))
@@ -144,7 +144,7 @@ def test_random_numbers_are_drawn_by_position() -> None:
 
 def test_readers_are_plain_interpreters(load: Any) -> None:
     with reading(load("plain", kind="within"), 2) as pool:
-        found, _ = pool.splits.train.take(np.arange(2))
+        found, _ = pool.splits.train[np.arange(2)]
     assert found.tolist() == [["-1", "1", None, None]] * 2
 
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_pickled_is_made_anew(how: str, pickled: bool, load: Any)
     loaded = load("held", how=how)
     rows = np.array([5, 80, 5])
     with reading(loaded, 2) as pool:
-        same(pool.splits.train.take(rows), taken(loaded[0].train, rows))
+        same(pool.splits.train[rows], taken(loaded[0].train, rows))
     assert (pool._frame() is not None) == pickled
     if how == "a file":
         loaded[0].train.file.close()
@@ -218,28 +218,28 @@ def test_members_of_a_mixture(load: Any) -> None:
         assert isinstance(mixed, Mixture) and mixed.members[1] is other
         assert mixed.shares == splits.train.shares and len(mixed) == 160
         for member, own in ((mixed.members[0], one.train), (mixed.members[2], one.validation)):
-            same(member.take(np.arange(7)), taken(own, np.arange(7)))
+            same(member[np.arange(7)], taken(own, np.arange(7)))
     assert splits.train.members[0] is one.train
 
 
 def test_a_validation_that_the_task_leaves_out(load: Any) -> None:
     splits, node = load("leaving", kind="numbers")
     with reading((Splits(splits.train), node), 1) as pool:
-        same(pool.splits.train.take(np.arange(3)), taken(splits.train, np.arange(3)))
+        same(pool.splits.train[np.arange(3)], taken(splits.train, np.arange(3)))
     assert pool.splits.validation is None
 
 
 def test_an_example_that_cannot_be_read(load: Any) -> None:
     """It may be left out, or never be asked for."""
     with reading(load("plain", kind="torn"), 1) as pool:
-        assert pool.splits.train.take(np.arange(40, 45))[0].tolist() == [40, 41, 42, 43, 44]
+        assert pool.splits.train[np.arange(40, 45)][0].tolist() == [40, 41, 42, 43, 44]
         with pytest.raises(DataError, match=r"^example 45: is torn$"):
-            pool.splits.train.take(np.arange(40, 46))
+            pool.splits.train[np.arange(40, 46)]
 
 
 def test_errors_of_a_source(load: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with reading(load("plain", kind="failing"), 1) as pool:
-        take = pool.splits.train.take
+        take = pool.splits.train.__getitem__
         with pytest.raises(DataError, match=r"^FILE, row 7: is cut short$") as data:
             take(np.arange(2))
         assert (data.value.place, data.value.problem) == ("FILE, row 7", "is cut short")
@@ -279,7 +279,7 @@ def test_a_reader_that_ends(rows: int, problem: str, load: Any, tmp_path: Path) 
             threading.Thread(target=kill).start()
         for _ in range(2):  # nothing waits for it afterwards
             with pytest.raises(DataError, match=rf"^reader 1 of 1: {problem}"):
-                pool.splits.train.take(np.arange(rows))
+                pool.splits.train[np.arange(rows)]
             rows = 10
 
 
@@ -287,7 +287,7 @@ def test_requests_to_stop_do_not_end_a_reader(load: Any) -> None:
     with reading(load("plain", kind="numbers"), 1) as pool:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2):
             os.kill(pool._children[0]._process.pid, number)
-        assert len(pool.splits.train.take(np.arange(3))[0]) == 3
+        assert len(pool.splits.train[np.arange(3)][0]) == 3
 
 
 def test_the_end_of_the_task(load: Any, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_the_end_of_the_task(load: Any, tmp_path: Path) -> None:
     with reading(load("leaving", kind="failing"), 2) as pool:
         children = {child._process.pid: child for child in pool._children}
         threads = ThreadPoolExecutor(1)
-        stuck = threads.submit(pool.splits.train.take, np.arange(9))
+        stuck = threads.submit(pool.splits.train.__getitem__, np.arange(9))
         while not (tmp_path / "stuck").exists():
             os.sched_yield()
     with threads, pytest.raises(DataError, match=r"reader . of 2: ended by SIGKILL"):
@@ -358,7 +358,7 @@ def test_two_are_read_at_once(load: Any, tmp_path: Path) -> None:
         ThreadPoolExecutor(2) as threads,
     ):
         asked = [np.arange(4) + begin for begin in range(12)]
-        found = list(threads.map(pool.splits.train.take, asked))
+        found = list(threads.map(pool.splits.train.__getitem__, asked))
     assert [y.tolist() for _, y in found] == [rows.tolist() for rows in asked]
     assert met == [6]
 

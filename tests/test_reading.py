@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from dtrain.data.mixture import Concatenated, Mixture, Subset
-from dtrain.data.sources import Arrays
+from dtrain.data.sources import Arrays, Info, Source
+from dtrain.data.transforms import InGraph
 from dtrain.errors import DataError, UsageError
 
 N = 40
 
 
-class Python:
+class Python(Source):
     """Examples that are their own numbers."""
 
     def __init__(self, n: int = N, first: int = 0):
@@ -28,7 +29,7 @@ class Python:
     def __len__(self) -> int:
         return self.n
 
-    def take(self, indices: np.ndarray) -> Any:
+    def __getitem__(self, indices: np.ndarray) -> Any:
         self.asked += indices.tolist()
         indices = indices + self.first
         return indices[:, None].astype(np.float32), indices
@@ -41,13 +42,14 @@ class Failing(Python):
         super().__init__()
         self.error, self.at = error, at
 
-    def take(self, indices: np.ndarray) -> Any:
+    def __getitem__(self, indices: np.ndarray) -> Any:
         if self.at in indices:
             raise self.error
-        return super().take(indices)
+        return super().__getitem__(indices)
 
-    def where(self, index: int) -> str:
-        return f"FILE, row {index}"
+    @property
+    def info(self) -> Info:
+        return Info(place=lambda index: f"FILE, row {index}")
 
 
 def train(source: Any, steps: int = 20, replicas: int = 1, **options: Any) -> list[Any]:
@@ -130,26 +132,28 @@ def write_images(folder: Path, bad: list[int]) -> list[str]:
     return paths
 
 
-class Encoded:
+class Encoded(Source):
     """Encoded images of files, decoded in the graph."""
 
     def __init__(self, paths: list[str]):
         self.paths = paths
+        self.transforms = (InGraph(self.decode),)
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def take(self, indices: np.ndarray) -> Any:
+    def __getitem__(self, indices: np.ndarray) -> Any:
         found = np.array([Path(self.paths[i]).read_bytes() for i in indices], object)
         return found, indices
 
-    def finish(self, parts: Any) -> Any:
+    def decode(self, parts: Any) -> Any:
         from dtrain.data.images import decoded
 
         return decoded(parts[0], 4, 4, 3), parts[1]
 
-    def where(self, index: int) -> str:
-        return self.paths[index]
+    @property
+    def info(self) -> Info:
+        return Info(place=lambda index: self.paths[index])
 
 
 @pytest.mark.task
@@ -195,10 +199,10 @@ def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
     assert dataset._sound(None) == (None, None)
 
     class Odd(Python):
-        def take(self, indices: np.ndarray) -> Any:
+        def __getitem__(self, indices: np.ndarray) -> Any:
             if any(indices % 7 == 3):
                 raise OSError("of the user's own code")
-            return super().take(indices)
+            return super().__getitem__(indices)
 
     rows = [(i, str(problem)) for i, problem in reading.bad_examples(Odd(600), np.arange(600))]
     assert [i for i, _ in rows] == [i for i in range(600) if i % 7 == 3]
@@ -210,11 +214,11 @@ class Alone(Python):
 
     inside = threading.Lock()
 
-    def take(self, indices: np.ndarray) -> Any:
+    def __getitem__(self, indices: np.ndarray) -> Any:
         assert Alone.inside.acquire(blocking=False), "another thread reads"
         for _ in range(50):
             os.sched_yield()
-        found = super().take(indices)
+        found = super().__getitem__(indices)
         Alone.inside.release()
         return found
 
@@ -226,7 +230,7 @@ def test_one_thread_reads_however_sources_are_put_together() -> None:
     one, other = Alone(), Alone(N, 100)
     sources: list[Any] = [
         Mixture([one, other], [1, 1]), Concatenated([one, other]),
-        Subset(one, np.arange(5, 30)), Mixture([Arrays(*one.take(np.arange(N))), one], [1, 2]),
+        Subset(one, np.arange(5, 30)), Mixture([Arrays(*one[np.arange(N)]), one], [1, 2]),
     ]  # fmt: skip
     for source in sources:
         assert reading.is_alone(source)
@@ -267,7 +271,7 @@ def test_forms_of_what_a_source_returns() -> None:
             super().__init__(4)
             self.value = value
 
-        def take(self, indices: np.ndarray) -> Any:
+        def __getitem__(self, indices: np.ndarray) -> Any:
             return self.value(indices)
 
     cases: list[tuple[Any, Any]] = [
@@ -326,12 +330,13 @@ class Whole(Python):
         super().__init__()
         self.value = value
 
-    def take(self, indices: np.ndarray) -> Any:
-        x, y = super().take(indices)
+    def __getitem__(self, indices: np.ndarray) -> Any:
+        x, y = super().__getitem__(indices)
         return x, self.value if 13 in indices and len(indices) == 4 else y
 
-    def where(self, index: int) -> str:
-        return f"row {index}"
+    @property
+    def info(self) -> Info:
+        return Info(place=lambda index: f"row {index}")
 
 
 @pytest.mark.task

@@ -19,6 +19,7 @@ import pytest
 from dtrain import datasets
 from dtrain.data import record_files
 from dtrain.data.prepare import padded
+from dtrain.data.streams import known_length
 from dtrain.errors import DataError, UsageError
 from tests.test_remote import Server, server
 
@@ -122,7 +123,7 @@ def raw(paths: Any, **options: Any) -> Any:
 
 
 def through_a_graph(source: Any, indices: Any) -> tuple[Any, ...]:
-    """Read one batch as the input pipeline does: ``take`` in Python, ``finish`` in the graph."""
+    """Read one batch as the input pipeline does: read in Python, parsed in the graph."""
     import tensorflow as tf
 
     from dtrain.task.reading import take
@@ -136,8 +137,8 @@ def through_a_graph(source: Any, indices: Any) -> tuple[Any, ...]:
 def at_once(source: Any, indices: Any) -> tuple[Any, ...]:
     import tensorflow as tf
 
-    parts = source.take(np.asarray(indices))
-    return tuple(source.finish(tuple(map(tf.constant, parts))))
+    parts = source[np.asarray(indices)]
+    return tuple(source.parse(tuple(map(tf.constant, parts))))
 
 
 # --- what is read
@@ -160,7 +161,7 @@ def test_examples_in_any_order_are_those_of_tensorflow(kind: str) -> None:
     inputs = {"vec": "vec", "tokens": "tokens", "pair": ["weight", "label"], "b": {"o": "boxes"}}
     found = source(kind, names, inputs=inputs, weight="weight", pad=PAD)
     assert len(found) == len(expected) == 15
-    assert found.take(ORDER)[0].tolist() == [records[row] for row in ORDER]
+    assert found[ORDER][0].tolist() == [records[row] for row in ORDER]
     again = pickle.loads(pickle.dumps(found))
     for x, y, weight in (through_a_graph(found, ORDER), at_once(again, ORDER)):
         assert x["vec"].shape == (9, 3) and x["vec"].dtype == tf.float32
@@ -193,7 +194,7 @@ def test_text_is_classes_by_its_alphabet_and_images_are_decoded(kind: str) -> No
     for part in (found.train, found.validation):
         x, y = through_a_graph(part, np.arange(2))
         assert y.numpy().tolist() == [[1, 0, 2, 0][row] for row in part._rows]
-        assert part.labels().tolist() == y.numpy().tolist()
+        assert part.info.labels().tolist() == y.numpy().tolist()
         np.testing.assert_array_equal(x[0], pixels.astype(np.float32) / np.float32(255))
 
 
@@ -206,9 +207,11 @@ def test_labels_classes_and_columns_are_read_without_the_inputs(
     several(kind, 7)
     found = splits(kind, f"part-00.{kind}", validation_split=0.3)
     assert found.count_classes() == 3
-    assert found.train.labels().tolist() == [row % 3 for row in found.train._rows]
-    assert found.train.column("word").tolist() == [["ant", "cat"][n % 2] for n in found.train._rows]
-    assert found.train.column("none") is found.train.column("tokens") is None
+    assert found.train.info.labels().tolist() == [row % 3 for row in found.train._rows]
+    assert found.train.info.column("word").tolist() == [
+        ["ant", "cat"][n % 2] for n in found.train._rows
+    ]
+    assert found.train.info.column("none") is found.train.info.column("tokens") is None
     assert splits(kind, f"part-00.{kind}", "weight").count_classes() is None
     assert splits(kind, f"part-00.{kind}", classes=9).count_classes() == 9
 
@@ -223,14 +226,14 @@ def test_records_that_are_arrays(save: bool) -> None:
 
     paths = several("array_record", 5, 10, make=make)
     if save:
-        (x,) = datasets.array_record(paths, None, "npy", validation_split=0).train.take(ORDER)
+        (x,) = datasets.array_record(paths, None, "npy", validation_split=0).train[ORDER]
     else:
         found = datasets.array_record(paths, "y", "npy", inputs="x", weight="w", validation_split=0)
-        x, y, weight = found.train.take(ORDER)
+        x, y, weight = found.train[ORDER]
         assert np.array_equal(y, ORDER % 5) and y.dtype == np.int64
         assert np.array_equal(weight, ORDER * 0.5) and weight.dtype == np.float32
         assert found.count_classes() == 5
-        assert found.train.labels().tolist() == [n % 5 for n in range(15)]
+        assert found.train.info.labels().tolist() == [n % 5 for n in range(15)]
     assert x.dtype == np.uint8 and np.array_equal(x[:, 1, 2], ORDER)
 
 
@@ -243,10 +246,10 @@ def test_records_are_those_of_grain(group: int) -> None:
     expected = [referee[number] for number in range(len(referee))]
     train = raw(paths)
     assert len(train) == len(expected) == 30
-    assert train.take(ORDER)[0].tolist() == [expected[row] for row in ORDER]
+    assert train[ORDER][0].tolist() == [expected[row] for row in ORDER]
     assert train.where(9) == "part-00.array_record, record 9"
     assert train.where(10) == "part-02.array_record, record 0"
-    blocks = train.blocks()
+    blocks = train.info.blocks()
     assert blocks is None if group == 1 else blocks.tolist() == [4, 4, 2, 4, 4, 4, 4, 4]
 
 
@@ -280,32 +283,32 @@ def test_files_are_indexed_once_and_again_when_they_have_changed(
     monkeypatch.setattr(record_files, "_LARGE", 100)
     names = several("tfrecord", 3, 4)
     before = source("tfrecord", names)
-    assert before.known_length() is None and indexed == []
+    assert known_length(before) is None and indexed == []
     with contextlib.redirect_stderr(io.StringIO()) as printed:
         assert len(before) == 7 and sorted(indexed) == names
     notice = "notice: part-00.tfrecord ...: 0.0 GB are read once, for an index\n"
     assert printed.getvalue() == notice
-    assert source("tfrecord", names).known_length() == 7 and len(indexed) == 2
+    assert known_length(source("tfrecord", names)) == 7 and len(indexed) == 2
     write_tfrecord(names[1], [numbered(4)])
-    assert source("tfrecord", names).known_length() is None
+    assert known_length(source("tfrecord", names)) is None
     assert len(source("tfrecord", names)) == 4 and indexed[2:] == names[1:], "of that file alone"
     with pytest.raises(DataError, match=r"^part-01.tfrecord: has changed since its index was read"):
-        before.take(np.array([0, 6]))
+        before[np.array([0, 6])]
 
 
 def test_before_that_nothing_is_read_and_tensorflow_is_not_imported(server: Server) -> None:
     write_tfrecord("a", [b"no example"] * 10)
     found = splits("tfrecord", "a", validation_split=0.2)
-    assert found.train.known_length() is None and found.validation.known_length() is None
-    assert "tensorflow" not in sys.modules and str(found.train.files[0]) == "a"
+    assert known_length(found.train) is None and known_length(found.validation) is None
+    assert "tensorflow" not in sys.modules and str(found.train.info.files()[0]) == "a"
     write_array_record("b", map(text, range(30)))
     server.files["/b"] = Path("b").read_bytes()
     found = datasets.array_record(server.at("b"), None, "bytes")
-    assert found.train.known_length() is None and found.validation.known_length() is None
+    assert known_length(found.train) is None and known_length(found.validation) is None
     assert not [one for one in server.asked if one[0] == "GET"]
     train = pickle.loads(pickle.dumps(found.train))
     assert (len(train), len(found.validation)) == (24, 6)
-    both = [*train.take(np.arange(24))[0], *found.validation.take(np.arange(6))[0]]
+    both = [*train[np.arange(24)][0], *found.validation[np.arange(6)][0]]
     assert sorted(both) == sorted(map(text, range(30)))
 
 
@@ -322,7 +325,7 @@ def test_a_split_is_the_same_with_an_index_and_without(count: int) -> None:
     again = datasets.Splits(*pickle.loads(pickle.dumps((lazy.train, lazy.validation))))
     known = [rows(lazy), rows(again)]
     eager = splits("tfrecord", "part-00.tfrecord", validation_split=0.2)
-    assert eager.train.known_length() == len(known[0][0]) and [rows(eager)] * 2 == known
+    assert known_length(eager.train) == len(known[0][0]) and [rows(eager)] * 2 == known
     assert sorted([*known[0][0], *known[0][1]]) == list(range(count))
     # Without an index the number of rows, and so of those held out, is not known.
     assert (eager.validation is None) == (count < 3) and lazy.validation is not None
@@ -387,12 +390,12 @@ def test_a_damaged_array_record_is_named() -> None:
     wrong = []
     for row in range(210):
         try:
-            train.take(np.array([row]))
+            train[np.array([row])]
         except DataError as error:
             wrong.append(row)
             assert str(error).startswith(f"b, record {row}: cannot be read (Corrupted")
             with pytest.raises(DataError, match=rf"^b, record {row}: "):
-                train.take(np.array([195, row, 201]))
+                train[np.array([195, row, 201])]
     assert 0 < len(wrong) < 20
 
 
@@ -404,17 +407,17 @@ def test_a_file_that_vanishes_is_named(kind: str) -> None:
     assert len(found) == 6 and at_once(found, [2])[0][0, 0] == 2
     os.unlink(names[1])
     with pytest.raises(DataError, match=r"^part-01\.\w+: (cannot be read|is not there any more)"):
-        pickle.loads(pickle.dumps(found)).take(np.array([1, 4]))
+        pickle.loads(pickle.dumps(found))[np.array([1, 4])]
 
 
 @pytest.mark.task
 def test_a_file_that_is_cut_while_it_is_read_is_named() -> None:
     [name] = several("tfrecord", 3)
     found = source("tfrecord", name)
-    found.take(np.arange(3))
+    found[np.arange(3)]
     os.truncate(name, os.path.getsize(name) - 30)
     with pytest.raises(DataError, match=rf"^{name}: was cut off: it has [\d,]+ bytes, not [\d,]+$"):
-        found.take(np.arange(3))
+        found[np.arange(3)]
 
 
 REST: dict[str, Any] = {"label": [0], "tokens": [1], "boxes": [1.0, 2.0], "word": [b"ant"]}
@@ -468,7 +471,7 @@ def test_arrays_that_differ_are_named() -> None:
         r"is no array of NumPy \(",
     ]):  # fmt: skip
         with pytest.raises(DataError, match=rf"^a, record {row + 1}[:,] {problem}"):
-            train.take(np.array([0, row + 1]))
+            train[np.array([0, row + 1])]
 
 
 # --- what is refused before training
@@ -533,7 +536,7 @@ def test_what_is_refused(kind: str, options: Any, message: str) -> None:
 def test_lengths_that_are_not_declared(pad: Any, message: str) -> None:
     write_tfrecord("a", [b""])
     with pytest.raises(UsageError) as caught:
-        source("tfrecord", "a", inputs="tokens", pad=pad).take(np.zeros(1, np.int64))
+        source("tfrecord", "a", inputs="tokens", pad=pad)[np.zeros(1, np.int64)]
     assert str(caught.value).startswith(message)
 
 

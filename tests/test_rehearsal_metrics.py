@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from tests.sampled import sampled
-from tests.test_steps import prepare, settings
+from tests.test_parameter_server import servers
+from tests.test_steps import BATCH, in_order, prepare, settings
+from tests.test_strategies import together
 
 
 def metric(kind: str) -> Any:
@@ -35,11 +37,18 @@ def metric(kind: str) -> Any:
         def result(self) -> Any:
             return self.state
 
-    return Own()
+    class Doubled(keras.metrics.SparseCategoricalAccuracy):  # its state is that of Keras' own
+        def result(self) -> Any:
+            return 2 * super().result()
+
+    made = Doubled() if kind == "subclass" else Own()
+    if kind == "declared":
+        made.adds_up = True
+    return made
 
 
 def sampling(input_shape: Any, classes: int) -> Any:
-    """A model that draws in its evaluation: the probe must not take that for a state."""
+    """A model that draws in its evaluation: that must not be taken for a state."""
     import keras
 
     inputs = keras.Input(input_shape)
@@ -59,16 +68,20 @@ def trainer(*metrics: Any) -> Any:
 
 @pytest.mark.task(devices=2)
 @pytest.mark.parametrize("kind", sampled(["maximum", "root", "rare", "last"], "root"))
-def test_what_does_not_add_up_is_found(kind: str) -> None:
+def test_what_does_not_add_up_is_named_in_a_notice(kind: str) -> None:
     from dtrain.task.rehearsal import metrics as probe
 
     own = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": kind}
     for name, devices in (("OneDevice", 1), ("Mirrored", 2)):
         config = settings(trainer=trainer("accuracy", own))
         model, strategy, _, splits = prepare(name, devices, config)
-        found = probe.replayed(model, splits, strategy)
-        assert found is not None
-        assert found.positions == [4], "after those of the loss and of the accuracy"
+        notice = probe.notice(model, splits, strategy)
+        assert notice is not None
+        assert notice.startswith(
+            "own: its state does not add up over batches, as far as the first examples show, so "
+            "what is reported is the mean of its results over "
+        )
+        assert ("replica" in notice) == (devices > 1)
 
 
 @pytest.mark.task(devices=2)
@@ -76,14 +89,134 @@ def test_what_adds_up_is_not() -> None:
     from dtrain.task import train_state
     from dtrain.task.rehearsal import metrics as probe
 
-    own = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": "sum"}
-    for model_of in ({}, {"model": {"_target_": "tests.test_rehearsal_metrics.sampling"}}):
-        config = settings(trainer=trainer(own, "accuracy"), **model_of)
+    own = {"_target_": "tests.test_rehearsal_metrics.metric"}
+    for kind, model_of in (
+        ("sum", {}), ("declared", {}), ("subclass", {}),
+        ("sum", {"model": {"_target_": "tests.test_rehearsal_metrics.sampling"}}),
+    ):  # fmt: skip
+        config = settings(trainer=trainer({**own, "kind": kind}, "accuracy"), **model_of)
         model, strategy, _, splits = prepare("Mirrored", 2, config)
         before = train_state.snapshot(model, strategy)
-        assert probe.replayed(model, splits, strategy) is None
+        assert probe.notice(model, splits, strategy) is None
         after = train_state.snapshot(model, strategy)
         assert all((after[name] == before[name]).all() for name in before), "nothing changed"
+
+
+def averaged(kind: str, name: str, devices: int, strategy: Any = None) -> list[Any]:
+    """Return where a strategy's metric is not the mean of its results over its batches."""
+    import keras
+    import numpy as np
+
+    parts = 2 if name == "Mirrored" or kind == "workers" else 1
+    config = settings(
+        model={"_target_": "tests.test_rehearsal_metrics.extremes", "own": kind == "own"},
+        trainer={"loss": None, "metrics": []},
+    )
+    keras.utils.clear_session()
+    _, _, steps, splits = prepare(name, devices, config, strategy=strategy)
+    differ = []
+    for training in (True, False):
+        if training:
+            examples, batch, rows = in_order(splits.train, 2)[0], BATCH // parts, 2 * BATCH
+        else:
+            examples, batch, rows = splits.validation.take(range(21))[0], BATCH, 21
+        results = []
+        for begin in range(0, rows, batch):
+            # Of inputs: training does not change it.
+            own, part = extreme(), examples[begin : begin + batch]
+            own.update_state(None, keras.ops.convert_to_tensor(part))
+            results.append([len(part) * float(each) for each in own.result().values()])
+        expected = np.sum(results, 0) / rows
+        if training:
+            values = steps.results(steps.train(1))
+            more = steps.train(1)
+            values = {n: (v + steps.results(more)[n]) / 2 for n, v in values.items()}
+        else:
+            sums = steps.evaluate(*divmod(21, steps.evaluation_examples))
+            values = steps.results(sums, training=False)
+        names = ["top", "bottom"] if kind == "own" and training else ["greatest", "least"]
+        found = [values.get(each) for each in names]
+        if found != pytest.approx(expected, rel=1e-5) or "extreme" in values:
+            differ.append((kind, name, training, found, expected, values))
+    return differ
+
+
+def extreme() -> Any:
+    """Return a metric whose state is neither a sum nor begins with zeros."""
+    import keras
+    from keras import ops
+
+    class Extreme(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="extreme")
+            self.greatest = self.add_weight(shape=(), initializer="zeros", name="greatest")
+            self.least = self.add_weight(shape=(), initializer="ones", name="least")
+
+        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            self.greatest.assign(ops.maximum(self.greatest, ops.max(y_pred)))
+            self.least.assign(ops.minimum(self.least, ops.min(y_pred)))
+
+        def reset_state(self) -> None:
+            self.greatest.assign(0.0)
+            self.least.assign(1.0)
+
+        def result(self) -> Any:
+            return {"greatest": self.greatest, "least": self.least * 1}
+
+    return Extreme()
+
+
+def extremes(input_shape: Any, classes: Any, own: bool) -> Any:
+    """Return a model with such a metric of its inputs; a step of its own names results its way."""
+    import keras
+
+    class Extremes(keras.Model):
+        def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            self.metrics[-1].update_state(y, x)
+            return self.get_metrics_result()
+
+        def compute_loss(
+            self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None,
+            training: bool = True,
+        ) -> Any:  # fmt: skip
+            return keras.ops.mean(y_pred)
+
+    class Own(Extremes):
+        def train_step(self, data: Any) -> Any:
+            logs = super().train_step(data)
+            return {"loss": logs["loss"], "top": logs["greatest"], "bottom": logs["least"]}
+
+    inputs = keras.Input(input_shape)
+    made = (Own if own else Extremes)(inputs, keras.layers.Dense(1)(inputs))
+    made.extreme = extreme()
+    made.compile(keras.optimizers.SGD(0.1), loss=None)
+    return made
+
+
+@pytest.mark.task(devices=2)
+@pytest.mark.parametrize("kind", ["keras", "own"])
+def test_the_mean_of_results_is_reported(kind: str) -> None:
+    assert not averaged(kind, "OneDevice", 1)
+    assert not averaged(kind, "Mirrored", 2)
+
+
+@pytest.mark.faults
+@pytest.mark.task(devices=4)
+def test_the_mean_of_results_is_reported_on_a_mesh() -> None:
+    from tests.test_dtensor import mesh
+
+    assert not averaged("keras", "", 1, mesh())
+
+
+def _cluster(cluster: Any, task: Any, devices: list[str]) -> Any:
+    from tests.test_parameter_server import strategy_of
+
+    return averaged("workers", "", 1, strategy_of(cluster, task, "sync"))
+
+
+def test_the_mean_of_results_is_reported_by_parameter_servers() -> None:
+    [differ] = together(_cluster, servers(2, 1), 2)
+    assert not differ
 
 
 @pytest.mark.task
@@ -102,7 +235,7 @@ def test_metrics_of_keras_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
     model, strategy, _, splits = prepare("OneDevice", 1, settings())
     monkeypatch.setattr(probe, "_tried", None)  # is not called
-    assert probe.replayed(model, splits, strategy) is None
+    assert probe.notice(model, splits, strategy) is None
 
 
 @pytest.mark.task

@@ -251,7 +251,7 @@ def test_arrays_of_s3(bucket: Any) -> None:
             np.save(f"{name}{number}.npy", array)
             bucket.upload_file(f"{name}{number}.npy", f"{name}{number}.npy")
     splits = datasets.npy("s3://bucket/x?.npy", "s3://bucket/y*.npy", validation_split=0)
-    taken = splits.train.take(np.arange(1000)[::-1])
+    taken = splits.train[np.arange(1000)[::-1]]
     assert np.array_equal(taken[0], x.astype(np.float32)[::-1]) and np.array_equal(
         taken[1], y[::-1]
     )

@@ -42,16 +42,16 @@ def test_memory_is_used_again_when_nothing_refers_to_it(load: Any) -> None:
         rows = np.arange(6)
         before = mapped()
         for _ in range(20):
-            pool.splits.train.take(rows)
+            pool.splits.train[rows]
         assert mapped() == before + 1
-        kept = [pool.splits.train.take(rows + i)[0][:, 0] for i in range(5)]
+        kept = [pool.splits.train[rows + i][0][:, 0] for i in range(5)]
         assert mapped() == before + 5, "of an array that is kept, or a part of it"
-        pool.splits.train.take(np.arange(60))  # what is too small for it is given up
+        pool.splits.train[np.arange(60)]  # what is too small for it is given up
         assert mapped() == before + 6
         assert [column.tolist() for column in kept] == [(rows + i).tolist() for i in range(5)]
         del kept
         for _ in range(20):
-            held = [pool.splits.train.take(rows) for _ in range(3)]
+            held = [pool.splits.train[rows] for _ in range(3)]
         assert mapped() == before + 6
         [[child]] = [pool._children]
         assert all(x.ctypes.data % 64 == 0 for x, _ in held), "TensorFlow would copy it"

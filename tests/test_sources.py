@@ -41,15 +41,15 @@ def test_lists_of_numbers_are_arrays() -> None:
 
 
 def test_labels() -> None:
-    assert Arrays(X, X[:, 0]).labels() is not None
-    assert Arrays(X).labels() is None and Arrays(X, {"a": X}).labels() is None
+    assert Arrays(X, X[:, 0]).info.labels() is not None
+    assert Arrays(X).info.labels() is None and Arrays(X, {"a": X}).info.labels() is None
 
 
 def test_splits_of_structures() -> None:
     numbers = np.arange(6)
     y, weight = {"p": numbers, "q": numbers * 2}, numbers * 0.5
     for x in ({"a": X, "b": (numbers, numbers)}, lambda: {"a": X, "b": [numbers, numbers]}):
-        splits = split(x, y, Holdout(0.5, 3), weight)
+        splits = split(Arrays(x, y, weight), Holdout(0.5, 3))
         assert splits.classes is None and splits.validation is not None
         seen = []
         for part in (splits.train, splits.validation):
@@ -60,7 +60,7 @@ def test_splits_of_structures() -> None:
             assert np.array_equal(part.weight, rows * 0.5) and len(part) == 3
             seen += rows.tolist()
         assert sorted(seen) == list(range(6))
-    bare = split(lambda: X, None, Holdout(0.5, 3), None, 6)
+    bare = split(Arrays(lambda: X, examples=6), Holdout(0.5, 3))
     assert bare.train.y is None and bare.classes is None and bare.train.x.shape == (3, 4)
 
 
@@ -80,7 +80,7 @@ def test_structures_are_taken_eagerly_and_in_a_graph() -> None:
         traced = tf.function(source.gather).get_concrete_function(tf.TensorSpec([3], tf.int64))
         for taken in (traced(tf.constant(wanted)), source.gather(tf.constant(wanted))):
             assert isinstance(taken, tuple)
-            for one, other in zip(leaves(taken), leaves(source.take(wanted)), strict=True):
+            for one, other in zip(leaves(taken), leaves(source[wanted]), strict=True):
                 assert (one is None and other is None) or np.array_equal(
                     one.numpy(), other.astype("S") if other.dtype.kind == "U" else other
                 )

@@ -165,7 +165,7 @@ def test_hooks_of_keras_steps_say_what_is_recorded() -> None:
             plain.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=names)
             plain.set_weights(model.get_weights())
             x, y, weight = in_order(splits.train, 6)
-            held = [np.asarray(part) for part in splits.validation.take(np.arange(21))]
+            held = [np.asarray(part) for part in splits.validation[np.arange(21)]]
             fitted = plain.fit(
                 x, y, BATCH, sample_weight=weight, shuffle=False, verbose=0,
                 validation_data=tuple(held), validation_batch_size=7,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.data.sources import Source
 from tests.sampled import sampled
 
 BATCH = 8
@@ -59,9 +60,8 @@ def prepare(
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
-    replay = metrics.replayed(model, splits, strategy)
-    strategy.choose(model, {"communication": "ring"})  # which measures nothing
-    return model, strategy, strategy.steps(model, inputs, jit_compile, replay), splits
+    metrics.notice(model, splits, strategy)
+    return model, strategy, strategy.steps(model, inputs, jit_compile), splits
 
 
 def in_order(source: Any, steps: int) -> tuple[Any, ...]:
@@ -71,10 +71,10 @@ def in_order(source: Any, steps: int) -> tuple[Any, ...]:
     from dtrain.data.order import Shuffled
 
     order = Shuffled(len(source), 0)(np.arange(steps * BATCH))
-    return tuple(np.asarray(part) for part in source.take(order))
+    return tuple(np.asarray(part) for part in source[order])
 
 
-class Weighted:
+class Weighted(Source):
     """Binary targets with weights, whose number no batch of 8 divides."""
 
     in_graph = True
@@ -90,7 +90,7 @@ class Weighted:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         return tuple(part[indices] for part in (self.x, self.y, self.weight))
 
     def gather(self, indices: Any) -> tuple[Any, ...]:

@@ -39,13 +39,13 @@ def compare(splits: Any, x: np.ndarray, y: np.ndarray, scale: float = 1.0) -> No
     source = splits.train
     assert isinstance(source, StoredArrays) and len(source) == N
     for _ in range(2):
-        taken = source.take(WANTED)
+        taken = source[WANTED]
         assert np.array_equal(taken[0], x[WANTED].astype(np.float32) * np.float32(scale))
         assert np.array_equal(taken[1], y[WANTED])
         assert (taken[0].dtype, taken[1].dtype) == (np.float32, y.dtype)
-        assert source.take(np.array([4]))[0].shape == (1, *x.shape[1:])
+        assert source[np.array([4])][0].shape == (1, *x.shape[1:])
         source = pickle.loads(pickle.dumps(source))
-    assert np.array_equal(source.labels(), y)
+    assert np.array_equal(source.info.labels(), y)
 
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
@@ -68,12 +68,15 @@ def test_npy(order: str) -> None:
         np.save(f"y{number}.npy", y[part])
     splits = datasets.npy("x*.npy", ["y2.npy", "y[01].npy"], validation_split=0)
     compare(splits, x, y)
-    assert [file.name for file in splits.train.files] == [
+    assert [file.name for file in splits.train.info.files()] == [
         f"{a}{n}.npy" for a in "xy" for n in range(3)
     ]
-    assert splits.train.where(9) == "x0.npy, row 9" and splits.train.where(35) == "x2.npy, row 0"
+    assert (
+        splits.train.info.place(9) == "x0.npy, row 9"
+        and splits.train.info.place(35) == "x2.npy, row 0"
+    )
     held = datasets.npy("x0.npy", "y0.npy", None, "x1.npy", "y1.npy")
-    assert len(held.train) == 10 and np.array_equal(held.validation.take([24])[0], x[[34]])
+    assert len(held.train) == 10 and np.array_equal(held.validation[[24]][0], x[[34]])
     assert held.count_classes() == 7
 
 
@@ -90,7 +93,7 @@ def test_a_split_is_that_of_arrays_in_memory() -> None:
     stored, memory = in_both("a.npz", weight="w", scale=0.25, validation_split=0.3, split_seed=5)
     for part in ("train", "validation"):
         one, other = getattr(stored, part), getattr(memory, part)
-        x, y, weight = one.take(np.arange(len(other)))
+        x, y, weight = one[np.arange(len(other))]
         assert np.array_equal(x, other.x) and np.array_equal(y, other.y)
         assert np.array_equal(weight, other.weight) and weight.dtype == np.float32
         assert len(one) == len(other)
@@ -116,7 +119,7 @@ def test_targets_are_those_in_memory(case: str) -> None:
     y, dtype, classes = LABELS[case]
     np.savez("a.npz", x=IMAGES, y=y)
     stored, memory = in_both("a.npz", validation_split=0)
-    found = stored.train.take(WANTED)[1]
+    found = stored.train[WANTED][1]
     assert np.array_equal(found, memory.train.y[WANTED]) and found.dtype == dtype
     assert memory.train.y.dtype == dtype
     assert stored.count_classes() == memory.count_classes() == classes
@@ -127,7 +130,7 @@ def test_targets_that_can_be_none_are_refused_as_in_memory(value: float) -> None
     np.savez("a.npz", x=IMAGES, y=np.append(np.zeros(N - 1), value))
     stored = datasets.npz("a.npz", validation_split=0)
     with pytest.raises(UsageError) as caught:
-        stored.train.take(np.array([0]))
+        stored.train[np.array([0])]
     with pytest.raises(UsageError) as other:
         in_both("a.npz")
     assert str(caught.value) == str(other.value)
@@ -138,9 +141,9 @@ def test_a_row_of_targets_that_is_not_finite_is_named() -> None:
     y[17, 1] = np.nan
     np.savez("a.npz", x=IMAGES, y=y)
     train = datasets.npz("a.npz", validation_split=0).train
-    train.take(np.array([16, 18]))
+    train[np.array([16, 18])]
     with pytest.raises(DataError, match=r"^a\.npz, row 17: y is NaN or infinite there$"):
-        train.take(np.array([16, 17]))
+        train[np.array([16, 17])]
 
 
 def test_structures() -> None:
@@ -150,18 +153,18 @@ def test_structures() -> None:
     )
     for part in (stored.validation, memory.validation):
         assert len(part) == 12
-    found = stored.validation.take(np.arange(12))
+    found = stored.validation[np.arange(12)]
     assert np.array_equal(found[0]["pixels"], memory.validation.x["pixels"])
     assert np.array_equal(found[0]["more"]["n"], memory.validation.x["more"]["n"])
     for one, other in zip(
         found[1] + found[2], memory.validation.y + memory.validation.weight, strict=True
     ):
         assert np.array_equal(one, other)
-    assert isinstance(found[1], tuple) and stored.validation.labels() is None
+    assert isinstance(found[1], tuple) and stored.validation.info.labels() is None
     assert stored.count_classes() is None and memory.count_classes() is None
     bare, memory = in_both("a.npz", inputs="a", target=None, validation_split=0)
-    assert len(bare.train.take(WANTED)) == 1 and memory.train.y is None
-    weighted = datasets.npz("a.npz", inputs="a", target=None, weight="z").train.take([3, 1])
+    assert len(bare.train[WANTED]) == 1 and memory.train.y is None
+    weighted = datasets.npz("a.npz", inputs="a", target=None, weight="z").train[[3, 1]]
     assert weighted[1] is None and weighted[2].dtype == np.float32
 
 
@@ -170,8 +173,8 @@ def test_validation_arrays() -> None:
     stored, memory = in_both(
         "a.npz", validation_inputs="v", validation_target="u", validation_weight="w"
     )
-    assert np.array_equal(stored.validation.take(np.arange(9))[0], memory.validation.x)
-    assert len(stored.validation.take([0])) == len(memory.validation._parts()) == 3
+    assert np.array_equal(stored.validation[np.arange(9)][0], memory.validation.x)
+    assert len(stored.validation[[0]]) == len(memory.validation._parts()) == 3
     assert stored.count_classes() == memory.count_classes() == 13
 
 
@@ -193,15 +196,13 @@ def test_the_controller_reads_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_archive_is_unpacked_once() -> None:
     np.savez_compressed("a.npz", x=IMAGES, y=np.arange(N))
-    datasets.npz("a.npz").train.take([3, 1])
+    datasets.npz("a.npz").train[[3, 1]]
     found = {path: path.stat().st_ino for path in Path("cache").glob("*.npy")}
     assert len(found) == 2
-    datasets.npz("a.npz").train.take([1])
+    datasets.npz("a.npz").train[[1]]
     assert {path: path.stat().st_ino for path in Path("cache").glob("*.npy")} == found
     np.savez_compressed("a.npz", x=IMAGES + 1, y=np.arange(N))
-    assert np.array_equal(
-        datasets.npz("a.npz", validation_split=0).train.take([3])[0], IMAGES[[3]] + 1
-    )
+    assert np.array_equal(datasets.npz("a.npz", validation_split=0).train[[3]][0], IMAGES[[3]] + 1)
     assert len(list(Path("cache").glob("*.npy"))) == 4
 
 
@@ -209,7 +210,7 @@ def test_small_compressed_arrays_of_a_large_file_are_held(monkeypatch: pytest.Mo
     np.savez_compressed("a.npz", x=IMAGES, y=np.arange(N), w=np.arange(N, dtype=np.uint8))
     monkeypatch.setattr(file_arrays, "LARGE", IMAGES.nbytes)
     train = datasets.npz("a.npz", weight="w", validation_split=0).train
-    assert np.array_equal(train.take(WANTED)[1], WANTED)
+    assert np.array_equal(train[WANTED][1], WANTED)
     assert len(list(Path("cache").glob("*.npy"))) == 1
 
 
@@ -222,7 +223,7 @@ def test_several_threads_may_read() -> None:
 
     def read(seed: int) -> None:
         for at in np.random.default_rng(seed).integers(0, 400, (50, 16)):
-            taken = train.take(at)
+            taken = train[at]
             if not (np.array_equal(taken[0], x[at]) and np.array_equal(taken[1], at)):
                 wrong.append(at)
 
@@ -239,26 +240,26 @@ def test_a_file_that_is_cut_off_later() -> None:
     np.save("x.npy", IMAGES)
     train = datasets.npz("a.npz", validation_split=0).train
     other = datasets.npy("x.npy", validation_split=0).train
-    other.take(WANTED)
+    other[WANTED]
     again = pickle.loads(pickle.dumps(other))
     for name in ("a.npz", "x.npy"):
         with open(name, "r+b") as file:
             file.truncate(500)
     with pytest.raises(UsageError, match=r"^dataset.path=a\.npz: cannot be read as .npz"):
-        train.take(WANTED)
+        train[WANTED]
     with pytest.raises(DataError, match=r"^x\.npy: was cut off: it has 500 bytes, not 1,328$"):
-        other.take(np.array([0, 59]))
+        other[np.array([0, 59])]
     with pytest.raises(DataError, match=r"^x\.npy: is shorter than its header says$"):
-        again.take(WANTED)
+        again[WANTED]
     Path("x.npy").unlink()
     with pytest.raises(DataError, match=r"^x\.npy: cannot be read \(No such file"):
-        pickle.loads(pickle.dumps(other)).take(WANTED)
+        pickle.loads(pickle.dumps(other))[WANTED]
 
 
 def refusal(name: str, *arguments: Any, **options: Any) -> str:
     with pytest.raises(UsageError) as caught:
         splits = getattr(datasets, name)(*arguments, **options)
-        splits.train.take(np.array([0]))
+        splits.train[np.array([0])]
     return str(caught.value)
 
 
@@ -326,7 +327,8 @@ def test_what_is_refused_of_structures() -> None:
         ({"inputs": ["x", "short"]}, "dataset.inputs=short: has 3 rows and the inputs 60"),
         ({"weight": "short"}, "dataset.weight=short: has 3 rows and the inputs 60"),
         ({"target": {"a": "y", "b": "z"}}, "dataset.target=z: a.npz has no array of that name"),
-        ({"validation_weight": "y"}, "dataset.validation_inputs=None: is missing beside y"),
+        ({"validation_weight": "y"},
+         "dataset.validation_inputs=None: is missing beside dataset.validation_weight=y"),
     ):  # fmt: skip
         found = refusal("npz", "a.npz", **options)  # type: ignore[arg-type]
         assert found.startswith(expected), found

@@ -106,7 +106,7 @@ def test_values_that_are_read() -> None:
     assert np.array_equal(x[:, 0], np.float32([31, np.nan, 44, 52]), equal_nan=True)
     assert x[:, 1:].T.tolist() == [[1.5, 2.5, 3.5, 4.5], [3, 1, 3, 2]]
     assert (x.dtype, y.tolist()) == (np.float32, [0, 1, 0, 1])
-    assert splits.train.words() == ["no", "yes"] and splits.count_classes() == 2
+    assert splits.train.info.class_names() == ["no", "yes"] and splits.count_classes() == 2
     numbers = datasets.table(save("a,b,y\n1,2.5,0\n3,4.1,1\n"), validation_split=0.0).train
     assert np.array_equal(numbers.x, np.float32([[1, 2.5], [3, 4.1]])), "as they are, to the bit"
     packed = gzip.compress(ROWS.encode())
@@ -201,7 +201,7 @@ def test_a_large_file_is_converted_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("DTRAIN_CACHE", str(tmp_path / "own"))
     save(ROWS)
     calls = []
-    monkeypatch.setattr(text, "convert", lambda *a, made=text.convert: (calls.append(1), made(*a)))
+    monkeypatch.setattr(text, "read", lambda *a, made=text.read: (calls.append(1), made(*a))[1])
     for _ in range(2):
         train = datasets.table("a.csv", validation_split=0.0).train
         assert np.array_equal(train.x[:, 1], np.float32([1.5, 2.5, 3.5, 4.5]))
@@ -215,7 +215,7 @@ def test_long_rows_in_memory_and_in_files(monkeypatch: pytest.MonkeyPatch) -> No
     pq.write_table(pa.table({"x": columnar.fixed(rows), "y": np.arange(20) % 2}), "a.parquet")
     for _ in range(2):
         train = datasets.table("a.parquet", "y", validation_split=0.0).train
-        assert np.array_equal(train.take(np.array([19, 3, 3]))[0], rows[[19, 3, 3]])
+        assert np.array_equal(train[np.array([19, 3, 3])][0], rows[[19, 3, 3]])
         monkeypatch.setattr(parts, "SMALL", 0)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from dtrain.data.files import files
 from dtrain.data.ragged import Ragged
-from dtrain.data.tables import Table
 from dtrain.data.tabular.reader import ArrowTable
+from dtrain.data.tabular.table import Table
 from tests import columnar
 
 #: How files are written, by what reads them.
@@ -61,7 +61,9 @@ def same(found: Any, values: list[Any]) -> bool:
     return found.tolist() == values
 
 
-def test_all_columns_at_random_rows(written: tuple[Table, pa.Table]) -> None:
+def test_all_columns_at_random_rows(
+    written: tuple[Table, pa.Table], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     table, rows = written
     assert len(table) == len(rows) == sum(LENGTHS)
     assert not table.refused
@@ -81,60 +83,24 @@ def test_all_columns_at_random_rows(written: tuple[Table, pa.Table]) -> None:
             shape = column.shape[1:] if column.is_ragged else column.shape
             assert values.shape[1:] == shape, name
             assert len(found[name]) == count
-    one = table.read(np.array([5, 5, 0]), ["word"])
-    assert same(one["word"], columnar.expected(rows, np.array([5, 5, 0]), "word"))
-
-
-def test_rows_in_order_and_all_at_once(written: tuple[Table, pa.Table]) -> None:
-    table, rows = written
+        for name in ("vector", "row", "list", "bool"):  # what is returned is no part of the table
+            values = found[name].values if isinstance(found[name], Ragged) else found[name]
+            if values.flags.writeable:
+                values[:] = 1
     every = np.arange(len(table))
-    found = table.read(every, ["row", "text", "list"])
-    assert same(found["row"], rows["row"].to_pylist())
-    assert same(found["text"], rows["text"].to_pylist())
-    assert same(found["list"], columnar.expected(rows, every, "list"))
-
-
-def test_a_table_is_read_where_it_was_sent(written: tuple[Table, pa.Table]) -> None:
-    table, rows = written
-    wanted = np.array([60, 2, 120])
-    table.read(wanted, ["vector"])
-    sent = pickle.loads(pickle.dumps(table))
-    for each in (sent, table):
-        found = each.read(wanted, ["vector", "bytes"])
-        assert same(found["vector"], columnar.expected(rows, wanted, "vector"))
-        assert same(found["bytes"], columnar.expected(rows, wanted, "bytes"))
-
-
-def test_where_a_row_is(written: tuple[Table, pa.Table], tmp_path: Path) -> None:
-    table, _ = written
-    assert table.where(0) == f"{tmp_path}/0.x, row 0"
-    assert table.where(49) == f"{tmp_path}/0.x, row 49"
-    assert table.where(50) == f"{tmp_path}/2.x, row 0", "the second file has no row"
-    assert table.where(127) == f"{tmp_path}/3.x, row 76"
-
-
-def test_what_is_returned_is_no_part_of_what_is_kept(written: tuple[Table, pa.Table]) -> None:
-    table, rows = written
-    wanted = np.array([7, 7])
-    for name in ("vector", "row", "list", "list_of_pairs", "bool"):
-        found = table.read(wanted, [name])[name]
-        values = found.values if isinstance(found, Ragged) else found
-        if values.flags.writeable:
-            values[:] = 1
-        again = table.read(wanted, [name])[name]
-        assert same(again, columnar.expected(rows, wanted, name)), name
-
-
-def test_blocks(written: tuple[Table, pa.Table], request: pytest.FixtureRequest) -> None:
-    table, rows = written
-    found = table.blocks()
+    for each in (table, pickle.loads(pickle.dumps(table))):
+        found = each.read(every, ["row", "text", "list", "vector"])
+        for name, values in found.items():
+            assert same(values, columnar.expected(rows, every, name)), name
+    places = [table.where(row) for row in (0, 49, 50, 127)]
+    expected = ["0.x, row 0", "0.x, row 49", "2.x, row 0", "3.x, row 76"]
+    assert places == [f"{tmp_path}/{place}" for place in expected], "the second has no row"
+    blocks = table.blocks()
+    assert blocks is None or (blocks.sum() == len(rows) and (blocks > 0).all())
     if "parquet" in request.node.name:
-        assert found is not None
+        assert blocks is not None
         # Row groups of at most 10 rows, of pieces of 13, 4 and 29.
-        assert found[:7].tolist() == [10, 3, 4, 10, 10, 9, 4]
-        assert found.sum() == len(rows) and (found > 0).all()
-    elif found is not None:
-        assert found.sum() == len(rows) and (found > 0).all()
+        assert blocks[:7].tolist() == [10, 3, 4, 10, 10, 9, 4]
 
 
 def test_only_compressed_arrow_has_blocks(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,19 +15,20 @@ import pytest
 from dtrain import datasets
 from dtrain.data import text as module
 from dtrain.data.sources import Windows
-from tests import test_datasets
+from dtrain.data.streams import known_length
 from tests.test_datasets import check_refusal
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def write(content: str | bytes) -> Any:
-    return test_datasets.text(content, "a.txt")
+def write(content: str | bytes, name: str = "a.txt") -> Callable[[], Any]:
+    data = content if isinstance(content, bytes) else content.encode()
+    return lambda: Path(name).write_bytes(data)
 
 
 def read(source: Any, alphabet: str = LETTERS, first: int = ord("a")) -> list[tuple[str, str]]:
     """Return all examples of a source as texts."""
-    x, y = (np.asarray(part) for part in source.take(np.arange(len(source))))
+    x, y = (np.asarray(part) for part in source[np.arange(len(source))])
     assert x.dtype == y.dtype == np.int32
 
     def words(rows: np.ndarray) -> list[str]:
@@ -137,7 +140,7 @@ def test_loss_and_accuracy_are_means_over_tokens(kind: str, devices: int) -> Non
     # 21 examples: two batches of 8 and a rest that two replicas do not share evenly.
     held = splits.validation
     assert len(held) == 21
-    x, y = (np.asarray(part) for part in held.take(np.arange(21)))
+    x, y = (np.asarray(part) for part in held[np.arange(21)])
     after = expected(x, y)
     assert steps.results(steps.evaluate(*divmod(21, steps.evaluation_examples))) == pytest.approx(
         after, rel=1e-5
@@ -222,7 +225,7 @@ def test_refusals(case: str) -> None:
 @pytest.mark.task
 def test_several_files_are_one_text() -> None:
     write(LETTERS[:10])()
-    test_datasets.text(LETTERS[10:], "b.txt")()
+    write(LETTERS[10:], "b.txt")()
     one = datasets.text("[ab].txt", length=25, validation_split=0)
     assert read(one.train) == [(LETTERS[:-1], LETTERS[1:])]
 
@@ -236,7 +239,7 @@ def test_the_characters_of_a_large_text_are_counted_when_it_is_read(
     known = datasets.text("a.txt", **options)
     monkeypatch.setattr(module, "SMALL", 0)
     found = datasets.text("a.txt", **options)
-    assert found.train.known_length() is None
+    assert known_length(found.train) is None
     assert found.count_classes() == known.count_classes() == 26
     assert read(found.train, first=0) == read(known.train, first=0)
     assert read(found.validation, first=0) == read(known.validation, first=0)

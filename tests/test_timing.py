@@ -1,8 +1,6 @@
-"""Where the time of a training goes: the parts of an interval add up to the time that passed."""
+"""Where the time of a training goes: what was measured of an interval."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
@@ -28,52 +26,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def parts(**found: float) -> Callable[[float], dict[str, float]]:
-    """Return what gives these parts, and the rest as ``compute``."""
-    return lambda seconds: {**found, "compute": seconds - sum(found.values())}
-
-
-def test_the_parts_of_an_interval_are_the_time_that_passed(clock: Clock) -> None:
+def test_the_parts_of_an_interval_are_those_of_its_calls(clock: Clock) -> None:
     timing = Timing()
     for _ in range(2):  # calls of 4 steps: 0.5 s, 0.25 s of it for input; 0.125 s between them
         timing.begin()
         clock.now += 0.5
-        timing.end(4, 400, parts(input=0.25))
+        timing.end(4, 400, {"input": 0.25})
         timing.add_part(1.0)
         clock.now += 0.125
     found = timing.end_interval(8, 800)
     assert found == {
-        "examples_per_second": 800.0, "input_seconds": 0.5 / 8, "compute_seconds": 0.5 / 8,
-        "host_seconds": 0.125 / 8,
+        "examples_per_second": 800.0, "input_seconds": 0.5 / 8, "host_seconds": 0.125 / 8,
     }  # fmt: skip
-    assert set(found) <= set(TIMES)
-    passed = sum(value for name, value in found.items() if name.endswith("_seconds"))
-    assert passed * 8 == 2 * 0.5 + 0.125
+    assert set(found) == set(TIMES)
 
 
 def test_a_call_over_two_intervals_is_shared(clock: Clock) -> None:
     timing = Timing()
     timing.begin()
     clock.now += 1.0
-    timing.end(4, 400, parts(input=0.5))
+    timing.end(4, 400, {"input": 0.5})
     timing.add_part(0.25)
     assert timing.end_interval(1, 100)["input_seconds"] == 0.125
     timing.add_part(0.75)
     assert timing.end_interval(3, 300) == {
-        "examples_per_second": 400.0, "input_seconds": 0.125, "compute_seconds": 0.125,
-        "host_seconds": 0.0,
-    }  # fmt: skip
-
-
-def test_what_one_call_has_not_measured_is_not_reported(clock: Clock) -> None:
-    timing = Timing()
-    for found in ({"input": 0.5, "compute": 0.5}, {"input": 0.5}):
-        timing.begin()
-        clock.now += 1.0
-        timing.end(1, 10, lambda _, found=found: found)
-        timing.add_part(1.0)
-    assert set(timing.end_interval(2, 20)) == {
-        "examples_per_second", "input_seconds", "host_seconds",
+        "examples_per_second": 400.0, "input_seconds": 0.125, "host_seconds": 0.0,
     }  # fmt: skip
 
 
@@ -82,15 +59,15 @@ def test_shares_are_without_the_first_call_and_without_evaluations(clock: Clock)
     assert timing.shares == {}
     timing.begin()
     clock.now += 60.0  # it traces
-    timing.end(1, 10, parts())
+    timing.end(1, 10, {})
     with timing.left_out():
         clock.now += 30.0
     clock.now += 1.0
     timing.begin()
     clock.now += 3.0
-    timing.end(1, 10, parts(input=1.0))
+    timing.end(1, 10, {"input": 1.0})
     assert timing.seconds == 4.0
-    assert timing.shares == {"input": 0.25, "compute": 0.5, "host": 0.25}
+    assert timing.shares == {"input": 0.25, "host": 0.25}
 
 
 def test_times_are_of_the_machine_and_metrics_are_not() -> None:

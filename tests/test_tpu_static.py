@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.data.sources import Source
 from tests.sampled import sampled
 from tests.test_steps import BATCH, BINARY, PLAIN, prepare, settings
 
@@ -20,7 +21,7 @@ def static(kind: str, devices: int) -> Any:
     from dtrain.task.strategies.tpu.static import StaticSteps
 
     class Static(getattr(strategies, kind)):
-        def steps(self, model: Any, inputs: Any, jit_compile: bool, replay: Any = None) -> Any:
+        def steps(self, model: Any, inputs: Any, jit_compile: bool) -> Any:
             return StaticSteps(model, self, inputs)
 
     return Static([f"CPU:{i}" for i in range(devices)])
@@ -113,11 +114,11 @@ def test_a_stretch_of_a_source() -> None:
 
     from dtrain.task.strategies.tpu.static import Stretch
 
-    class Squares:
+    class Squares(Source):
         def __len__(self) -> int:
             return 10
 
-        def take(self, indices: Any) -> Any:
+        def __getitem__(self, indices: Any) -> Any:
             return indices**2, indices
 
     stretch = Stretch(Squares(), 6, 3)

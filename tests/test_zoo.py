@@ -266,7 +266,7 @@ def differences_from_fit(name: str) -> dict[str, tuple[Any, ...]]:
     keras.utils.clear_session()
     model, _, steps, splits = prepare("OneDevice", 1, configured(name))
     parts = in_order(splits.train, epochs * per_epoch)
-    held = splits.validation.take(np.arange(len(splits.validation)))
+    held = splits.validation[np.arange(len(splits.validation))]
     found: dict[str, list[float]] = {}
     for _ in range(epochs):
         sums = Sums()

@@ -11,9 +11,8 @@ from omegaconf import MISSING
 from dtrain.config.forms import FILE_NAME, NODE, PLACEMENT, target, text
 from dtrain.config.ranges import MANY, formed, within
 
-#: How gradients are added up over the tasks; ``auto`` measures on CPUs, and is TensorFlow's own
-#: choice on GPUs.
-Communication = enum.Enum("Communication", ["auto", "ring", "nccl", "host"])
+#: TensorFlow's collectives, by which gradients are added up over the tasks.
+Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
 #: The type that gradients have between tasks, where it is not their own.
 Compression = enum.Enum("Compression", ["bfloat16"])
 #: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
@@ -40,8 +39,8 @@ class MultiWorker(Strategy):
     """Data parallel over hosts.
 
     Attributes:
-        communication: how gradients are added up: auto (the faster one, same results), ring
-            (gRPC, any device), nccl (NVIDIA GPUs), host (shared memory and sockets, CPUs).
+        communication: how gradients are added up over the tasks: ring (gRPC, any device), nccl
+            (NVIDIA GPUs), auto (TensorFlow's choice; ring on CPUs).
         bytes_per_pack: bytes of gradients that are sent together; null: all of a type.
         compress: bfloat16: send gradients between tasks with 8 bits of precision; null: exact.
         sync_every: steps that each task trains by itself before weights are averaged (local SGD).

@@ -131,7 +131,7 @@ def prepare(config: Config, name: str) -> None:
 def _nan(config: Config) -> None:
     if not strategy_plan.of(config).in_process:
         raise UsageError(
-            "strategy", config.strategy.name, "computes a step where debug=nan cannot look into it",
+            "strategy", config.strategy.name, "computes a step where debug=nan cannot repeat it",
             "default, one_device, mirrored, central_storage, multiworker, layer_placement: the "
             "losses are the same, and so is the value that is not finite",
             "strategy=one_device",
@@ -140,11 +140,6 @@ def _nan(config: Config) -> None:
         raise UsageError(
             "strategy.sync_every", every, "lets each task train by itself between two averages, "
             "and debug=nan looks at what all have after each step", "1", "strategy.sync_every=1",
-        )  # fmt: skip
-    if config.hardware.jit_compile:
-        raise UsageError(
-            "hardware.jit_compile", "true", "makes one operation of a step, and debug=nan looks "
-            "at each layer of it", "false", "hardware.jit_compile=false",
         )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from dtrain.controller.resources.devices import Machine, device_count, device_ki
 from dtrain.controller.task_environment import task_environment
 from dtrain.data.checked import before_training
 from dtrain.data.options import OnError, divided
-from dtrain.data.sources import Splits, known_length
+from dtrain.data.sources import Splits
 from dtrain.data.splits import check_batch, evaluated
+from dtrain.data.streams import known_length
 from dtrain.datasets import tables
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
@@ -79,7 +80,7 @@ def sizes(config: Config) -> Splits | None:
 def _is_counted(node: Any) -> bool:
     """Whether no table is to be converted before its rows are known."""
     if node["_target_"] == "dtrain.datasets.table":
-        return tables.is_counted(**{k: v for k, v in node.items() if k != "_target_"})
+        return tables.is_counted(node)
     return all(_is_counted(member) for member in (node.get("members") or {}).values())
 
 

@@ -9,15 +9,10 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.example import Example
-from dtrain.data.mixture import labels
+from dtrain.data.mixture import Concatenated, by_member
+from dtrain.data.sources import Info, Source, View
 from dtrain.data.transforms import then
 from dtrain.errors import UsageError
-
-
-def names(source: Any) -> list[str]:
-    """Return the names of the classes of a source, in their order; none where it has none."""
-    words = getattr(source, "words", None)
-    return [str(word) for word in words()] if callable(words) else []
 
 
 def renumbered(source: Any, own: Sequence[str]) -> Any:
@@ -26,7 +21,9 @@ def renumbered(source: Any, own: Sequence[str]) -> Any:
     Raises:
         UsageError: a class is none of those.
     """
-    classes = names(source)
+    if isinstance(source, Concatenated):
+        return by_member(source, lambda member: renumbered(member, own))
+    classes = list(source.info.class_names())
     if not classes or not own or classes == list(own):
         return source
     for name in classes:
@@ -36,10 +33,24 @@ def renumbered(source: Any, own: Sequence[str]) -> Any:
                 "the examples of these classes, or a new run on this data",
             )  # fmt: skip
     numbers = np.array([list(own).index(name) for name in classes], np.int64)
-    made = then(source, Renumber(numbers))
-    made.words = lambda: list(own)
-    made.labels = lambda: None if (own := labels(source)) is None else numbers[own]
-    return made
+    return _Renumbered(then(source, Renumber(numbers)), list(own), numbers)
+
+
+class _Renumbered(View):
+    def __init__(self, source: Source, names: list[str], numbers: np.ndarray):
+        super().__init__(source)
+        self._names, self._numbers = names, numbers
+
+    @property
+    def info(self) -> Info:
+        """That of the source, with the names and numbers of the run."""
+        own, numbers = self.source.info, self._numbers
+
+        def labels() -> np.ndarray | None:
+            values = own.labels()
+            return None if values is None else numbers[values]
+
+        return dataclasses.replace(own, class_names=lambda: self._names, labels=labels)
 
 
 class Renumber:

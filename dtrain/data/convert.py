@@ -12,7 +12,7 @@ from dtrain.data import nest
 from dtrain.data.as_numpy import check_rows, is_array, is_frame, rows_of, structured
 from dtrain.data.example import Example
 from dtrain.data.foreign import Batches, Generated, Rows
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import ALONE, UsageError
@@ -53,7 +53,7 @@ def adapted(value: Any, key: str = "dataset") -> Splits:
     classes = found.classes
     if classes is None and isinstance(train, Arrays):
         parts = [train, *([] if validation is None else [validation])]
-        labels = [each.labels() if isinstance(each, Arrays) else None for each in parts]
+        labels = [each.info.labels() if isinstance(each, Arrays) else None for each in parts]
         classes = of_labels(*labels)
     return dataclasses.replace(found, train=train, validation=validation, classes=classes)
 
@@ -122,6 +122,14 @@ def _is_data(value: Any) -> bool:
 def _source(value: Any, key: str, split: str) -> Any:
     if value is None or isinstance(value, Stream):
         return value
+    if isinstance(value, Source):
+        if value.in_graph and type(value).gather is Source.gather:
+            raise UsageError(
+                key, f"a {type(value).__name__}", "has in_graph=True and no gather(indices), which "
+                "makes tensors of a tensor; __getitem__(indices) is of arrays of NumPy",
+                "a source with __getitem__ alone, or with both", "def gather(self, indices)",
+            )  # fmt: skip
+        return value
     if hasattr(value, "element_spec") and hasattr(value, "batch"):  # a tf.data.Dataset
         return Stream(lambda: value, single=True)
     if _is_examples(value):
@@ -139,16 +147,15 @@ def _source(value: Any, key: str, split: str) -> Any:
             "dataset=huggingface dataset.path=FOLDER dataset.target=COLUMN",
         )  # fmt: skip
     if not isinstance(value, str | bytes | type) and hasattr(value, "__len__"):
-        if hasattr(value, "take"):
-            if getattr(value, "in_graph", False) and not hasattr(value, "gather"):
-                raise UsageError(
-                    key, f"a {type(value).__name__}", "has in_graph=True and no gather(indices), "
-                    "which makes tensors of a tensor; take(indices) is of arrays of NumPy",
-                    "a source with take alone, or with both", "def gather(self, indices)",
-                )  # fmt: skip
-            return value
         if hasattr(value, "__getitem__"):
             return Rows(value, key)
+        if hasattr(value, "take"):
+            raise UsageError(
+                key, f"a {type(value).__name__}", "has take(indices) and is no Source",
+                "what has __len__ and __getitem__(index), or a subclass of dtrain.datasets.Source, "
+                "whose __getitem__(indices) returns a batch",
+                f"class {type(value).__name__}(dtrain.datasets.Source)",
+            )  # fmt: skip
     return _stream(value, key, split)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 from pathlib import Path
 from typing import IO
 
-from dtrain.errors import DataError
+from dtrain.errors import DataError, UsageError
 
 
 class DataFile:
@@ -79,3 +80,22 @@ def is_address(path: str) -> bool:
 def is_full(error: BaseException) -> bool:
     """Say whether an error means that what is written has no room, and not what is read."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_whole(name: str, path: Path, size: int) -> None:
+    """Refuse a mapped file that was cut off: to touch its pages would end the process by SIGBUS.
+
+    Raises:
+        DataError: it has less than ``size`` bytes.
+    """
+    with contextlib.suppress(FileNotFoundError):  # what is mapped stays
+        if (now := path.stat().st_size) < size:
+            raise DataError(name, f"was cut off: it has {now:,} bytes, not {size:,}")
+
+
+def not_installed(dataset: str, extra: str, error: ImportError) -> UsageError:
+    """Return the error of a dataset whose package is not installed."""
+    return UsageError(
+        "dataset", dataset, f"needs a package that is not installed ({error})",
+        f"what dtrain[{extra}] installs", f'pip install "dtrain[{extra}]"',
+    )  # fmt: skip

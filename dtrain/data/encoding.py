@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -33,7 +34,10 @@ _OWN = 0.9
 #: As Keras' TextVectorization: ASCII letters become small, and punctuation goes.
 _STANDARD: dict[int, str | None] = {ord(c): None for c in "!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'"}
 _STANDARD |= {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
-_TRUE, _FALSE = ("true", "yes", "y", "t", "1"), ("false", "no", "n", "f", "0")
+_BOOLEANS = dict.fromkeys(("true", "yes", "y", "t", "1"), 1.0)
+_BOOLEANS |= dict.fromkeys(("false", "no", "n", "f", "0"), 0.0)
+#: Kinds of columns, by those of NumPy's types.
+_PLAIN: dict[str, Kind] = {"b": "boolean", "i": "number", "u": "number", "f": "number", "M": "date"}
 _ORDER = {"number": 0, "boolean": 0, "date": 0, "text": 1, "category": 2}
 
 
@@ -129,13 +133,8 @@ class Encoding:
             UsageError: a column is missing, or a value is not what its column has.
         """
         self._check(columns)
-        rows = len(columns[self.features[0].name]) if self.features else 0
-        made = np.empty((rows, self.width), np.float32)
-        at = 0
-        for feature in self.features:
-            made[:, at : at + feature.width] = _encoded(feature, columns[feature.name], place)
-            at += feature.width
-        return made
+        parts = [_encoded(each, columns[each.name], place) for each in self.features]
+        return np.concatenate(parts, axis=1) if parts else np.empty((0, 0), np.float32)
 
     def plain(
         self, columns: Mapping[str, Any], place: Callable[[int], str] = "row {}".format
@@ -151,27 +150,23 @@ class Encoding:
             UsageError: as of :meth:`encode`.
         """
         self._check(columns)
-        inputs = {}
-        for feature in self.features:
-            values = columns[feature.name]
-            if feature.is_text:
-                inputs[feature.name] = np.array(texts(np.asarray(values)), object)
-            else:
-                inputs[feature.name] = _encoded(feature, values, place)[:, 0]
-        return inputs
+        return {
+            feature.name: np.array(texts(np.asarray(columns[feature.name])), object)
+            if feature.is_text
+            else _encoded(feature, columns[feature.name], place)[:, 0]
+            for feature in self.features
+        }
 
     def _check(self, columns: Mapping[str, Any]) -> None:
-        for feature in self.features:
-            if feature.name not in columns:
-                near = nearest(feature.name, [n for n in columns if n not in self._names()])
+        names = [feature.name for feature in self.features]
+        for name in names:
+            if name not in columns:
+                near = nearest(name, [each for each in columns if each not in names])
                 raise UsageError(
-                    "column", feature.name, "is missing, and the model was trained with it",
-                    f"the columns {', '.join(self._names())}",
-                    f"{near} renamed to {feature.name}" if near else "a table that has it",
+                    "column", name, "is missing, and the model was trained with it",
+                    f"the columns {', '.join(names)}",
+                    f"{near} renamed to {name}" if near else "a table that has it",
                 )  # fmt: skip
-
-    def _names(self) -> list[str]:
-        return [feature.name for feature in self.features]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -192,39 +187,63 @@ class Encoding:
 def _encoded(feature: Feature, values: Any, place: Callable[[int], str]) -> np.ndarray:
     """Return one column, ``[rows, width]``."""
     values = np.asarray(values)
+    numbers = {value: at for at, value in enumerate(feature.values)}
     if feature.kind == "category":
-        numbers = {value: i for i, value in enumerate(feature.values, 1)}
-        codes = [numbers.get(word, 0) for word in texts(values)]
+        codes = [numbers.get(word, -1) + 1 for word in texts(values)]
         return np.array(codes, np.float32)[:, None]
     if feature.kind == "text":
-        numbers = {value: i for i, value in enumerate(feature.values)}
         made = np.zeros((len(values), feature.width), np.float32)
         for row, text in enumerate(texts(values)):
-            for word in words(text):
-                if (at := numbers.get(word)) is not None:
-                    made[row, at] = 1.0
+            made[row, [numbers[word] for word in words(text) if word in numbers]] = 1.0
         return made
+    return _as_numbers(feature, values, place).astype(np.float32)[:, None]
+
+
+def _as_numbers(feature: Feature, values: np.ndarray, place: Callable[[int], str]) -> np.ndarray:
+    """Return numbers, booleans as 1 and 0, dates as days since 1970-01-01, with fractions.
+
+    NaN is what is empty or infinite.
+    """
+    if values.dtype.kind == "M" and feature.kind == "date":
+        days = values.astype("M8[us]").astype(np.int64) / 86_400e6
+        return np.where(np.isnat(values), np.nan, days)
+    if values.dtype.kind in "biu":
+        return values
+    if values.dtype.kind != "f":
+        cells, values = texts(values), np.full(len(values), np.nan)
+        for row, text in enumerate(cells):
+            try:
+                values[row] = _as_number(feature, text) if text else np.nan
+            except (ValueError, KeyError):
+                accepted = f"a {feature.kind}, as in the training"
+                if feature.kind == "date":
+                    accepted = "dates as 2026-01-31, or in one other form in all rows"
+                raise UsageError(
+                    "column", feature.name, f"{place(row)}: {text!r} is no {feature.kind}",
+                    accepted, f"'dataset.columns={{{feature.name}: category}}'",
+                ) from None  # fmt: skip
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _as_number(feature: Feature, text: str) -> float:
+    if feature.kind == "date":
+        return _day(text, feature.format)
+    return float(text) if feature.kind == "number" else _BOOLEANS[text.lower()]
+
+
+def _day(text: str, form: str | None) -> float:
+    if form is None and len(text) < 8:
+        raise ValueError
+    parsed = datetime.strptime(text.strip(), form) if form else datetime.fromisoformat(text.strip())
+    return float(np.datetime64(parsed.replace(tzinfo=None), "us").astype(np.int64) / 86_400e6)
+
+
+def _is_date(text: str, form: str | None) -> bool:
     try:
-        if feature.kind == "date":
-            cells = _days(values, feature)
-        else:
-            cells = booleans(values) if feature.kind == "boolean" else _numbers(values)
-    except _Unfit as error:
-        raise UsageError(
-            "column", feature.name, f"{place(error.row)}: {error.value!r} is no {feature.kind}",
-            f"a {feature.kind}, as in the training" if feature.kind != "date"
-            else "dates as 2026-01-31, or in one other form in all rows",
-            f"'dataset.columns={{{feature.name}: category}}'",
-        ) from None  # fmt: skip
-    return cells.astype(np.float32)[:, None]
-
-
-class _Unfit(ValueError):
-    """A value that its column cannot have."""
-
-    def __init__(self, row: int, value: object):
-        super().__init__(row, value)
-        self.row, self.value = row, value
+        _day(text, form)
+    except ValueError:
+        return False
+    return True
 
 
 def texts(values: np.ndarray) -> list[str]:
@@ -249,70 +268,6 @@ def _text(value: Any) -> str:
 def words(text: str) -> list[str]:
     """Return the words of a text, as Keras' ``TextVectorization`` does."""
     return text.translate(_STANDARD).split()
-
-
-def _numbers(values: np.ndarray) -> np.ndarray:
-    """Return numbers; NaN for empty cells, and for what is infinite."""
-    if values.dtype.kind in "biu":
-        return values
-    if values.dtype.kind != "f":
-        made = np.full(len(values), np.nan)
-        for row, value in enumerate(values.tolist()):
-            if value is None or value == "":
-                continue
-            try:
-                made[row] = float(value)
-            except (TypeError, ValueError):
-                raise _Unfit(row, value) from None
-        values = made
-    return values if np.isfinite(values).all() else np.where(np.isfinite(values), values, np.nan)
-
-
-def booleans(values: np.ndarray) -> np.ndarray:
-    """Return 1 and 0; NaN for empty cells."""
-    if values.dtype.kind in "biuf":
-        return _numbers(values)
-    made = np.full(len(values), np.nan)
-    for row, text in enumerate(texts(values)):
-        if text.lower() in _TRUE:
-            made[row] = 1.0
-        elif text.lower() in _FALSE:
-            made[row] = 0.0
-        elif text:
-            raise _Unfit(row, text)
-    return made
-
-
-def _days(values: np.ndarray, feature: Feature) -> np.ndarray:
-    """Return days since 1970-01-01, with fractions; NaN for empty cells."""
-    if values.dtype.kind in "biuf":
-        return _numbers(values)  # days already
-    if values.dtype.kind != "M":
-        cells = texts(values)
-        values = _dates(cells, feature.format)
-        wrong = [row for row, text in enumerate(cells) if text and np.isnat(values[row])]
-        if wrong:
-            raise _Unfit(wrong[0], cells[wrong[0]])
-    days = values.astype("M8[us]").astype(np.int64) / 86_400e6
-    return np.where(np.isnat(values), np.nan, days)
-
-
-def _dates(cells: Sequence[str], form: str | None) -> np.ndarray:
-    """Return texts as dates, NaT for those that are none."""
-    import datetime
-
-    made = np.full(len(cells), "NaT", "M8[us]")
-    for row, text in enumerate(cells):
-        try:
-            if form is None:
-                date = datetime.datetime.fromisoformat(text.strip()) if len(text) >= 8 else None
-            else:
-                date = datetime.datetime.strptime(text.strip(), form)
-        except ValueError:
-            continue
-        if date is not None:
-            made[row] = np.datetime64(date.replace(tzinfo=None), "us")
-    return made
 
 
 # -- fitting
@@ -352,7 +307,7 @@ def fit(
         if isinstance(feature, Feature):
             features.append(feature)
         elif chosen:
-            features.append(_category(name, _joined_texts(read(name))))
+            features.append(cast(Feature, _fitted(name, "category", list(read(name)), place)))
         else:
             skipped[name] = feature
     if not features:
@@ -370,65 +325,54 @@ def _fitted(
 ) -> Feature | str:
     """Return what a column is; or why it is left out."""
     values = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    is_text, form = values.dtype.kind not in _PLAIN, None
     if kind is None and values.dtype.kind == "f" and len(values) and np.isnan(values).all():
         return "every cell is empty"
-    if kind in ("category", "text"):
-        cells = texts(values)
-        return _category(name, cells) if kind == "category" else _words(name, cells)
-    if kind is None and values.dtype.kind not in "biufM":
-        return _of_texts(name, texts(values), place)
-    if kind is None:
-        kind = {"b": "boolean", "M": "date"}.get(values.dtype.kind, "number")
-    assert kind in ("number", "boolean", "date")
-    form = None
-    if kind == "date" and values.dtype.kind not in "biufM":
-        form, _ = _form_of_dates(texts(values))
-    feature = Feature(name, cast(Kind, kind), format=form)
-    return _with_moments(feature, _encoded(feature, values, place)[:, 0])
-
-
-def _with_moments(feature: Feature, values: np.ndarray) -> Feature:
-    full = values[~np.isnan(values)].astype(np.float64)
-    if not len(full):
+    cells = texts(values) if is_text or kind in ("category", "text") else []
+    full = [text for text in cells if text]
+    if kind is None and is_text:
+        if not full:
+            return "every cell is empty"
+        if _looks_dated(full[0]) and (best := _form_of_dates(full))[1] >= _ALMOST_ALL:
+            kind, form = "date", best[0]
+        elif (kind := _kind_of_texts(full)) is None:
+            return "it has another text in each row, as an id has"
+    elif kind == "date" and is_text:
+        form, _ = _form_of_dates(full)
+    if kind == "category":
+        return _category(name, cells)
+    if kind == "text":
+        return _words(name, cells)
+    feature = Feature(name, cast(Kind, kind or _PLAIN[values.dtype.kind]), format=form)
+    numbers = _encoded(feature, values, place)[:, 0]
+    sound = numbers[~np.isnan(numbers)].astype(np.float64)
+    if not len(sound):
         return dataclasses.replace(feature, missing=1.0)
     return dataclasses.replace(
-        feature, mean=float(full.mean()), variance=float(full.var()),
-        missing=1 - len(full) / len(values),
+        feature, mean=float(sound.mean()), variance=float(sound.var()),
+        missing=1 - len(sound) / len(numbers),
     )  # fmt: skip
 
 
-def _of_texts(name: str, cells: list[str], place: Callable[[int], str]) -> Feature | str:
-    """Return what a column of texts is: dates, a text, categories; or why it is left out."""
-    full = [text for text in cells if text]
-    if not full:
-        return "every cell is empty"
-    if _looks_dated(full[0]):
-        form, share = _form_of_dates(full)
-        if share >= _ALMOST_ALL:
-            values = np.array(cells, object)
-            feature = Feature(name, "date", format=form)
-            return _with_moments(feature, _encoded(feature, values, place)[:, 0])
-    different = len(set(full))
-    spaces = sum(len(text.split()) for text in full[:10_000]) / min(len(full), 10_000)
+def _kind_of_texts(full: Sequence[str]) -> Literal["category", "text"] | None:
+    different, some = len(set(full)), full[:10_000]
+    spaces = sum(len(text.split()) for text in some) / len(some)
     if spaces >= 3 and different > max(20, 0.2 * len(full)):
-        return _words(name, cells)
+        return "text"
     if different > _OWN * len(full) and len(full) > 20:
-        if spaces >= 1.5:
-            return _words(name, cells)
-        return "it has another text in each row, as an id has"
-    return _category(name, cells)
+        return "text" if spaces >= 1.5 else None
+    return "category"
 
 
 def _looks_dated(text: str) -> bool:
     return re.match(r"\d{1,4}[-./ ]\w{1,3}[-./ ]\d{1,4}|[A-Z][a-z]{2} \d", text.strip()) is not None
 
 
-def _form_of_dates(cells: Sequence[str]) -> tuple[str | None, float]:
+def _form_of_dates(full: Sequence[str]) -> tuple[str | None, float]:
     """Return the form that most texts are dates in, and their share."""
-    full = [text for text in cells if text]
     best: tuple[str | None, float] = (None, -1.0)
     for form in _DATES:
-        share = float(1 - np.isnat(_dates(full, form)).mean()) if full else 0.0
+        share = sum(_is_date(text, form) for text in full) / max(1, len(full))
         if share > best[1]:
             best = (form, share)
         if share == 1:
@@ -451,7 +395,3 @@ def _words(name: str, cells: Sequence[str]) -> Feature:
     most = sorted(common, key=lambda word: (-counts[word], word))[:WORDS]
     share = sum(not text for text in cells) / max(1, len(cells))
     return Feature(name, "text", missing=share, values=tuple(sorted(most)))
-
-
-def _joined_texts(parts: Iterable[np.ndarray]) -> list[str]:
-    return [text for part in parts for text in texts(part)]

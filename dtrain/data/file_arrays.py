@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -15,7 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from dtrain.data.data_file import DataFile, is_full
+from dtrain.data.data_file import DataFile, check_whole, is_full
+from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, nearest
 
 #: Bytes of the arrays of a dataset from which on they are not held in memory.
@@ -55,9 +55,9 @@ class FileArray:
 
     def __init__(self, name: str, parts: list[Part]):
         self.name, self._parts = name, parts
-        self._ends = np.cumsum([part.shape[0] if part.shape else 0 for part in parts])
+        self._pieces = Pieces([part.shape[0] if part.shape else 0 for part in parts])
         self.dtype = parts[0].dtype
-        self.shape = (int(self._ends[-1]), *parts[0].shape[1:]) if parts[0].shape else ()
+        self.shape = (len(self._pieces), *parts[0].shape[1:]) if parts[0].shape else ()
         self.files = [part.file for part in parts]
 
     def __len__(self) -> int:
@@ -77,10 +77,8 @@ class FileArray:
         if len(self._parts) == 1:
             return self._parts[0].take(rows)
         taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        owners = np.searchsorted(self._ends, rows, side="right")
-        for owner in np.unique(owners):
-            at, part = np.flatnonzero(owners == owner), self._parts[owner]
-            taken[at] = part.take(rows[at] - (self._ends[owner] - part.shape[0]))
+        for owner, at, inside in self._pieces.split(rows):
+            taken[at] = self._parts[owner].take(inside)
         return taken
 
     def whole(self) -> np.ndarray:
@@ -96,9 +94,8 @@ class FileArray:
 
     def where(self, row: int) -> str:
         """Return the place of a row for messages: ``FILE, row 17``, from 0."""
-        owner = int(np.searchsorted(self._ends, row, side="right"))
-        part = self._parts[owner]
-        return f"{part.file.name}, row {row - int(self._ends[owner]) + part.shape[0]}"
+        owner, inside = self._pieces.place(row)
+        return f"{self._parts[owner].file.name}, row {inside}"
 
 
 @dataclasses.dataclass
@@ -130,7 +127,7 @@ class Part:
         if self._array is None:
             self._array = self.read() if self.npy is None else self._map(self.npy())
         if self._mapped is not None:
-            self._check_size(*self._mapped)
+            check_whole(self.file.name, *self._mapped)
         return np.asarray(self._array)[rows]
 
     def _map(self, path: Path) -> np.ndarray:
@@ -154,12 +151,6 @@ class Part:
         if (array.shape, array.dtype) != (self.shape, self.dtype):
             raise DataError(self.file.name, "has changed since its header was read")
         return array
-
-    def _check_size(self, path: Path, size: int) -> None:
-        """Refuse a file that was cut off: to touch its pages would end the process by SIGBUS."""
-        with contextlib.suppress(FileNotFoundError):  # what is mapped stays
-            if (now := path.stat().st_size) < size:
-                raise DataError(self.file.name, f"was cut off: it has {now:,} bytes, not {size:,}")
 
 
 def _write_rows(array: np.ndarray, path: Path) -> None:

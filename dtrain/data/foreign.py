@@ -15,6 +15,7 @@ import numpy as np
 from dtrain.data import failures, nest
 from dtrain.data.as_numpy import as_type, check_rows, joined, one, structured
 from dtrain.data.example import Example, spec_difference, spec_of, trimmed
+from dtrain.data.sources import Info, Source
 from dtrain.errors import UsageError
 
 
@@ -23,7 +24,7 @@ def _one(value: Any, key: str) -> Example:
     return Example.of(value, lambda part: one(part, key, "an example"), key)
 
 
-class Rows:
+class Rows(Source):
     """Examples of anything with ``__len__`` and ``__getitem__``, one an index.
 
     As Grain's random access sources, PyTorch's map-style datasets and lists have it; with
@@ -43,7 +44,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read, and put the examples of a batch together."""
         asked = [int(index) for index in indices]
         several = getattr(self._dataset, "__getitems__", None)
@@ -66,10 +67,6 @@ class Rows:
         columns = zip(*(nest.leaves(each.parts) for each in examples), strict=True)
         made = [joined(list(values), self._key) for values in columns]
         return tuple(nest.packed(like.parts, made))
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        return f"example {index:,}"
 
 
 class Columns:
@@ -111,7 +108,7 @@ class Columns:
         return tuple(None if role is None else nest.mapped(value, role) for role in self._roles)
 
 
-class Batches:
+class Batches(Source):
     """Examples of a ``keras.utils.PyDataset``, which reads them a batch at a time.
 
     Its batches are blocks: they are shuffled, and examples inside a window of them. The last one
@@ -164,11 +161,15 @@ class Batches:
     def __len__(self) -> int:
         return int(self._lengths.sum())
 
-    def blocks(self) -> np.ndarray:
-        """Return the examples of each batch."""
-        return self._lengths
+    @property
+    def info(self) -> Info:
+        """The examples of each batch, and their places."""
+        size = self._size
+        return Info(
+            place=lambda i: f"batch {i // size:,}, row {i % size}", blocks=lambda: self._lengths
+        )
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read the batches of the examples, and gather their rows."""
         batches, rows = np.divmod(np.asarray(indices), self._size)
         pieces: list[list[Any]] = []
@@ -203,10 +204,6 @@ class Batches:
                 self._key, f"batch {batch:,}", f"{difference}, unlike another one",
                 "batches whose examples have one shape", "rows of one length in all batches",
             )  # fmt: skip
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        return f"batch {index // self._size:,}, row {index % self._size}"
 
 
 def _check_hooks(dataset: Any, key: str) -> None:

@@ -173,7 +173,10 @@ class Holdout:
                 _KEY, f"{{by: {name}}}", "this dataset has no such column that is known without "
                 "its other columns", "a column, random or classes", f"{_KEY}={RANDOM}",
             )  # fmt: skip
-        missing = np.flatnonzero(_is_missing(values))
+        missing = is_empty(values)
+        if values.dtype.kind in "OSU":
+            missing |= (values == "") | (values == b"")
+        missing = np.flatnonzero(missing)
         if len(missing):
             raise UsageError(
                 _KEY, f"{{by: {name}}}", f"{len(missing):,} cells of the column are empty, the "
@@ -236,11 +239,10 @@ class Holdout:
                 yield int(group)
 
 
-def _is_missing(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "M":
-        return np.isnat(values)
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind == "O":
-        return np.array([value is None or value in ("", b"") for value in values])
-    return np.zeros(len(values), bool) if values.dtype.kind not in "US" else values == ""
+def is_empty(cells: np.ndarray) -> np.ndarray:
+    """Return which cells are NaN, NaT or None."""
+    if cells.dtype.kind in "fM":
+        return np.isnan(cells) if cells.dtype.kind == "f" else np.isnat(cells)
+    if cells.dtype.kind == "O":
+        return np.array([cell is None for cell in cells], bool)
+    return np.zeros(len(cells), bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -15,6 +16,8 @@ import numpy as np
 from dtrain.data.file_arrays import FileArray, of_files
 from dtrain.data.files import DataFile
 from dtrain.data.image_files import ImageFiles
+from dtrain.data.sources import Info, Source
+from dtrain.data.transforms import InGraph
 from dtrain.errors import UsageError
 from dtrain.host import memory
 
@@ -134,7 +137,7 @@ class Decoded:
         else:
             return
         begin(np.dtype(np.float32))
-        for at, (batch, _) in self._mapped(self.images.finish):
+        for at, (batch, _) in self._mapped(self.images.decode):
             yield at, batch
 
     def _mapped(self, finish: Any) -> Iterator[tuple[int, Any]]:
@@ -172,7 +175,7 @@ def _as_they_are(shape: tuple[int, int, int], parts: tuple[Any, Any]) -> tuple[A
     return tf.map_fn(load, parts[0], fn_output_signature=(tf.uint8, tf.bool))
 
 
-class DecodedImages:
+class DecodedImages(Source):
     """Examples of decoded images.
 
     Args:
@@ -183,33 +186,31 @@ class DecodedImages:
     def __init__(self, decoded: Decoded, rows: np.ndarray):
         self._decoded = decoded
         self._rows = rows
+        self.transforms = (InGraph(self.scaled),)
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def labels(self) -> np.ndarray:
-        """Return the classes, int64 ``[n]``."""
-        return self._decoded.images.y[self._rows]
-
     @property
-    def files(self) -> list[DataFile]:
-        """The images, in order."""
-        return [DataFile(self._decoded.images.paths[int(row)]) for row in self._rows]
+    def info(self) -> Info:
+        """That of the images, at these rows."""
+        own, rows = self._decoded.images.info, self._rows
 
-    def words(self) -> list[str]:
-        """Return the names of the classes, in their order."""
-        return self._decoded.images.words()
+        def files() -> list[DataFile]:
+            every = own.files()
+            return [every[int(row)] for row in rows]
 
-    def where(self, index: int) -> str:
-        """Return the path of an image."""
-        return self._decoded.images.where(int(self._rows[index]))
+        return dataclasses.replace(
+            own, files=files, place=lambda i: own.place(int(rows[i])),
+            labels=lambda: self._decoded.images.y[rows],
+        )  # fmt: skip
 
-    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read: int64 ``[b]`` to ``([b, height, width, channels], int64 [b])``."""
         rows = self._rows[np.asarray(indices)]
         return self._decoded.rows(rows), self._decoded.images.y[rows]
 
-    def finish(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+    def scaled(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """Return the images as float32 in 0..1."""
         import tensorflow as tf
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from dtrain.data.files import DataFile
 from dtrain.data.images import decoded
-from dtrain.data.sources import Captured
+from dtrain.data.sources import Captured, Info
+from dtrain.data.transforms import InGraph
 from dtrain.errors import DataError
 
 
@@ -43,6 +44,7 @@ class ImageFiles(Captured):
         self.size = size
         self.channels = channels
         self._last = np.zeros(0, np.int64)
+        self.transforms = (InGraph(self.decode),)
 
     def _values(self) -> Iterable[Any]:
         return self.paths, self.y
@@ -50,24 +52,16 @@ class ImageFiles(Captured):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def labels(self) -> np.ndarray:
-        """Return the classes, int64 ``[n]``."""
-        return self.y
-
     @property
-    def files(self) -> list[DataFile]:
-        """The images, in order."""
-        return [DataFile(path) for path in self._originals]
+    def info(self) -> Info:
+        """The files, one an image, and the classes."""
+        return Info(
+            files=lambda: [DataFile(path) for path in self._originals],
+            place=lambda i: self._originals[i],
+            class_names=lambda: self._names, labels=lambda: self.y,
+        )  # fmt: skip
 
-    def words(self) -> list[str]:
-        """Return the names of the classes, in their order."""
-        return self._names
-
-    def where(self, index: int) -> str:
-        """Return the path of an image."""
-        return self._originals[index]
-
-    def take(self, indices: np.ndarray) -> tuple[Any, Any]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, Any]:
         """Read: int64 ``[b]`` to arrays, as :meth:`gather` has tensors."""
         encoded, labels = self.gather(indices)
         return encoded.numpy(), labels.numpy()
@@ -90,7 +84,7 @@ class ImageFiles(Captured):
             raise
         return encoded, tf.gather(labels, indices)
 
-    def finish(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+    def decode(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """Decode: to ``(float32 [b, height, width, channels] in 0..1, int64 [b])``.
 
         In a graph an image that cannot be decoded raises what TensorFlow raises, which names no

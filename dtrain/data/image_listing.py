@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import csv
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -56,32 +57,29 @@ def listed(path: str, key: str = "dataset.path", names: Sequence[str] | None = N
         UsageError: there are no such images, or one is of a class that is not among ``names``.
     """
     root = Path(path)
+    accepted = (
+        f"a folder with CLASS/NAME ({' '.join(sorted(KINDS))}), or a CSV of paths and classes"
+    )
+    pairs, notices = list[tuple[Path, str]](), list[str]()
     if root.suffix.lower() == ".csv" and root.is_file():
-        pairs, notices = list(_in_csv(root, key)), list[str]()
+        pairs = list(_in_csv(root, key))
         classes = sorted({name for _, name in pairs})
     elif root.is_dir():
         classes = [p.name for p in sorted(root.iterdir()) if p.is_dir() and not _is_hidden(p, root)]
         pairs, notices = _in_folders(root, classes)
     else:
-        raise UsageError(
-            key, path, "there is no such folder", "a folder with one sub-folder a class, or a CSV "
-            "of paths and classes", f"{key}=FOLDER",
-        )  # fmt: skip
+        raise UsageError(key, path, "there is no such folder", accepted, f"{key}=FOLDER")
     if not pairs:
-        raise UsageError(
-            key, path, "holds no images in sub-folders", f"CLASS/NAME with {_kinds()}; or a CSV "
-            "of paths and classes", f"{key}=FOLDER",
-        )  # fmt: skip
-    if names is not None:
-        for name in classes:
-            if name not in names:
-                near = nearest(name, names)
-                raise UsageError(
-                    key, path, f"has a class {name} that the training images do not have"
-                    + (f" (but {near})" if near else ""), f"the classes {', '.join(names)}",
-                    f"{key}=ANOTHER",
-                )  # fmt: skip
-        classes = list(names)
+        raise UsageError(key, path, "holds no images in sub-folders", accepted, f"{key}=FOLDER")
+    for name in classes if names is not None else ():
+        if names is not None and name not in names:
+            near = nearest(name, names)
+            problem = f"has a class {name} that the training images do not have"
+            raise UsageError(
+                key, path, problem + (f" (but {near})" if near else ""),
+                f"the classes {', '.join(names)}", f"{key}=ANOTHER",
+            )  # fmt: skip
+    classes = classes if names is None else list(names)
     numbers = {name: index for index, name in enumerate(classes)}
     labels = np.array([numbers[name] for _, name in pairs], np.int64)
     return Listing([str(file) for file, _ in pairs], labels, classes, tuple(notices))
@@ -100,17 +98,17 @@ def _in_folders(root: Path, classes: Sequence[str]) -> tuple[list[tuple[Path, st
             else:
                 others[file.suffix.lower() or file.name] += 1
         if len(pairs) == count:
-            notices.append(f"dataset.path={root}: the class folder {name} has no image")
+            notices.append(f"the class folder {name} has no image")
     beside = [p for p in root.iterdir() if p.suffix.lower() in KINDS]
     if beside:
         notices.append(
-            f"dataset.path={root}: images beside the class folders are left out "
-            f"({len(beside):,}, the first: {min(beside).name})"
+            f"images beside the class folders are left out ({len(beside):,}, the first: "
+            f"{min(beside).name})"
         )
     if others:
         kinds = ", ".join(f"{kind} ({count:,})" for kind, count in sorted(others.items()))
-        notices.append(f"dataset.path={root}: files that are no images are left out: {kinds}")
-    return pairs, notices
+        notices.append(f"files that are no images are left out: {kinds}")
+    return pairs, [f"dataset.path={root}: {notice}" for notice in notices]
 
 
 def _is_hidden(file: Path, root: Path) -> bool:
@@ -131,20 +129,14 @@ def _in_csv(path: Path, key: str) -> Iterator[tuple[Path, str]]:
                 + (", ".join(columns) or "none"), "one column of paths, relative to the CSV, and "
                 "one of classes", f"{key}=FOLDER, with one sub-folder a class",
             )  # fmt: skip
-        row: dict[str, str] | None = first
-        while row is not None:
+        for row in itertools.chain(filter(None, [first]), rows):
             image = path.parent / (row[where[0]] or "")
             place = f"{path}, line {rows.line_num}"
             if not image.is_file():
                 raise DataError(place, f"there is no file {image}")
             if image.suffix.lower() not in KINDS:
-                raise DataError(place, f"{image.name} is no image ({_kinds()})")
+                raise DataError(place, f"{image.name} is no image ({', '.join(sorted(KINDS))})")
             yield image, row[named[0]]
-            row = next(rows, None)
-
-
-def _kinds() -> str:
-    return ", ".join(sorted(KINDS))
 
 
 def as_png(paths: Sequence[str], channels: int) -> list[str]:

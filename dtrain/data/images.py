@@ -8,7 +8,6 @@ from typing import Any
 
 from dtrain.data import nest
 from dtrain.data.example import Example
-from dtrain.data.tables import TableSource
 from dtrain.data.transforms import then
 from dtrain.errors import UsageError
 
@@ -16,11 +15,11 @@ from dtrain.errors import UsageError
 UNROLLED = 256
 
 
-def with_images(source: TableSource, sizes: Mapping[str, Sequence[int]]) -> Any:
+def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
     """Return a source of which some inputs are encoded images (PNG, JPEG, BMP or GIF), decoded.
 
     Args:
-        source: has them as bytes.
+        source: of a table, has them as bytes.
         sizes: by the column: height and width that its images are resized to, in pixels, and
             channels (1 for gray, 3 for colors).
 

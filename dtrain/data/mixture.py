@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from dtrain.data.sources import known_length
-from dtrain.data.transforms import of as transforms_of
+from dtrain.data.sources import Info, Source, View
 
 
-class Subset:
+class Subset(View):
     """Some of the examples of a source.
 
     Args:
@@ -21,61 +21,49 @@ class Subset:
         rows: int64 ``[n]``, which.
     """
 
-    def __init__(self, source: Any, rows: np.ndarray):
-        self.source = source
+    def __init__(self, source: Source, rows: np.ndarray):
+        super().__init__(source)
         self.rows = np.asarray(rows, np.int64)
-        self.in_graph = getattr(source, "in_graph", False)
-        self.thread_safe = getattr(source, "thread_safe", False)
-        self.readers = getattr(source, "readers", 0)
-        self.transforms = transforms_of(source)
 
     @property
-    def files(self) -> list[Any]:
-        """The files of the source."""
-        return list(getattr(self.source, "files", ()))
+    def info(self) -> Info:
+        """That of the source, at these rows."""
+        own, rows = self.source.info, self.rows
+
+        def at(values: np.ndarray | None) -> np.ndarray | None:
+            return None if values is None else values[rows]
+
+        def blocks() -> np.ndarray | None:
+            every = own.blocks()
+            return None if every is None else blocks_of(every, rows)
+
+        return dataclasses.replace(
+            own, counted=True, blocks=blocks, labels=lambda: at(own.labels()),
+            column=lambda name: at(own.column(name)), place=lambda i: own.place(int(rows[i])),
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         """Return the examples at ``indices`` among these."""
-        return tuple(self.source.take(self.rows[indices]))
+        return self.source[self.rows[indices]]
 
     def gather(self, indices: Any) -> tuple[Any, ...]:
-        """Return as :meth:`take`, of a source in the graph."""
+        """Return tensors of the examples at ``indices`` among these."""
         import tensorflow as tf
 
-        return tuple(self.source.gather(tf.gather(self.rows, indices)))
-
-    def blocks(self) -> np.ndarray | None:
-        """Return how many of these, one after the other, are read at once; None for one."""
-        known = getattr(self.source, "blocks", None)
-        found = None if known is None else known()
-        return None if found is None else blocks_of(found, self.rows)
-
-    def labels(self) -> np.ndarray | None:
-        """Return the targets of these, where the source knows them without the inputs."""
-        found = labels(self.source)
-        return None if found is None else found[self.rows]
-
-    def column(self, name: str) -> np.ndarray | None:
-        """Return a column of these, where the source has it."""
-        found = column(self.source, name)
-        return None if found is None else found[self.rows]
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        return place(self.source, int(self.rows[index]))
+        return self.source.gather(tf.gather(self.rows, indices))
 
 
-class Concatenated:
+class Concatenated(Source):
     """Examples of several sources, one source after the other.
 
     Args:
         members: with examples of one structure.
     """
 
-    def __init__(self, members: Sequence[Any]):
+    def __init__(self, members: Sequence[Source]):
         self.members = list(members)
 
     @functools.cached_property
@@ -91,24 +79,28 @@ class Concatenated:
     def __len__(self) -> int:
         return sum(self.lengths)
 
-    def known_length(self) -> int | None:
-        """Return how many examples there are; None where that would take reading some."""
-        found = [known_length(member) for member in self.members]
-        return None if None in found else sum(length or 0 for length in found)
+    @property
+    def info(self) -> Info:
+        """The files of all members, and the places of their examples."""
+        every = [member.info for member in self.members]
+        return Info(
+            files=lambda: [file for each in every for file in each.files()],
+            counted=all(each.counted for each in every),
+            place=self._place,
+            class_names=self._class_names,
+        )
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def _class_names(self) -> Sequence[str]:
+        names = [list(member.info.class_names()) for member in self.members]
+        return names[0] if all(each == names[0] for each in names) else ()
+
+    def _place(self, index: int) -> str:
+        owner = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.members[owner].info.place(int(index - self.starts[owner]))
+
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Refuse: the input pipeline reads the members, each in its own way."""
         raise NotImplementedError("it is read by its members")
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        owner = int(np.searchsorted(self.starts, index, side="right")) - 1
-        return place(self.members[owner], int(index - self.starts[owner]))
-
-    @property
-    def files(self) -> list[Any]:
-        """The files of all members."""
-        return [file for member in self.members for file in getattr(member, "files", ())]
 
 
 def by_member(split: Any, function: Callable[[Any], Any]) -> Any:
@@ -141,24 +133,6 @@ class Mixture(Concatenated):
     def shares(self) -> list[int]:
         """How many positions of each cycle a member has."""
         return shares([float(w) for w in (self._weights or self.lengths)])
-
-
-def place(source: Any, index: int) -> str:
-    """Return the place of an example for messages, whatever the source knows of it."""
-    where = getattr(source, "where", None)
-    return str(where(index)) if where is not None else f"example {index:,}"
-
-
-def labels(source: Any) -> np.ndarray | None:
-    """Return the targets of a source without its inputs; None where it does not know them."""
-    known = getattr(source, "labels", None)
-    return None if known is None else known()
-
-
-def column(source: Any, name: str) -> np.ndarray | None:
-    """Return a column of a source of a table, be it an input or not; None where it has none."""
-    known = getattr(source, "column", None)
-    return None if known is None else known(name)
 
 
 def blocks_of(blocks: np.ndarray, rows: np.ndarray) -> np.ndarray | None:

@@ -273,6 +273,5 @@ def order_of(source: Any, shuffle: Shuffle, window: int, seed: int) -> Order:
         return Mixed(source, orders, seed)
     if shuffle is Shuffle.none:
         return Sequential(len(source))
-    blocks: Any = getattr(source, "blocks", None)
-    lengths = None if blocks is None or shuffle is Shuffle.examples else blocks()
+    lengths = None if shuffle is Shuffle.examples else source.info.blocks()
     return Shuffled(len(source), seed) if lengths is None else Blocks(lengths, window, seed)

@@ -13,11 +13,9 @@ from dtrain.data.example import Example
 from dtrain.data.mixture import Concatenated, by_member
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
-from dtrain.data.transforms import ClassWeights, Padding, then
-from dtrain.errors import DataError, UsageError
+from dtrain.data.transforms import ClassWeights, then
+from dtrain.errors import UsageError
 
-#: Examples of which one that can be read shows the structure.
-TRIED = 100
 #: Examples whose targets are looked at before training, at most: are they classes?
 ROWS = 256
 CLASS_WEIGHT = "trainer.class_weight"
@@ -43,10 +41,7 @@ def padded(splits: Splits, lengths: Mapping[str, Any] | None) -> Splits:
                 "it", "tf.data's padded_batch, or a dataset with random access",
                 "dataset.pad=null",
             )  # fmt: skip
-        if hasattr(source, "pad"):  # rows that are made in the graph, and padded there
-            source.pad(lengths)
-            return source
-        return None if source is None else then(source, Padding(lengths, _readable(source)))
+        return None if source is None else source.padded(lengths)
 
     for source in (splits.train, splits.validation):
         if isinstance(source, Concatenated) and any("buckets" in g for g in lengths.values()):
@@ -57,18 +52,6 @@ def padded(splits: Splits, lengths: Mapping[str, Any] | None) -> Splits:
             )  # fmt: skip
     train, validation = by_member(splits.train, pad), by_member(splits.validation, pad)
     return dataclasses.replace(splits, train=train, validation=validation)
-
-
-def _readable(source: Any) -> Example:
-    """Return the first example that can be read: those before it may be left out."""
-    problem: DataError | None = None
-    for row in range(min(len(source), TRIED)):
-        try:
-            return Example.of(source.take(np.array([row])))
-        except DataError as error:
-            problem = problem or error
-    assert problem is not None, "a source without examples is refused before"
-    raise problem
 
 
 def weighted(

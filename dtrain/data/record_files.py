@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import cache
-from dtrain.data.data_file import DataFile, is_address
+from dtrain.data.data_file import DataFile, check_whole, is_address, not_installed
+from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, printable
 
 #: Files that are open at once, at most.
@@ -46,7 +47,7 @@ class RecordFiles(ABC):
 
     def __init__(self, files: list[DataFile]):
         self.files = files
-        self._ends: np.ndarray | None = None
+        self._pieces: Pieces | None = None
         self._opened: dict[int, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,18 +70,18 @@ class RecordFiles(ABC):
         """
 
     @property
-    def ends(self) -> np.ndarray:
-        """Where the records of each file end, int64 ``[files]``."""
-        if self._ends is None:
-            self._ends = np.cumsum(self._counts(), dtype=np.int64)
-        return self._ends
+    def pieces(self) -> Pieces:
+        """Which records are of which file."""
+        if self._pieces is None:
+            self._pieces = Pieces(self._counts())
+        return self._pieces
 
     def __len__(self) -> int:
-        return int(self.ends[-1])
+        return len(self.pieces)
 
     def known_length(self) -> int | None:
         """Return how many records there are; None where that takes reading files."""
-        return None if self._ends is None else len(self)
+        return None if self._pieces is None else len(self)
 
     def file(self, owner: int) -> Any:
         """Return an open file."""
@@ -96,24 +97,14 @@ class RecordFiles(ABC):
         Raises:
             DataError: a file cannot be read, or is not the one that it was.
         """
-        made = np.empty(len(rows), object)
-        owners = np.searchsorted(self.ends, rows, side="right")
-        for owner in np.unique(owners).tolist():
-            at = np.flatnonzero(owners == owner)
-            begin = self.ends[owner - 1] if owner else 0
-            records = self._read(owner, (rows[at] - begin).tolist())
-            for place, record in zip(at.tolist(), records, strict=True):
-                made[place] = record
-        return made
-
-    def place(self, row: int) -> tuple[int, int]:
-        """Return the file of a record, and its number there."""
-        owner = int(np.searchsorted(self.ends, row, side="right"))
-        return owner, int(row - (self.ends[owner - 1] if owner else 0))
+        records = np.empty(len(rows), object)
+        for owner, at, own in self.pieces.split(rows):
+            records[at] = np.fromiter(self._read(owner, own.tolist()), object, len(at))
+        return records
 
     def where(self, row: int) -> str:
         """Return the place of a record for messages."""
-        owner, number = self.place(row)
+        owner, number = self.pieces.place(row)
         return f"{self.files[owner].name}, record {number:,}"
 
     def blocks(self) -> np.ndarray | None:
@@ -142,12 +133,12 @@ class TFRecordFiles(RecordFiles):
         self._stamps: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_indexes": [], "_ends": None}
+        return super().__getstate__() | {"_indexes": [], "_pieces": None}
 
     def known_length(self) -> int | None:
         """Return how many records there are; None where there is no index yet."""
         entries = map(self._entry, range(len(self.files)))
-        if self._ends is None and not all(cache.path_of(*entry).exists() for entry in entries):
+        if self._pieces is None and not all(cache.path_of(*entry).exists() for entry in entries):
             return None
         return len(self)
 
@@ -205,16 +196,12 @@ class TFRecordFiles(RecordFiles):
 
     def _read(self, owner: int, own: list[int]) -> list[bytes]:
         path, size, mapped = self.file(owner)
-        # To touch the pages of a file that was cut off would end the process by SIGBUS.
-        with contextlib.suppress(FileNotFoundError):  # what is mapped stays
-            if (now := path.stat().st_size) < size:
-                name = self.files[owner].name
-                raise DataError(name, f"was cut off: it has {now:,} bytes, not {size:,}")
+        check_whole(self.files[owner].name, path, size)
         return [mapped[begin : begin + n] for begin, n in self._indexes[owner][own].tolist()]
 
     def where(self, row: int) -> str:
         """Return the place of a record."""
-        owner, number = self.place(row)
+        owner, number = self.pieces.place(row)
         return f"{super().where(row)} (byte {self._indexes[owner][number, 0] - _HEAD:,})"
 
 
@@ -323,10 +310,7 @@ class ArrayRecordFiles(RecordFiles):
         try:
             from array_record.python import array_record_module
         except ImportError as error:
-            raise UsageError(
-                "dataset", "array_record", f"needs a package that is not installed ({error})",
-                "what dtrain[grain] installs", 'pip install "dtrain[grain]"',
-            ) from None  # fmt: skip
+            raise not_installed("array_record", "grain", error) from None
         return array_record_module
 
     def _counts(self) -> list[int]:
@@ -365,6 +349,6 @@ class ArrayRecordFiles(RecordFiles):
         if len(self) and max(self._groups) == 1:
             return None
         found = []
-        for length, group in zip(np.diff(self.ends, prepend=0), self._groups, strict=True):
+        for length, group in zip(self.pieces.lengths, self._groups, strict=True):
             found += [group] * (length // group) + [length % group] * bool(length % group)
         return np.array(found, np.int64)

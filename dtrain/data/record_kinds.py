@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.record_files import RecordFiles
-from dtrain.data.table import Column
+from dtrain.data.tabular.table import Column
 from dtrain.errors import DataError
 
 #: The feature of records that are not taken apart.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from dtrain.data import nest
 from dtrain.data.example import place
 from dtrain.data.record_files import RecordFiles
 from dtrain.data.record_kinds import Examples
-from dtrain.data.table import Table
-from dtrain.data.tables import TableSource
+from dtrain.data.tabular.source import TableSource
+from dtrain.data.tabular.table import Table, arranged
+from dtrain.data.transforms import InGraph
 from dtrain.errors import UsageError
 
 #: Bytes of records that are in memory at once where all of a feature is read.
@@ -76,9 +77,10 @@ class RecordSource(TableSource):
     def __init__(self, table: RecordTable, *arguments: Any, **options: Any):
         super().__init__(table, *arguments, **options)
         self._last = np.zeros(0, np.int64)
+        self.transforms = (InGraph(self.parse),)
 
-    def pad(self, lengths: Mapping[str, Any]) -> None:
-        """Pad features of different lengths from now on, and cut what is longer.
+    def padded(self, lengths: Mapping[str, Any]) -> RecordSource:
+        """Return the source with features of one length, padded in the graph; longer ones are cut.
 
         Args:
             lengths: by feature, or by the place of an example where it is (``dataset.pad``).
@@ -86,7 +88,7 @@ class RecordSource(TableSource):
         Raises:
             UsageError: one names no feature of different lengths, or no one length.
         """
-        roles = tuple(role.names for role in self._roles())
+        roles = tuple(role.names for role in (self.inputs, self.target, self.weight) if role)
         places = {place(where): name for where, name in nest.named(roles)}
         features = dict(self.table.kind.features)
         ragged = [name for name, feature in features.items() if feature.is_ragged]
@@ -106,9 +108,15 @@ class RecordSource(TableSource):
             features[name] = dataclasses.replace(
                 features[name], length=int(how["length"]), value=how.get("value")
             )
-        self.table = RecordTable(self.table.records, Examples(features))
+        table = RecordTable(self.table.records, Examples(features))
+        return self._changed(table=table)
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def _changed(self, **attributes: Any) -> Self:
+        made = super()._changed(**attributes)
+        made.transforms = (InGraph(made.parse),)
+        return made
+
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read: int64 ``[b]`` to the records as they are, objects ``[b]``, alone.
 
         Raises:
@@ -124,7 +132,7 @@ class RecordSource(TableSource):
         self._last = np.asarray(indices)
         return (self.table.records.read(self._at(self._last)),)
 
-    def finish(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    def parse(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Parse: to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
         In a graph a record that is not as it is declared raises what TensorFlow raises, which names
@@ -139,21 +147,21 @@ class RecordSource(TableSource):
             return self._finished(parts[0])
         except (tf.errors.OpError, UnicodeDecodeError):
             if tf.executing_eagerly():  # then they have just been read
-                super().take(self._last)
+                super().__getitem__(self._last)
             raise
 
     def _finished(self, records: Any) -> tuple[Any, ...]:
         import tensorflow as tf
 
         values = self.table.kind.parsed(records, self._names)
-        made = [_arranged(self.inputs.names, values)]
+        made = [arranged(self.inputs.names, values, _side_by_side)]
         if self.target is not None:
             targets = {n: self._graph_target(values[n], n) for n in self.target.columns()}
-            made.append(_arranged(self.target.names, targets))
+            made.append(arranged(self.target.names, targets, _side_by_side))
         if self.weight is not None:
             made += [None] if self.target is None else []
             weights = {n: tf.cast(values[n], tf.float32) for n in self.weight.columns()}
-            made.append(_arranged(self.weight.names, weights))
+            made.append(arranged(self.weight.names, weights, _side_by_side))
         return tuple(made)
 
     def _graph_target(self, value: Any, name: str) -> Any:
@@ -179,12 +187,7 @@ class RecordSource(TableSource):
             return tf.cast(at, tf.int64)
 
 
-def _arranged(names: Any, values: Mapping[str, Any]) -> Any:
-    """Return the structure of tensors, as :meth:`dtrain.data.roles.Role.arrange` of arrays."""
+def _side_by_side(tensors: list[Any]) -> Any:
     import tensorflow as tf
 
-    if isinstance(names, Mapping):
-        return {str(key): _arranged(part, values) for key, part in names.items()}
-    if isinstance(names, str):
-        return values[names]
-    return tf.stack([tf.cast(values[name], tf.float32) for name in names], axis=1)
+    return tf.stack([tf.cast(tensor, tf.float32) for tensor in tensors], axis=1)

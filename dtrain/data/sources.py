@@ -1,62 +1,169 @@
 """Sources: random access to examples, so that their order needs no state but a position.
 
-TensorFlow is imported only inside ``take``: the controller looks at the data before anything is
-started.
+TensorFlow is imported only where examples are read: the controller looks at the data before
+anything is started.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.example import trimmed
+from dtrain.data.example import Example, trimmed
 from dtrain.data.options import Task
 from dtrain.data.ragged import Ragged
 from dtrain.data.target_kind import Counted
-from dtrain.errors import UsageError
+from dtrain.data.transforms import Padding, Transform, then
+from dtrain.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from dtrain.data.data_file import DataFile
     from dtrain.data.encoding import Encoding
 
+#: Examples of which one that can be read shows the structure.
+TRIED = 100
 
-class Source(Protocol):
-    """Random access to examples.
 
-    A source of your own needs ``__len__`` and ``take``; ``take(indices)`` gets int64 ``[b]`` and
-    returns ``(x, y)``, ``(x, y, sample_weight)`` or ``(x,)``. Each is an array with ``b`` rows, of
-    any type (text included), or a dict, list or tuple of such.
+def _place(index: int) -> str:
+    return f"example {index:,}"
 
-    ``take`` is called by one thread of a process at a time, and so are those of all sources that
-    are not ``in_graph``: two may read from one open file. The order of the calls means nothing.
-    With ``dataset.workers`` it is called in other processes, on copies of it.
 
-    A source may have, besides:
+def _none(*_: Any) -> None:
+    return None
 
-    - ``thread_safe = True``: several threads may be in its ``take`` at once.
-    - ``in_graph = True`` and ``gather(indices)``, which makes tensors of a tensor, as
-      :class:`Captured` sources do.
-    - ``finish(parts)``: makes of what ``take`` has returned, as tensors, the examples; it is traced
-      into the input graph and runs in several threads, where ``take`` in Python runs in one. It is
-      where records are parsed and images decoded.
-    - ``blocks()``: how many examples, one after the other, are read at once, int64 ``[k]``; for
-      ``dataset.shuffle=blocks``.
-    - ``labels()``: the targets without the inputs, ``[n, ...]``, where that is cheaper than all.
-    - ``column(name)``: a column of its examples without the others, ``[n, ...]``, be it an input or
-      not; None where there is none of that name.
-    - ``words()``: the names of the classes that the targets are numbers of, in their order.
-    - ``files``: the :class:`dtrain.data.files.DataFile` that it is of, for its identity.
-    - ``known_length()``: how many examples there are, or None, where ``len`` would have to read.
-    - ``where(index)``: the place of an example for messages, such as ``FILE, row 17``.
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """What a source knows of its examples besides themselves.
+
+    Functions are called where they are needed, and may read.
+
+    Attributes:
+        files: returns those that it is of, for its identity.
+        counted: whether its length is known without reading a file.
+        place: makes of an index the place of the example for messages, such as ``FILE, row 17``.
+        class_names: returns the names of the classes that the targets are numbers of, in order.
+        labels: returns the targets without the inputs, ``[n, ...]``, where that is cheaper than all
+            of the examples and they are one array; else None.
+        column: returns a column of a table by its name, ``[n, ...]``, be it an input or not; None
+            where there is none of that name.
+        blocks: returns how many examples, one after the other, are read at once, int64 ``[k]``, for
+            ``dataset.shuffle=blocks``; None where each is read by itself at no greater cost.
     """
 
-    def __len__(self) -> int: ...
+    files: Callable[[], Sequence[DataFile]] = tuple
+    counted: bool = True
+    place: Callable[[int], str] = _place
+    class_names: Callable[[], Sequence[str]] = tuple
+    labels: Callable[[], np.ndarray | None] = _none
+    column: Callable[[str], np.ndarray | None] = _none
+    blocks: Callable[[], np.ndarray | None] = _none
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+
+class Source(ABC):
+    """Random access to examples, a batch at a time.
+
+    A source of your own has ``__len__`` and ``__getitem__``, and ``info`` where it knows more.
+
+    ``__getitem__`` is called by one thread of a process at a time, and so are those of all sources
+    that are not ``in_graph``: two may read from one open file. The order of the calls means
+    nothing. With ``dataset.workers`` it is called in other processes, on copies of it.
+
+    Attributes:
+        thread_safe: whether several threads may be in its ``__getitem__`` at once.
+        in_graph: whether :meth:`gather` reads it in TensorFlow's input graph.
+        readers: processes that read it; 0: the task does.
+        transforms: what changes its batches, in order. Those of tensors, such as
+            :class:`dtrain.data.transforms.InGraph`, are traced into the input graph and run in
+            several threads: records are parsed and images decoded there.
+    """
+
+    thread_safe = False
+    in_graph = False
+    readers = 0
+    transforms: tuple[Transform, ...] = ()
+
+    @property
+    def info(self) -> Info:
+        """What is known besides the examples."""
+        return Info()
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many examples there are."""
+
+    @abstractmethod
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+        """Return the examples at ``indices``.
+
+        Args:
+            indices: int64 ``[b]``, in any order, with repetitions.
+
+        Returns:
+            ``(x, y)``, ``(x, y, sample_weight)`` or ``(x,)``. Each is an array with ``b`` rows, of
+            any type (text included), or a dict, list or tuple of such.
+        """
+
+    def gather(self, indices: Any) -> tuple[Any, ...]:
+        """Return tensors of the examples at a tensor int64 ``[b]``, in a graph or at once."""
+        raise NotImplementedError
+
+    def padded(self, lengths: Mapping[str, Any]) -> Source:
+        """Return the source with rows of one length: ``dataset.pad``.
+
+        Args:
+            lengths: as of :class:`dtrain.data.transforms.Padding`.
+
+        Raises:
+            UsageError: a length is of no rows of different lengths.
+            DataError: no example can be read.
+        """
+        return then(self, Padding(lengths, self._readable()))
+
+    def _readable(self) -> Example:
+        """Return the first example that can be read: those before it may be left out."""
+        problem: DataError | None = None
+        for row in range(min(len(self), TRIED)):
+            try:
+                return Example.of(self[np.array([row])])
+            except DataError as error:
+                problem = problem or error
+        assert problem is not None, "a source without examples is refused before"
+        raise problem
+
+
+class View(Source):
+    """Another source, of which something is changed; the rest is as it is there.
+
+    Args:
+        source: the other one.
+    """
+
+    def __init__(self, source: Source):
+        self.source = source
+        self.thread_safe, self.in_graph = source.thread_safe, source.in_graph
+        self.readers, self.transforms = source.readers, source.transforms
+
+    @property
+    def info(self) -> Info:
+        """That of the source."""
+        return self.source.info
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         """Return the examples at ``indices``."""
+        return self.source[indices]
+
+    def gather(self, indices: Any) -> tuple[Any, ...]:
+        """Return tensors of the examples at ``indices``."""
+        return self.source.gather(indices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,16 +204,7 @@ class Splits:
         return self.classes() if callable(self.classes) else self.classes
 
 
-def known_length(source: Any) -> int | None:
-    """Return how many examples a source has; None where that would take reading it."""
-    if source is None:
-        return 0
-    known = getattr(source, "known_length", None)
-    found: int | None = len(source) if known is None else known()
-    return found
-
-
-class Captured:
+class Captured(Source):
     """A source that reads from tensors, which a worker of a cluster may have a copy of."""
 
     in_graph = True
@@ -117,7 +215,7 @@ class Captured:
         raise NotImplementedError
 
     def tensors(self) -> list[Any]:
-        """Return what :meth:`take` reads from; made at the first call.
+        """Return what :meth:`gather` reads from; made at the first call.
 
         They are eager, for an input function to capture: constants inside its graph would be
         copied with it and could not pass 2 GB.
@@ -186,13 +284,11 @@ class Arrays(Captured):
             self._x = nest.structured(self._x())
         return self._x
 
-    def labels(self) -> Any:
-        """Return the targets; None where they are not one array."""
-        return None if nest.is_nest(self.y) else self.y
-
-    def words(self) -> list[str]:
-        """Return the names of the classes, in their order; none where they have none."""
-        return self._class_names
+    @property
+    def info(self) -> Info:
+        """The names of the classes, and the targets where they are one array."""
+        labels = None if nest.is_nest(self.y) else self.y
+        return Info(class_names=lambda: self._class_names, labels=lambda: labels)
 
     def _parts(self) -> tuple[Any, ...]:
         """Return inputs, targets and weights, without those at the end that there are none of."""
@@ -204,12 +300,12 @@ class Arrays(Captured):
     def __len__(self) -> int:
         return self._examples
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         """Return rows as arrays ``(x, y)``, ``(x, y, weight)`` or ``(x,)``."""
         return nest.mapped(lambda leaf: np.asarray(leaf)[indices], self._parts())
 
     def gather(self, indices: Any) -> tuple[Any, ...]:
-        """Gather rows in a graph: a tensor ``[b]`` to tensors, as :meth:`take` has arrays."""
+        """Gather rows in a graph: a tensor ``[b]`` to tensors, as the source has arrays."""
         import tensorflow as tf
 
         rows = iter([tf.gather(tensor, indices) for tensor in self.tensors()])
@@ -252,9 +348,10 @@ class Windows(Captured):
             self._count = len(self._read)
         return self._read
 
-    def known_length(self) -> int | None:
-        """Return how many examples there are; None where that takes reading the text."""
-        return None if self._count is None else len(self)
+    @property
+    def info(self) -> Info:
+        """Whether the text has to be read to count its examples."""
+        return Info(counted=self._count is not None)
 
     def _values(self) -> Iterable[Any]:
         return (self.tokens,)
@@ -263,14 +360,14 @@ class Windows(Captured):
         count = len(self.tokens) if self._count is None else self._count
         return (count - 1 - self.length) // self.stride + 1
 
-    def take(self, indices: Any) -> tuple[Any, Any]:
+    def __getitem__(self, indices: Any) -> tuple[Any, Any]:
         """Cut out: int64 ``[b]`` to ``(int32 [b, length], int32 [b, length])``."""
         at = indices[:, None] * self.stride + np.arange(self.length + 1)
         window = self.tokens[at].astype(np.int32)
         return window[:, :-1], window[:, 1:]
 
     def gather(self, indices: Any) -> tuple[Any, Any]:
-        """Cut out in a graph: a tensor ``[b]`` to tensors, as :meth:`take` has arrays."""
+        """Cut out in a graph: a tensor ``[b]`` to tensors, as the source has arrays."""
         import tensorflow as tf
 
         starts = tf.cast(indices, tf.int64)[:, tf.newaxis] * self.stride

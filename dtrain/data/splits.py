@@ -1,25 +1,19 @@
-"""What dataset functions have in common: a file found, targets distinguished, a part held out."""
+"""What dataset functions have in common: a part held out, and batches that the examples fill."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence, Sized
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.file_arrays import FileArray
-from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
-from dtrain.data.images import with_images
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.tables import Names, Table, TableSource, described
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
-
-_Array = TypeVar("_Array", np.ndarray, FileArray)
 
 
 def check_batch(batch: int, replicas: int, examples: int | None) -> None:
@@ -60,17 +54,6 @@ def check_batch(batch: int, replicas: int, examples: int | None) -> None:
         )  # fmt: skip
 
 
-def existing_file(path: str) -> Path:
-    """Return ``dataset.path``, a file that is there."""
-    file = Path(path)
-    if not file.is_file():
-        raise UsageError(
-            "dataset.path", path, f"there is no such file (looked in {Path.cwd()})",
-            "a file that exists", "dataset.path=FILE",
-        )  # fmt: skip
-    return file
-
-
 def evaluated(trainer: Any, examples: int | None) -> int:
     """Return how many of the validation examples are evaluated: all, or those of the first batches.
 
@@ -97,208 +80,30 @@ def evaluated(trainer: Any, examples: int | None) -> int:
     return examples if steps is None else min(examples, steps * batch)
 
 
-def of_tables(
-    table: Callable[[list[DataFile]], Table],
-    path: str | Sequence[str],
-    inputs: Names,
-    target: Names,
-    weight: Names = None,
-    validation: str | Sequence[str] | None = None,
-    holdout: Holdout = Holdout(),
-    classes: int | None = None,
-    images: Mapping[str, Sequence[int]] | None = None,
-    source: Callable[..., TableSource] = TableSource,
-) -> Splits:
-    """Return the examples of the rows of files.
+def split(whole: Arrays, holdout: Holdout) -> Splits:
+    """Hold a part of the arrays out; whichever part is needed first has the inputs read."""
+    parts = holdout.rows(len(whole), whole.info.labels)
 
-    Where nothing knows how many rows there are without passing them, which of them are held out is
-    drawn when it is first needed; and where that is none, the validation is there, and empty.
+    def some(values: Any, rows: np.ndarray) -> Any:
+        return nest.mapped(lambda array: array[rows], values)
 
-    Args:
-        table: makes the table of files; reads headers alone.
-        path: a file, a pattern, or a list of them.
-        inputs, target, weight: columns (:class:`dtrain.data.tables.TableSource`).
-        validation: files to evaluate on; None: a part of the rows is held out.
-        holdout: how.
-        classes: number of classes; None: those of the target's column, which is read for it.
-        images: columns of encoded images, by name: height, width and channels of each.
-        source: makes the examples of a table.
+    @functools.cache
+    def inputs() -> list[Any]:
+        return [some(whole.x, rows) for rows in parts]
 
-    Raises:
-        UsageError: a file or a column cannot be what it is to be.
-    """
-    whole, held = source(table(files(path)), inputs, target, weight), None
-    if validation is not None:
+    def source(part: int) -> Arrays:
+        rows = parts[part]
+        y, weight = some(whole.y, rows), some(whole.weight, rows)
+        return Arrays(lambda: inputs()[part], y, weight, len(rows), whole.info.class_names())
+
+    return Splits(source(0), source(1) if len(parts[1]) else None, of_labels(whole.y))
+
+
+@contextlib.contextmanager
+def of_validation() -> Iterator[None]:
+    """Raise what is wrong with ``dataset.path`` as an error of ``dataset.validation``."""
+    try:
+        yield
+    except UsageError as error:
         key = "dataset.validation"
-        try:
-            found = table(files(validation, key))
-        except UsageError as error:
-            raise error.of_key(key) if error.key == "dataset.path" else error from None
-        held = source(found, whole.inputs.names, target, weight, words=whole.words)
-        check_alike(whole, held, validation)
-    return of_sources(whole, held, "path", path, holdout, classes, images)
-
-
-def check_alike(whole: TableSource, held: TableSource, path: object) -> None:
-    """Refuse files to evaluate on whose columns hold something else than those to train on."""
-    for role in (whole.inputs, whole.target, whole.weight):
-        for name in role.columns() if role is not None else ():
-            one, other = whole.table.columns[name], held.table.columns[name]
-            if (one.is_number, one.shape) != (other.is_number, other.shape):
-                raise UsageError(
-                    "dataset.validation", path, f"the column {name} holds {described(other)}, "
-                    f"and {described(one)} in what is trained on",
-                    "files with the same columns", "dataset.validation=ANOTHER",
-                )  # fmt: skip
-
-
-def of_sources(
-    whole: TableSource,
-    held: TableSource | None,
-    key: str,
-    value: object,
-    holdout: Holdout,
-    classes: int | None,
-    images: Mapping[str, Sequence[int]] | None,
-) -> Splits:
-    """Return the examples of tables.
-
-    Args:
-        whole: to train on, and to split a part off where ``held`` is None.
-        held: to evaluate on.
-        key, value: of the ``dataset`` group, that say what ``whole`` is; for messages.
-        holdout, classes, images: as of :func:`of_tables`.
-
-    Raises:
-        UsageError: there is nothing to train on, or an image cannot be what it is to be.
-    """
-    if whole.known_length() == 0:
-        raise UsageError(
-            f"dataset.{key}", value, "has no row to train on", "data with at least one row",
-            f"dataset.{key}=ANOTHER",
-        )  # fmt: skip
-    train = whole
-    if held is None and holdout.holds:
-        drawn = _Drawn(whole, holdout)
-        if whole.known_length() is None:
-            train, held = whole.subset(drawn.train), whole.subset(drawn.held)
-        else:
-            train = whole.subset(drawn.train())
-            held = whole.subset(drawn.held()) if len(drawn.held()) else None
-
-    count: int | Callable[[], int | None] | None = classes
-    if classes is None:
-        count = counted(train, *([] if held is None else [held]))
-    columns = {
-        "inputs": whole.inputs.names,
-        "target": None if whole.target is None else whole.target.names,
-    }
-    if not images:
-        return Splits(train, held, count, columns=columns)
-    decoded = None if held is None else with_images(held, images)
-    return Splits(with_images(train, images), decoded, count, columns=columns)
-
-
-class _Drawn:
-    """Which rows are trained on and which are held out, drawn when that is first asked for.
-
-    Args:
-        source: of all rows.
-        holdout: how.
-    """
-
-    def __init__(self, source: TableSource, holdout: Holdout):
-        self._source = source
-        self._holdout = holdout
-
-    @functools.cached_property
-    def _parts(self) -> tuple[np.ndarray, np.ndarray]:
-        source = self._source
-        return self._holdout.rows(len(source), source.labels, source.column)
-
-    def train(self) -> np.ndarray:
-        """Return the rows to train on, int64 ``[n]``."""
-        return self._parts[0]
-
-    def held(self) -> np.ndarray:
-        """Return the rows that are held out."""
-        return self._parts[1]
-
-
-def split(
-    x: Any | Callable[[], Any], y: Any, holdout: Holdout, weight: Any = None,
-    examples: int | None = None, class_names: Sequence[str] | None = None,
-) -> Splits:  # fmt: skip
-    """Hold a part of the arrays out.
-
-    Args:
-        x, y, weight, examples, class_names: as of :class:`Arrays`; ``x`` may be a function.
-        holdout: how.
-    """
-    all_of = Arrays(x, y, weight, examples)
-    y, weight = all_of.y, all_of.weight
-    train, held = holdout.rows(len(all_of), all_of.labels)
-
-    def part(values: Any, rows: np.ndarray) -> Any:
-        return None if values is None else nest.mapped(lambda array: array[rows], values)
-
-    first: Any
-    second: Any
-    if callable(x):
-
-        @functools.cache  # whichever part is needed first has both read
-        def parts() -> tuple[Any, Any]:
-            whole = x()
-            return part(whole, train), part(whole, held)
-
-        first, second = (lambda: parts()[0]), (lambda: parts()[1])
-    else:
-        first, second = part(all_of.x, train), part(all_of.x, held)
-
-    def source(inputs: Any, rows: np.ndarray) -> Arrays:
-        return Arrays(inputs, part(y, rows), part(weight, rows), len(rows), class_names)
-
-    validation = source(second, held) if len(held) else None
-    return Splits(source(first, train), validation, of_labels(y))
-
-
-def counted(*sources: TableSource) -> Callable[[], int | None]:
-    """Return what counts the classes of tables: those of words, or those of numbers."""
-    target = sources[0].target
-    if target is None or not isinstance(target.names, str):
-        return lambda: None
-    if sources[0].is_worded(target.names):
-        return lambda: max(len(each.words()) for each in sources)
-    return sources[0].counted(*sources[1:])
-
-
-def as_targets(y: np.ndarray, key: str, name: str) -> np.ndarray:
-    """Whole numbers become int64, all else float32."""
-    y = numbers(y, key, name)
-    if y.dtype.kind == "f" and y.size and not np.all(np.isfinite(y)):
-        raise refused_targets(key, name)
-    whole = y.dtype.kind in "iub" or (y.ndim == 1 and np.all(y == np.floor(y)))
-    return y.astype(np.int64 if whole else np.float32)
-
-
-def refused_targets(key: str, name: str) -> UsageError:
-    """Return what to raise of targets of which one is not finite."""
-    return UsageError(key, name, "holds NaN or infinity", "finite numbers", f"{key}=NAME")
-
-
-def numbers(values: _Array, key: str, name: str) -> _Array:
-    """Refuse what is not rows of numbers."""
-    if values.dtype.kind not in "biuf" or len(values.shape) == 0:
-        raise UsageError(
-            key, name, f"has type {values.dtype} and shape {values.shape}",
-            "numbers in rows, one row an example", f"{key}=NAME",
-        )  # fmt: skip
-    return values
-
-
-def same_length(x: Sized, y: Sized, key: str, name: str) -> None:
-    """Refuse inputs and targets that do not go together."""
-    if len(x) != len(y):
-        raise UsageError(
-            key, name, f"has {len(y)} rows and the inputs {len(x)}", f"{len(x)} rows", f"{key}=NAME"
-        )
+        raise error.of_key(key) if error.key == "dataset.path" else error from None

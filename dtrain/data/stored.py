@@ -9,12 +9,12 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.file_arrays import FileArray, is_large
 from dtrain.data.files import DataFile
-from dtrain.data.splits import refused_targets
+from dtrain.data.sources import Info, Source
 from dtrain.data.target_kind import Counted
-from dtrain.errors import DataError
+from dtrain.errors import DataError, UsageError
 
 
-class StoredArrays:
+class StoredArrays(Source):
     """Examples whose rows are read from files when they are taken.
 
     Args:
@@ -51,7 +51,7 @@ class StoredArrays:
         indices = np.asarray(indices, np.int64)
         return indices if self._rows is None else self._rows[indices]
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
         Raises:
@@ -68,8 +68,22 @@ class StoredArrays:
             parts.append(nest.mapped(lambda a: a.take(rows).astype(np.float32), self._weight))
         return tuple(parts)
 
-    def labels(self) -> np.ndarray | None:
-        """Return the targets without the inputs, ``[n, ...]``; None where not one array."""
+    @property
+    def info(self) -> Info:
+        """Its files, the targets and the places of examples there."""
+        where = nest.leaves(self._x)[0].where
+        return Info(
+            files=self._files, labels=self._labels,
+            place=lambda index: where(int(self._at([index])[0])),
+        )  # fmt: skip
+
+    def _files(self) -> list[DataFile]:
+        targets = [target.array for target in nest.leaves(self._y) if target is not None]
+        arrays = [*nest.leaves(self._x), *targets, *nest.leaves(self._weight)]
+        files = {file.name: file for array in arrays if array is not None for file in array.files}
+        return list(files.values())
+
+    def _labels(self) -> np.ndarray | None:
         if not isinstance(self._y, Targets):
             return None
         return self._y.take(np.arange(len(self._y.array)) if self._rows is None else self._rows)
@@ -83,19 +97,6 @@ class StoredArrays:
         targets = [each._y for each in (self, *others)]
         return Counted(*(y.array.pieces for y in targets if isinstance(y, Targets)))
 
-    @property
-    def files(self) -> list[DataFile]:
-        """The files that it is of."""
-        targets = [target.array for target in nest.leaves(self._y) if target is not None]
-        arrays = [*nest.leaves(self._x), *targets, *nest.leaves(self._weight)]
-        found = [file for array in arrays if array is not None for file in array.files]
-        return list({file.name: file for file in found}.values())
-
-    def where(self, index: int) -> str:
-        """Return the place of an example for messages."""
-        found: str = nest.leaves(self._x)[0].where(int(self._at([index])[0]))
-        return found
-
 
 def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:
     """Return inputs as a model gets them: float32, multiplied by ``scale``."""
@@ -104,7 +105,7 @@ def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:
 
 
 class Targets:
-    """An array of targets in files: by rows what ``as_targets`` of the splits makes of all.
+    """An array of targets in files: whole numbers in one column are int64, others float32.
 
     Args:
         array: numbers.
@@ -121,27 +122,24 @@ class Targets:
         return {**self.__dict__, "_held": None}
 
     def _kind(self) -> np.dtype[Any]:
-        if self._dtype is None:
-            if len(self.array.shape) == 1:
-                whole = self._look()
-            else:
-                whole = self.array.dtype.kind in "iub"
-            self._dtype = np.dtype(np.int64 if whole else np.float32)
-        return self._dtype
-
-    def _look(self) -> bool:
-        """Return whether all are whole numbers.
+        """Return int64 where all are whole numbers, of several numbers a row by their type alone.
 
         Raises:
             UsageError: one is NaN or infinite.
         """
-        whole = True
-        for part in self.array.pieces():
-            if part.dtype.kind == "f":
-                if not np.isfinite(part).all():
-                    raise refused_targets(self._key, self.array.name)
-                whole = whole and bool((part == np.floor(part)).all())
-        return whole
+        if self._dtype is None:
+            whole = self.array.dtype.kind in "iub"
+            if not whole and len(self.array.shape) == 1:
+                whole = True
+                for part in self.array.pieces() if self._held is None else [self._held]:
+                    if not np.isfinite(part).all():
+                        raise UsageError(
+                            self._key, self.array.name, "holds NaN or infinity", "finite numbers",
+                            f"{self._key}=NAME",
+                        )  # fmt: skip
+                    whole = whole and bool((part == np.floor(part)).all())
+            self._dtype = np.dtype(np.int64 if whole else np.float32)
+        return self._dtype
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Read: int64 ``[b]`` to ``[b, ...]``, int64 or float32.
@@ -150,12 +148,12 @@ class Targets:
             DataError: naming file and row.
             UsageError: of one number a row, one can be no target.
         """
-        dtype = self._kind()
         if self._held is None and not is_large(self.array.nbytes):
             self._held = self.array.whole()  # a read for each would take as long as the inputs
+        dtype = self._kind()
         found = self.array.take(rows) if self._held is None else self._held[rows]
         if found.dtype.kind == "f":
-            finite = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+            finite = np.isfinite(found).all(axis=tuple(range(1, found.ndim)))
             if not finite.all():
                 place = self.array.where(int(rows[int(np.argmin(finite))]))
                 raise DataError(place, f"{self.array.name} is NaN or infinite there")

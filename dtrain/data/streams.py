@@ -10,6 +10,8 @@ import numpy as np
 
 from dtrain.data import failures, nest
 from dtrain.data.example import Example
+from dtrain.data.sources import Info, Source
+from dtrain.data.transforms import Transform
 from dtrain.errors import UsageError
 
 #: Examples of a stream that are looked at before training, at most.
@@ -37,6 +39,9 @@ class Stream:
             it was read.
     """
 
+    #: What changes batches of sources; a stream changes its own (:meth:`changed`).
+    transforms: tuple[Transform, ...] = ()
+
     def __init__(
         self,
         make: Callable[[], Any],
@@ -45,7 +50,7 @@ class Stream:
         files: Sequence[Any] = (),
         single: bool = False,
     ):
-        self.files = list(files)
+        self._files = list(files)
         self._make = make
         self._batched = batched
         self._first: tuple[Any, ...] = ()
@@ -57,9 +62,14 @@ class Stream:
         #: Whether each pass has another order.
         self.reshuffles = False
 
+    @property
+    def info(self) -> Info:
+        """Its files, and whether its length was said."""
+        return Info(files=lambda: self._files, counted=self.examples is not None)
+
     def changed(self, change: Callable[[Example], Example]) -> Stream:
         """Return the same examples, of which ``change`` makes others, a batch of tensors each."""
-        made = Stream(self._make, self.examples, self._batched, self.files, self.single)
+        made = Stream(self._make, self.examples, self._batched, self._files, self.single)
         made.steady, made.reshuffles, before = self.steady, self.reshuffles, self._change
         made._change = change if before is None else lambda example: change(before(example))
         # What was read is not read again: see first.
@@ -166,10 +176,6 @@ class Stream:
         """Read what another stream reads, which is the same and was not read yet."""
         self._make = other._make
 
-    def known_length(self) -> int | None:
-        """Return how many examples a pass has, where that was said."""
-        return self.examples
-
     def length(self) -> int | None:
         """Return how many examples a pass has, where that is known without reading it."""
         if self.examples is None:
@@ -248,6 +254,15 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
         if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             return False
     return True
+
+
+def known_length(source: Source | Stream | None) -> int | None:
+    """Return how many examples a source has; None where that would take reading it."""
+    if source is None:
+        return 0
+    if isinstance(source, Stream):
+        return source.examples
+    return len(source) if source.info.counted else None
 
 
 def examples_in(source: Any) -> int | None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.data_file import is_address
+from dtrain.data.data_file import is_address, not_installed
 from dtrain.data.files import files
 from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
 from dtrain.data.record_kinds import Examples, Feature
 from dtrain.data.records import RecordSource, RecordTable
-from dtrain.data.tables import Names
+from dtrain.data.tabular.table import Names
 from dtrain.errors import UsageError, nearest
 
 #: Formats of files that have records of ``tf.train.Example``, by their names.
@@ -185,10 +185,7 @@ def _builder(name: str, data_dir: str | None) -> Any:
     try:
         from tensorflow_datasets.core import read_only_builder
     except ImportError as error:
-        raise UsageError(
-            "dataset", "tfds", f"needs a package that is not installed ({error})",
-            "what dtrain[tfds] installs", 'pip install "dtrain[tfds]"',
-        ) from None  # fmt: skip
+        raise not_installed("tfds", "tfds", error) from None
     try:
         return read_only_builder.builder_from_files(name, data_dir=data_dir)
     except Exception as error:  # of the package, for each way that a folder can be wrong

@@ -47,30 +47,21 @@ class InGraph:
         return Example.of(self._function(example.parts))
 
 
-def of(source: Any) -> tuple[Transform, ...]:
-    """Return what changes the batches of a source, in order."""
-    own: tuple[Transform, ...] | None = getattr(source, "transforms", None)
-    if own is not None:
-        return own
-    finish = getattr(source, "finish", None)
-    return () if finish is None else (InGraph(finish),)
-
-
 def then(source: Any, transform: Transform) -> Any:
     """Return a source whose batches are changed once more; those of arrays come first."""
-    made, before = copy.copy(source), of(source)
+    made, before = copy.copy(source), source.transforms
     made.transforms = (transform, *before) if transform.of_arrays else (*before, transform)
     return made
 
 
 def by_batch(source: Any) -> frozenset[str]:
     """Return the places of the leaves of which each batch has a length of its own."""
-    return frozenset().union(*(each.by_batch for each in of(source)))
+    return frozenset().union(*(each.by_batch for each in source.transforms))
 
 
 def applied(source: Any, example: Example, of_arrays: bool) -> Example:
     """Return a batch of a source, changed by its transforms of arrays, or by those of tensors."""
-    for transform in of(source):
+    for transform in source.transforms:
         if transform.of_arrays == of_arrays:
             example = transform(example)
     return example

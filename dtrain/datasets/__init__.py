@@ -1,7 +1,7 @@
 """The datasets that dtrain ships. A dataset function returns :class:`Splits`."""
 
 from dtrain.data.image_files import ImageFiles
-from dtrain.data.sources import Arrays, Source, Splits
+from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.data.text import text
 from dtrain.datasets.arrays import npy, npz
 from dtrain.datasets.combined import columns, mixture
@@ -13,6 +13,7 @@ from dtrain.datasets.tables import huggingface, table, webdataset
 __all__ = [
     "Arrays",
     "ImageFiles",
+    "Info",
     "Source",
     "Splits",
     "array_record",

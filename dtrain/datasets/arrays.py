@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.data_file import DataFile, is_address
-from dtrain.data.file_arrays import Archive, FileArray, is_large, of_files
+from dtrain.data.data_file import is_address
+from dtrain.data.file_arrays import Archive, is_large, of_files
 from dtrain.data.files import files
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.splits import (
-    as_targets,
-    numbers,
-    same_length,
-    split,
-)
+from dtrain.data.splits import split
 from dtrain.data.stored import StoredArrays, Targets, as_input
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
@@ -58,55 +52,51 @@ def npz(
         scale: inputs are multiplied by it (0.00392156862745098 turns bytes into 0..1).
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    names = {"inputs": inputs, "target": target, "weight": weight}
-    train = _examples(Archive(_one_file(path)), names, "")
+    keys = {"inputs": inputs, "target": target, "weight": weight}
     held = {
-        "inputs": validation_inputs, "target": validation_target, "weight": validation_weight,
+        "validation_inputs": validation_inputs, "validation_target": validation_target,
+        "validation_weight": validation_weight,
     }  # fmt: skip
-    beside = next((each for each in held.values() if each is not None), None)
+    train, beside = _in_archive(path, "dataset.path", keys), None
     if validation is not None:
-        if beside is not None:
-            raise UsageError(
-                "dataset.validation", validation, f"there is {beside} in the other file, too",
-                "a file, or arrays in the one file", "dataset.validation=null",
-            )  # fmt: skip
-        archive = Archive(_one_file(validation, "dataset.validation"))
-        return train.beside(_examples(archive, names, ""), float(scale))
-    if beside is None:
-        return train.split(float(scale), Holdout(**holdout))
-    for role in ("inputs", "target"):
-        if held[role] is None and names[role] is not None:
-            raise UsageError(
-                f"dataset.validation_{role}", None, f"is missing beside {beside}",
-                "both validation_inputs and validation_target, or neither",
-                f"dataset.validation_{role}=NAME",
-            )  # fmt: skip
-    archive = Archive(_one_file(path))
-    return train.beside(_examples(archive, held, "validation_"), float(scale))
+        for key, name in held.items():
+            if name is not None:
+                raise UsageError(
+                    "dataset.validation", validation, f"there is dataset.{key}={name}, too",
+                    "a file, or arrays in the one file", "dataset.validation=null",
+                )  # fmt: skip
+        beside = _in_archive(validation, "dataset.validation", keys)
+    elif _is_whole(held, target is not None, "NAME"):
+        beside = _in_archive(path, "dataset.path", held)
+    return train.splits(beside, float(scale), Holdout(**holdout))
 
 
-def _examples(archive: Archive, names: Mapping[str, Names | None], before: str) -> _Examples:
-    """Return arrays of a file, by their roles."""
-
-    def arrays(role: str) -> _Role | None:
-        key, name = f"dataset.{before}{role}", names[role]
-        if name is None:
-            return None
-        return _Role(key, name, nest.mapped(lambda each: archive.array(key, each), name))
-
-    inputs = arrays("inputs")
-    assert inputs is not None
-    return _Examples(inputs, arrays("target"), arrays("weight"))
-
-
-def _one_file(path: str, key: str = "dataset.path") -> DataFile:
-    found = files(path, key)
-    if len(found) > 1:
+def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> _Examples:
+    """Return arrays of a file, by the keys that name them."""
+    first, *others = files(path, key)
+    if others:
         raise UsageError(
-            key, path, f"names {len(found)} files", "one file",
-            f"{key}={found[0].name}",
-        )  # fmt: skip
-    return found[0]
+            key, path, f"names {len(others) + 1} files", "one file", f"{key}={first.name}"
+        )
+    archive = Archive(first)
+
+    def arrays(key: str, names: Names | None) -> Any:
+        return nest.mapped(lambda name: archive.array(f"dataset.{key}", name), names)
+
+    return _Examples({key: arrays(key, names) for key, names in keys.items()})
+
+
+def _is_whole(held: Mapping[str, Any], has_targets: bool, name: str) -> bool:
+    """Say whether there is what to evaluate on: inputs, and targets where there are any."""
+    present = {key: value for key, value in held.items() if value is not None}
+    for key in list(held)[: 1 + has_targets]:
+        if present and key not in present:
+            other, value = next(iter(present.items()))
+            raise UsageError(
+                f"dataset.{key}", None, f"is missing beside dataset.{other}={value}",
+                "inputs and targets to evaluate on, or neither", f"dataset.{key}={name}",
+            )  # fmt: skip
+    return bool(present)
 
 
 def npy(
@@ -135,142 +125,91 @@ def npy(
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
 
-    def array(role: str, paths: str | Sequence[str] | None) -> _Role | None:
-        if paths is None:
-            return None
-        key = f"dataset.{role}"
-        return _Role(key, paths, of_files(files(paths, key), key))
+    def array(key: str, paths: Any) -> Any:
+        return None if paths is None else of_files(files(paths, f"dataset.{key}"), f"dataset.{key}")
 
-    train_x = array("path", path)
-    assert train_x is not None
-    train = _Examples(train_x, array("target", target), array("weight", weight))
-    held_x = array("validation", validation)
-    held_y = array("validation_target", validation_target)
-    held_weight = array("validation_weight", validation_weight)
-    for one, other, key in (
-        (held_x, held_y or held_weight, "validation"),
-        (held_y, held_x if target is not None else None, "validation_target"),
-    ):
-        if one is None and other is not None:
-            raise UsageError(
-                f"dataset.{key}", None, f"is missing beside {other.key}={other.names}",
-                "inputs and targets to evaluate on, or neither", f"dataset.{key}=FILE.npy",
-            )  # fmt: skip
-    if held_x is None:
-        return train.split(float(scale), Holdout(**holdout))
-    return train.beside(_Examples(held_x, held_y, held_weight), float(scale))
+    def arrays(keys: Mapping[str, Any]) -> _Examples:
+        return _Examples({key: array(key, paths) for key, paths in keys.items()})
+
+    train = arrays({"path": path, "target": target, "weight": weight})
+    held = {
+        "validation": validation, "validation_target": validation_target,
+        "validation_weight": validation_weight,
+    }  # fmt: skip
+    beside = arrays(held) if _is_whole(held, target is not None, "FILE.npy") else None
+    return train.splits(beside, float(scale), Holdout(**holdout))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Role:
-    """Arrays that are inputs, targets or weights.
+class _Examples:
+    """Arrays with a row for each example.
 
-    Attributes:
-        key: that names them.
-        names: as configured.
-        arrays: of numbers, in the structure of the names.
+    Args:
+        arrays: structures of :class:`FileArray`, or None, by the keys that name them: of inputs,
+            targets and weights.
+
+    Raises:
+        UsageError: they are no numbers, or have other numbers of rows.
     """
 
-    key: str
-    names: Any
-    arrays: Any
+    def __init__(self, arrays: Mapping[str, Any]):
+        (self.key, self.x), (self._target, self.y), (_, self.weight) = arrays.items()
+        self._rows = len(nest.leaves(self.x)[0]) if nest.leaves(self.x)[0].shape else 0
+        self.arrays = [a for part in arrays.values() for a in nest.leaves(part) if a is not None]
+        for role, part in arrays.items():
+            for array in [] if part is None else nest.leaves(part):
+                key, problem, accepted = f"dataset.{role}", None, f"{self._rows} rows"
+                if array.dtype.kind not in "biuf" or not array.shape:
+                    problem = f"has type {array.dtype} and shape {array.shape}"
+                    accepted = "numbers in rows, one row an example"
+                elif len(array) != self._rows:
+                    problem = f"has {len(array)} rows and the inputs {self._rows}"
+                if problem is not None:
+                    raise UsageError(key, array.name, problem, accepted, f"{key}=NAME")
 
-    def __post_init__(self) -> None:
-        for array in nest.leaves(self.arrays):
-            numbers(array, self.key, array.name)
+    def _source(self, scale: float, stored: bool) -> Any:
+        """Return the source that reads rows from the files, or that holds all of them."""
+        targets = nest.mapped(lambda array: Targets(array, f"dataset.{self._target}"), self.y)
+        if stored:
+            return StoredArrays(self.x, targets, self.weight, scale)
+        return Arrays(
+            lambda: nest.mapped(lambda a: as_input(a.whole(), np.float32(scale)), self.x),
+            nest.mapped(lambda target: target.take(np.arange(self._rows)), targets),
+            nest.mapped(lambda array: array.whole().astype(np.float32), self.weight), self._rows,
+        )  # fmt: skip
 
-    def converted(self, convert: Callable[[FileArray], Any]) -> Any:
-        """Return the structure with what ``convert`` makes of each array."""
-        return nest.mapped(convert, self.arrays)
+    def splits(self, held: _Examples | None, scale: float, holdout: Holdout) -> Splits:
+        """Return them with others to evaluate on, or with a part of them held out.
 
-    def of_classes(self) -> Any:
-        """Return targets that are read in memory."""
-        return self.converted(lambda a: as_targets(a.whole(), self.key, a.name))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Examples:
-    """Arrays with a row for each example."""
-
-    x: _Role
-    y: _Role | None
-    weight: _Role | None
-
-    def __post_init__(self) -> None:
-        first = nest.leaves(self.x.arrays)[0]
-        for role in (self.x, self.y, self.weight):
-            for array in [] if role is None else nest.leaves(role.arrays):
-                same_length(first, array, role.key if role else "", array.name)
-
-    def is_stored(self, *others: _Examples) -> bool:
-        """Whether they, with others, stay in their files: they are large, or at an address."""
-        roles = [role for part in (self, *others) for role in (part.x, part.y, part.weight)]
-        arrays = [a for role in roles if role is not None for a in nest.leaves(role.arrays)]
-        far = any(is_address(file.name) for array in arrays for file in array.files)
-        return far or is_large(sum(array.nbytes for array in arrays))
-
-    def __len__(self) -> int:
-        return len(nest.leaves(self.x.arrays)[0])
-
-    def _inputs(self, scale: float) -> Callable[[], Any]:
-        return lambda: self.x.converted(lambda a: as_input(a.whole(), np.float32(scale)))
-
-    def _targets(self) -> Any:
-        return None if self.y is None else self.y.of_classes()
-
-    def _weights(self) -> Any:
-        if self.weight is None:
-            return None
-        return self.weight.converted(lambda a: a.whole().astype(np.float32))
-
-    def in_memory(self, scale: float) -> Arrays:
-        """Return the source that holds them; the inputs are read when they are needed."""
-        return Arrays(self._inputs(scale), self._targets(), self._weights(), len(self))
-
-    def stored(self, scale: float) -> StoredArrays:
-        """Return the source that reads rows."""
-        targets, weight = self.y, self.weight
-        y = None if targets is None else targets.converted(lambda a: Targets(a, targets.key))
-        return StoredArrays(self.x.arrays, y, weight and weight.arrays, scale)
-
-    def split(self, scale: float, holdout: Holdout) -> Splits:
-        """Hold a part out."""
-        if not self.is_stored():
-            return split(
-                self._inputs(scale),
-                self._targets(),
-                holdout,
-                self._weights(),
-                len(self),
-            )
-        whole = self.stored(scale)
-        count = whole.counted()
-        train, held = holdout.rows(len(self), whole.labels)
-        if not len(held):
-            return Splits(whole, None, count)
-        return Splits(whole.subset(train), whole.subset(held), count)
-
-    def beside(self, held: _Examples, scale: float) -> Splits:
-        """Return them with others to evaluate on.
+        Where they are large together, or at an address, they stay in their files.
 
         Raises:
-            UsageError: those have another structure, or other shapes.
+            UsageError: the others have another structure, or other shapes.
         """
-        ours, theirs = (dict(nest.named(part.x.arrays)) for part in (self, held))
+        arrays = [*self.arrays, *([] if held is None else held.arrays)]
+        far = any(is_address(file.name) for array in arrays for file in array.files)
+        stored = far or is_large(sum(array.nbytes for array in arrays))
+        train = self._source(scale, stored)
+        if held is not None:
+            self._compare(held)
+            validation = held._source(scale, stored)
+            count = train.counted(validation) if stored else of_labels(train.y, validation.y)
+            return Splits(train, validation, count)
+        if not stored:
+            return split(train, holdout)
+        rows, others = holdout.rows(self._rows, train.info.labels)
+        part = train.subset(others) if len(others) else None
+        return Splits(train.subset(rows) if len(others) else train, part, train.counted())
+
+    def _compare(self, held: _Examples) -> None:
+        ours, theirs = (dict(nest.named(each.x)) for each in (self, held))
+        key, hint = f"dataset.{held.key}", f"dataset.{held.key}=NAME"
         if list(ours) != list(theirs):
-            raise UsageError(
-                held.x.key, held.x.names, f"is no structure like that of {self.x.names}",
-                "an array for each input", f"{held.x.key}=NAME",
-            )  # fmt: skip
+            own, other = (nest.mapped(lambda array: array.name, each.x) for each in (self, held))
+            problem = f"is no structure like that of {own}"
+            raise UsageError(key, other, problem, "an array for each input", hint)
         for name, array in ours.items():
             other = theirs[name]
             if other.shape[1:] != array.shape[1:]:
-                raise UsageError(
-                    held.x.key, other.name, f"holds examples of shape {other.shape[1:]}",
-                    f"the shape of {array.name}, {array.shape[1:]}", f"{held.x.key}=NAME",
-                )  # fmt: skip
-        if not self.is_stored(held):
-            memory = self.in_memory(scale), held.in_memory(scale)
-            return Splits(*memory, of_labels(*(part.y for part in memory)))
-        parts = self.stored(scale), held.stored(scale)
-        return Splits(*parts, parts[0].counted(parts[1]))
+                problem = f"holds examples of shape {other.shape[1:]}"
+                accepted = f"the shape of {array.name}, {array.shape[1:]}"
+                raise UsageError(key, other.name, problem, accepted, hint)

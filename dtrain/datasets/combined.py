@@ -9,8 +9,8 @@ from typing import Any
 from dtrain.data.convert import adapted
 from dtrain.data.foreign import Columns
 from dtrain.data.mixture import Concatenated, Mixture
-from dtrain.data.sources import Splits, known_length
-from dtrain.data.streams import Stream
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream, known_length
 from dtrain.errors import UsageError
 
 
@@ -34,15 +34,16 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
             "dataset.members={a:{_target_:dtrain.datasets.digits}}",
         )  # fmt: skip
     for name, splits in made.items():
-        if isinstance(splits.train, Stream) or isinstance(splits.validation, Stream):
+        key = f"dataset.members.{name}"
+        if any(isinstance(each, Stream) for each in (splits.train, splits.validation)):
             raise UsageError(
-                f"dataset.members.{name}", "a stream", "cannot be mixed: it has its own order",
+                key, "a stream", "cannot be mixed: it has its own order",
                 "datasets with random access", "tf.data's sample_from_datasets, as one stream",
             )  # fmt: skip
         if known_length(splits.train) == 0:
             raise UsageError(
-                f"dataset.members.{name}", "0 examples", "there is nothing to train on",
-                "one example or more", "a member that has some",
+                key, "0 examples", "there is nothing to train on", "one example or more",
+                "a member that has some",
             )  # fmt: skip
     given = dict.fromkeys(made, 1.0) if weights is None else dict(weights)
     sound = all(math.isfinite(weight) and weight > 0 for weight in given.values())
@@ -51,22 +52,16 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
             "dataset.weights", given, "is not a weight above 0 for each member",
             ", ".join(made), "dataset.weights={" + ",".join(f"{n}:1" for n in made) + "}",
         )  # fmt: skip
-    names = list(made)
-    validations = [made[name].validation for name in names]
+    validations = [splits.validation for splits in made.values()]
     held = [each for each in validations if each is not None and known_length(each) != 0]
 
     def count() -> int | None:
-        found = [made[name].count_classes() for name in names]
-        return None if None in found else max(c for c in found if c is not None)
+        counts = [splits.count_classes() for splits in made.values()]
+        return None if None in counts else max(filter(None, counts), default=0)
 
-    return Splits(
-        Mixture(
-            [made[name].train for name in names],
-            None if weights is None else [given[name] for name in names],
-        ),
-        Concatenated(held) if held else None,
-        count,
-    )
+    shares = None if weights is None else [given[name] for name in made]
+    train = Mixture([splits.train for splits in made.values()], shares)
+    return Splits(train, Concatenated(held) if held else None, count)
 
 
 def columns(dataset: Any, inputs: Any, target: Any = None, weight: Any = None) -> Columns:

@@ -51,14 +51,16 @@ def image_folder(
     if (root / TRAIN).is_dir():
         parts = [root / name for name in VALIDATION if (root / name).is_dir()]
         path, validation = str(root / TRAIN), validation or (str(parts[0]) if parts else None)
-    images = listed(path)
-    held = None if validation is None else listed(validation, "dataset.validation", images.names)
-    every = _joined(images, held)
-    count = len(images.paths)
-    if held is None:
-        rows = Holdout(**holdout).rows(count, lambda: images.labels)
+    every = listed(path)
+    if validation is None:
+        rows = Holdout(**holdout).rows(len(every.paths), lambda: every.labels)
     else:
-        rows = np.arange(count), np.arange(count, len(every.paths))
+        held, count = listed(validation, "dataset.validation", every.names), len(every.paths)
+        rows = np.arange(count), np.arange(count, count + len(held.paths))
+        every = Listing(
+            every.paths + held.paths, np.concatenate([every.labels, held.labels]), every.names,
+            every.notices + held.notices,
+        )  # fmt: skip
     paths = as_png(every.paths, channels)
 
     def files(some: np.ndarray) -> ImageFiles:
@@ -74,19 +76,8 @@ def image_folder(
 
         part = functools.partial(DecodedImages, Decoded(files(np.arange(len(paths))), cache))
     train, evaluated = rows
-    return Splits(
-        part(train), part(evaluated) if len(evaluated) else None, len(every.names),
-        notices=every.notices,
-    )  # fmt: skip
-
-
-def _joined(images: Listing, held: Listing | None) -> Listing:
-    if held is None:
-        return images
-    return Listing(
-        images.paths + held.paths, np.concatenate([images.labels, held.labels]), images.names,
-        images.notices + held.notices,
-    )  # fmt: skip
+    validated = part(evaluated) if len(evaluated) else None
+    return Splits(part(train), validated, len(every.names), notices=every.notices)
 
 
 def _check(size: Sequence[int], channels: int, cache: str) -> None:

@@ -32,7 +32,7 @@ def digits(**holdout: Unpack[HoldoutKeys]) -> Splits:
     with gzip.open(_DIGITS, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     x = (table[:, :-1] / 16.0).reshape(-1, 8, 8, 1)
-    return split(x, table[:, -1].astype(np.int64), Holdout(**holdout))
+    return split(Arrays(x, table[:, -1].astype(np.int64)), Holdout(**holdout))
 
 
 def synthetic(

@@ -11,8 +11,9 @@ from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFile
 from dtrain.data.record_kinds import Bytes, Examples, SavedArrays, declared
 from dtrain.data.records import RecordSource, RecordTable
 from dtrain.data.sources import Splits
-from dtrain.data.splits import of_sources, of_tables
-from dtrain.data.tables import Names, TableSource
+from dtrain.data.tabular.source import TableSource
+from dtrain.data.tabular.splits import of_sources, of_tables
+from dtrain.data.tabular.table import Names
 from dtrain.errors import UsageError, nearest
 
 

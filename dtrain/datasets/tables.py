@@ -10,8 +10,8 @@ from dtrain.data.files import files
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.tables import Names
-from dtrain.errors import UsageError
+from dtrain.data.splits import of_validation
+from dtrain.data.tabular.table import Names
 
 Paths = str | Sequence[str]
 
@@ -63,33 +63,21 @@ def table(
     dataset.check_kinds(declared)
     reading = Reading(format, separator, header, dataset.types_of(declared, encoding))
 
-    def opened(given: Paths, key: str) -> ArrowTable:
-        try:
-            return ArrowTable(dataset.files_of(given, key, format), reading)
-        except UsageError as error:
-            raise error.of_key(key) if error.key == "dataset.path" else error from None
-
-    whole = opened(path, "dataset.path")
-    others = None if validation is None else opened(validation, "dataset.validation")
+    whole, others = ArrowTable(dataset.files_of(path, format), reading), None
+    if validation is not None:
+        with of_validation():
+            others = ArrowTable(dataset.files_of(validation, format), reading)
     return dataset.of_tables(
         whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
         images, declared, on_error, encoding,
     )  # fmt: skip
 
 
-def is_counted(
-    path: Paths,
-    validation: Paths | None = None,
-    format: str | None = None,
-    separator: str | None = None,
-    header: bool | None = None,
-    columns: Mapping[str, str] | None = None,
-    **_: Any,
-) -> bool:
+def is_counted(node: Mapping[str, Any]) -> bool:
     """Return whether the rows of a table can be counted without converting a file.
 
     Args:
-        path, validation, format, separator, header, columns: as of :func:`table`.
+        node: arguments of :func:`table`.
 
     Raises:
         UsageError: there is no such file.
@@ -97,10 +85,13 @@ def is_counted(
     from dtrain.data.tabular import dataset
     from dtrain.data.tabular.parts import Reading, is_quick
 
-    reading = Reading(format, separator, header, dataset.types_of(columns or {}, None))
-    every = dataset.files_of(path, "dataset.path", format)
-    if validation is not None:
-        every = [*every, *dataset.files_of(validation, "dataset.validation", format)]
+    format, separator, header = (node.get(key) for key in ("format", "separator", "header"))
+    types = dataset.types_of(node.get("columns") or {}, None)
+    every = dataset.files_of(node["path"], format)
+    if node.get("validation") is not None:
+        with of_validation():
+            every += dataset.files_of(node["validation"], format)
+    reading = Reading(format, separator, header, types)
     return all(is_quick(file, reading) for file in every)
 
 
@@ -175,7 +166,8 @@ def webdataset(
     whole = hub.tar_table(files(path))
     held = None
     if validation is not None:
-        held = hub.tar_table(files(validation, "dataset.validation"))
+        with of_validation():
+            held = hub.tar_table(files(validation))
     return dataset.of_tables(
         whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
         classes, images, dict(columns or {}), on_error, encoding,

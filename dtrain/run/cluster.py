@@ -11,8 +11,6 @@ from dtrain.run import schemas
 
 #: Role of the task that follows the checkpoints of the others.
 EVALUATOR = "evaluator"
-#: Variable with what the tasks of a start of a job prove to each other; no other process has it.
-EXCHANGE_SECRET = "DTRAIN_EXCHANGE_SECRET"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ class StrategyPlan:
     #: Whether XLA can compile a whole step.
     compilable = False
     #: Whether a step is computed in the tasks that train, by operations on tensors of one device:
-    #: debug=nan can then look at each value where it is.
+    #: debug=nan can then repeat it.
     in_process = True
     #: Kinds of device that the strategy computes on.
     kinds: tuple[str, ...] = ("cpu", "gpu")

@@ -1,21 +1,15 @@
 """Where the time of a training goes: the names of the parts, and of their metrics.
 
-``compute``        a replica's own work: forward, backward, update, metrics
-``communication``  the exchange of gradients, from when the last replica has its own
-``waiting``        from when a replica has its gradients until the last one has them
-``input``          a step waits for its examples
-``host``           between two calls: callbacks, points, checkpoints, agreement of tasks
+``input``  a step waits for its examples
+``host``   between two calls of steps: callbacks, points, checkpoints, agreement of tasks
 
-A metric of a part is the seconds of a step. Two runs of the same have other values there: they are
-of the machine and the moment, and not of what was trained.
+The rest is the steps themselves. A metric of a part is the seconds of a step. Two runs of the same
+have other values there: they are of the machine and the moment, and not of what was trained.
 """
 
 from __future__ import annotations
 
-COMPUTE, COMMUNICATION, WAITING = "compute", "communication", "waiting"
 INPUT, HOST = "input", "host"
-
-_PARTS = (COMPUTE, COMMUNICATION, WAITING, INPUT, HOST)
 
 
 def metric(part: str) -> str:
@@ -24,7 +18,7 @@ def metric(part: str) -> str:
 
 
 #: Of the points of an interval.
-TIMES = ("examples_per_second", *map(metric, _PARTS))
+TIMES = ("examples_per_second", metric(INPUT), metric(HOST))
 
 
 def is_of_the_machine(name: str) -> bool:

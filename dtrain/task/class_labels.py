@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data import nest
-from dtrain.data.mixture import Mixture, labels
+from dtrain.data.mixture import Mixture
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import FIRST, Stream
 from dtrain.errors import UsageError
@@ -47,7 +47,7 @@ def check(built: keras.Model, predicted: Any, config: Config, splits: Splits) ->
     # A step of its own may have a loss of its own.
     if not (has_own(built, "train_step") or has_own(built, "compute_loss")):
         if isinstance(splits.train, Arrays):
-            _check_whole(splits.train.labels())
+            _check_whole(splits.train.info.labels())
         for split in (splits.train, splits.validation):
             _check_range(_labels(split), width, node.get("ignore_class"))
     classes = splits.count_classes() if width is not None and loss == LOSS else None
@@ -81,7 +81,7 @@ def _labels(source: Any) -> Any:
         return np.asarray(first[1]) if len(first) > 1 and not nest.is_nest(first[1]) else None
     if source is None or isinstance(source, Mixture) or len(source) > MOST:
         return None
-    return labels(source)
+    return source.info.labels()
 
 
 def _check_range(values: Any, width: int | None, ignored: int | None) -> None:

@@ -13,7 +13,7 @@ from dtrain.config.schema import Config
 from dtrain.data import identity, nest, options
 from dtrain.data.mixture import Concatenated
 from dtrain.data.options import Identity
-from dtrain.data.sources import Source, Splits
+from dtrain.data.sources import Captured, Source, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
@@ -59,7 +59,7 @@ def _record(
     examples = examples_in(source)
     digest = _digest(source, amount, digests)
     digest.update(f"{examples}\0{structure}".encode())
-    files = list(getattr(source, "files", ()))
+    files = list(source.info.files())
     return identity.record(examples, structure, digest.hexdigest(), files)
 
 
@@ -68,7 +68,7 @@ def _digest(source: Any, amount: Identity, digests: dict[tuple[str, ...], Any]) 
     if isinstance(source, Concatenated):  # of which some members may be of files, and some not
         parts = [_digest(member, amount, digests) for member in source.members]
         return identity.of_parts(parts)
-    files = list(getattr(source, "files", ()))
+    files = list(source.info.files())
     if not files:
         return _of_examples(source, amount)
     names = tuple(file.name for file in files)
@@ -80,9 +80,8 @@ def _digest(source: Any, amount: Identity, digests: dict[tuple[str, ...], Any]) 
 def _of_examples(source: Source | Stream, amount: Identity) -> Any:
     if isinstance(source, Stream):
         return identity.of_arrays([_arrays(source, 0, identity.EXAMPLES)])
-    held = getattr(source, "tensors", None)
-    if held is not None:
-        arrays = [np.asarray(tensor) for tensor in held()]
+    if isinstance(source, Captured):
+        arrays = [np.asarray(tensor) for tensor in source.tensors()]
         if amount is Identity.all or sum(array.nbytes for array in arrays) <= identity.WHOLE:
             return identity.of_arrays(arrays)
     if amount is Identity.all:

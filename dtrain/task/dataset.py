@@ -18,7 +18,7 @@ from dtrain.data.checked import before_training
 from dtrain.data.convert import adapted
 from dtrain.data.encoding import Encoding
 from dtrain.data.image_cache import DecodedImages
-from dtrain.data.mixture import Mixture, Subset, labels
+from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.prepare import padded, weighted
@@ -165,7 +165,7 @@ def _sound(source: Any) -> tuple[Any, str | None]:
 
 def _balanced(source: Any, seed: int) -> Order:
     """Return an order that draws the examples of each class as often as those of any other."""
-    known = None if isinstance(source, Stream | Mixture) else labels(source)
+    known = None if isinstance(source, Stream | Mixture) else source.info.labels()
     if known is None or known.ndim != 1 or known.dtype.kind not in "biu":
         raise UsageError(
             "dataset.balance", "true", "the classes of the examples are not known without their "
@@ -197,8 +197,7 @@ def _order(splits: Splits, options: Options, seed: int) -> Order | None:
 def _has_blocks(source: Any) -> bool:
     if isinstance(source, Mixture):
         return any(map(_has_blocks, source.members))
-    blocks = getattr(source, "blocks", None)
-    return blocks is not None and blocks() is not None
+    return source.info.blocks() is not None
 
 
 def _augment(options: Options, splits: Splits) -> Augment | None:

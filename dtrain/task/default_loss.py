@@ -135,7 +135,7 @@ def is_regression(config: Config, splits: Splits) -> bool:
 def _has_fractions(source: Any) -> bool:
     """Whether there are some among the first targets, where these are one array."""
     if isinstance(source, Arrays):
-        labels = source.labels()
+        labels = source.info.labels()
         first = None if labels is None else labels[:_IN_MEMORY]
     else:
         rows = _READ if isinstance(source, Stream) else min(_READ, len(source))

@@ -23,7 +23,6 @@ import numpy as np
 from dtrain.data import as_numpy, seeding, transforms
 from dtrain.data.example import Example, label, place, spec_difference, spec_of
 from dtrain.data.mixture import Concatenated
-from dtrain.data.mixture import place as place_of
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
@@ -43,14 +42,14 @@ def is_alone(source: Source) -> bool:
     """Whether one thread at a time may read: so it is in Python, unless the source says it can."""
     if isinstance(source, Concatenated):
         return any(map(is_alone, source.members))
-    return not (getattr(source, "in_graph", False) or getattr(source, "thread_safe", False))
+    return not (source.in_graph or source.thread_safe)
 
 
 def readers(source: Source) -> int:
     """Return how many processes read a source; 0 for the task itself."""
     if isinstance(source, Concatenated):
         return max(map(readers, source.members))
-    return int(getattr(source, "readers", 0))
+    return source.readers
 
 
 def by_rows(rows: np.ndarray) -> Key:
@@ -72,7 +71,7 @@ def taken(source: Source, rows: np.ndarray, key: Key | None) -> Example:
         seeding.seeded(key if alone else None),
         seeding.reading_by(key),
     ):
-        return transforms.applied(source, Example.of(source.take(rows)), of_arrays=True)
+        return transforms.applied(source, Example.of(source[rows]), of_arrays=True)
 
 
 def read(source: Source, rows: np.ndarray, key: Key | None) -> Example:
@@ -131,7 +130,7 @@ class Reader:
         example = read(self._source, rows, key if seeding.observed() else None)
         difference = spec_difference(self.spec, spec_of(example.parts), types=False)
         if difference is not None:
-            where = f"the batch of {place_of(self._source, int(rows[0]))}"
+            where = f"the batch of {self._source.info.place(int(rows[0]))}"
             raise DataError(where, f"{difference}, unlike the first example")
         likes = self.like.leaves
         return example.with_leaves(
@@ -153,7 +152,7 @@ class _Finished:
             self._starts = source.starts
         else:
             self._read = Reader(source)
-            self._of_tensors = not all(each.of_arrays for each in transforms.of(source))
+            self._of_tensors = not all(each.of_arrays for each in source.transforms)
 
     def __call__(self, rows: np.ndarray, key: Key | None) -> Example:
         if self._members:

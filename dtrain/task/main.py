@@ -113,12 +113,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
 
 def _limit_waiting(config: Config, cluster: Cluster, task: Task) -> None:
     """Let no task of several wait for what is lost without end."""
-    controller, patience = multiprocessing.parent_process(), config.launcher.peer_timeout
-    if controller is None or len(cluster.tasks) == 1:
-        return
-    if controller.pid is not None:
-        parent_death.end_with_a_stopped(controller.pid, patience)
-    sockets.give_up_after(patience, cluster, task)
+    if multiprocessing.parent_process() is not None and len(cluster.tasks) > 1:
+        sockets.give_up_after(config.launcher.peer_timeout, cluster, task)
 
 
 def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:

@@ -2,38 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-
-
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """What metrics whose states do not add up were given by some steps.
-
-    Attributes:
-        vectors: float64 ``[k, p, w]``, the step as first axis, then the replica.
-        counts: ``[k, ...]``, how many examples these are of.
-        add: updates states in place, with vectors and counts, step after step; told whether the
-            states are those of no step yet.
-    """
-
-    vectors: np.ndarray
-    counts: np.ndarray
-    add: Callable[[list[np.ndarray], np.ndarray, np.ndarray, bool], None]
-
-    def between(self, first: int, last: int) -> Given:
-        """Return what the steps from ``first`` up to ``last`` gave."""
-        found = self.vectors[first:last], self.counts[first:last]
-        return dataclasses.replace(self, vectors=found[0], counts=found[1])
-
-    def followed_by(self, other: Given) -> Given:
-        """Return what these steps gave and then those of ``other``."""
-        vectors = np.concatenate([self.vectors, other.vectors])
-        counts = np.concatenate([self.counts, other.counts])
-        return dataclasses.replace(self, vectors=vectors, counts=counts)
 
 
 class Sums:
@@ -42,7 +14,7 @@ class Sums:
     Metric states are kept as sums on the host, in float64, and never across steps in TensorFlow's
     variables: a long float32 sum loses digits, and several strategies cannot update one variable
     from many replicas. So the state of a metric must add up, as that of every Keras metric does;
-    of one that does not, it is known what it was :class:`Given`, and it is updated with that here.
+    of one that does not, the results are averaged (see :mod:`dtrain.task.rehearsal.metrics`).
 
     How many steps run in one call depends on the clock. Sums must not: they are made one step
     after the other, in this order, so that two runs of the same steps have the same bits.
@@ -65,7 +37,7 @@ class Sums:
         self.returned = dict(returned or {})
         self.examples = examples
         self.steps = steps
-        #: What each step added, as (states, returned, given) with the step as first axis; None:
+        #: What each step added, as (states, returned) with the step as first axis; None:
         #: nothing is known of single steps.
         self._by_step: _Known | None = None
 
@@ -76,7 +48,6 @@ class Sums:
         returned: Mapping[str, np.ndarray],
         examples: int,
         steps: int,
-        given: Given | None = None,
     ) -> Sums:
         """Return the sums over ``k`` steps, of which each is known.
 
@@ -84,10 +55,9 @@ class Sums:
             states: for each metric variable ``[k, *shape]``.
             returned: by name ``[k]``.
             examples, steps: as of the class.
-            given: to metrics whose states do not add up, which are 0 in ``states``.
         """
         sums = cls([], {}, examples, steps)
-        sums._by_step = [np.asarray(s, np.float64) for s in states], dict(returned), given
+        sums._by_step = [np.asarray(s, np.float64) for s in states], dict(returned)
         sums._accumulate(*sums._by_step)
         return sums
 
@@ -104,11 +74,10 @@ class Sums:
         if self.examples == 0:
             known = behind
         else:
-            states, returned, given = self._steps()
+            states, returned = self._steps()
             known = (
                 [np.concatenate(pair) for pair in zip(states, behind[0], strict=True)],
                 {name: np.concatenate([returned[name], behind[1][name]]) for name in returned},
-                given.followed_by(behind[2]) if given and behind[2] else None,
             )
         self.add(other)
         self._by_step = known
@@ -122,38 +91,32 @@ class Sums:
         if len(edges) == 2:
             yield self
             return
-        states, returned, given = self._steps()
+        states, returned = self._steps()
         for first, last in itertools.pairwise(edges):
             yield Sums.of_steps(
                 [state[first:last] for state in states],
                 {name: values[first:last] for name, values in returned.items()},
                 self.examples * (last - first) // self.steps,
                 last - first,
-                given and given.between(first, last),
             )
 
     def _steps(self) -> _Known:
         if self._by_step is not None:
             return self._by_step
         returned = {name: np.array([value]) for name, value in self.returned.items()}
-        return [state[None] for state in self.states], returned, None
+        return [state[None] for state in self.states], returned
 
-    def _accumulate(
-        self, states: list[np.ndarray], returned: dict[str, np.ndarray], given: Given | None
-    ) -> None:
-        fresh = not self.states
+    def _accumulate(self, states: list[np.ndarray], returned: dict[str, np.ndarray]) -> None:
         self.states = [
             _running(self.states[i] if self.states else np.zeros(state.shape[1:]), state)
             for i, state in enumerate(states)
         ] or self.states
-        if given is not None:
-            given.add(self.states, given.vectors, given.counts, fresh)
         for name, values in returned.items():
             start = np.array(self.returned.get(name, 0.0))
             self.returned[name] = float(_running(start, values))
 
 
-_Known = tuple[list[np.ndarray], dict[str, np.ndarray], Given | None]
+_Known = tuple[list[np.ndarray], dict[str, np.ndarray]]
 
 
 def _running(start: np.ndarray, steps: np.ndarray) -> np.ndarray:

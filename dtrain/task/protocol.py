@@ -24,7 +24,7 @@ class Replicas(Protocol):
     in_turn: bool
     dense_lookups: bool
     retraces: bool
-    step_parts: tuple[str, ...]
+    has_float64: bool
     sync_every: int
     engine: Any
 

@@ -148,7 +148,7 @@ def taken(source: Any, rows: np.ndarray) -> tuple[Any, ...]:
         source: in Python.
         rows: int64 ``[b]``.
     """
-    return Example.of(source.take(rows)).map(_array).parts
+    return Example.of(source[rows]).map(_array).parts
 
 
 def _array(leaf: Any) -> Any:
@@ -171,7 +171,7 @@ def in_python(splits: Splits) -> list[Any]:
 
 def is_in_python(source: Any) -> bool:
     """Whether a split is a source whose examples are read in Python."""
-    return not (source is None or isinstance(source, Stream) or getattr(source, "in_graph", False))
+    return not (source is None or isinstance(source, Stream) or source.in_graph)
 
 
 def tried(sources: Sequence[Any]) -> list[Trial]:

@@ -23,9 +23,8 @@ import numpy as np
 
 from dtrain.data import seeding
 from dtrain.data.mixture import by_member
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Source, Splits, View
 from dtrain.data.streams import Stream
-from dtrain.data.transforms import of as transforms_of
 from dtrain.errors import DataError, DtrainError, UsageError
 from dtrain.host import memory
 from dtrain.task import slots
@@ -37,7 +36,7 @@ KEY = "dataset.workers"
 _PATIENCE = 0.5
 
 
-class Pooled:
+class Pooled(View):
     """A source that readers read, as soon as they can; the task until then.
 
     Args:
@@ -46,25 +45,13 @@ class Pooled:
         number: of the source there.
     """
 
-    thread_safe = True
-
-    def __init__(self, source: Any, pool: Pool, number: int):
-        self._source = source
+    def __init__(self, source: Source, pool: Pool, number: int):
+        super().__init__(source)
         self._pool = pool
         self._number = number
-        self.transforms = transforms_of(source)
-        #: How many may read at once.
-        self.readers = pool.workers
+        self.thread_safe, self.readers = True, pool.workers
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of a copy that is being made
-            raise AttributeError(name)
-        return getattr(self._source, name)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Return the examples at ``indices``."""
         return self._pool.read(self._number, indices)
 

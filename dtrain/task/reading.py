@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dtrain.data import failures, nest, transforms
 from dtrain.data.example import Example, parts_of, spec_difference, spec_of
-from dtrain.data.mixture import Concatenated, place
+from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
@@ -24,7 +24,7 @@ def in_python(source: Source) -> bool:
     """Whether some of a source is read in Python."""
     if isinstance(source, Concatenated):
         return any(map(in_python, source.members))
-    return not getattr(source, "in_graph", False)
+    return not source.in_graph
 
 
 def threads(source: Source) -> int:
@@ -56,9 +56,8 @@ def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tu
     """
     if isinstance(source, Concatenated):
         return _joined(source, indices, key)
-    if getattr(source, "in_graph", False):
-        own: Any = source
-        example = Example.of(own.gather(indices))
+    if source.in_graph:
+        example = Example.of(source.gather(indices))
     elif tf.executing_eagerly():
         rows = np.asarray(indices)
         example = read(source, rows, by_rows(rows)).map(tf.convert_to_tensor)
@@ -182,8 +181,8 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     Raises:
         DataError: one cannot be read, or made an example of in the graph.
     """
-    in_graph = isinstance(source, Concatenated) or getattr(source, "in_graph", False)
-    if not in_graph and all(each.of_arrays for each in transforms.of(source)):
+    in_graph = isinstance(source, Concatenated) or source.in_graph
+    if not in_graph and all(each.of_arrays for each in source.transforms):
         return taken(source, rows, by_rows(rows)).parts
     return parts_of(nest.mapped(lambda leaf: leaf.numpy(), chosen(source, rows)))
 
@@ -250,5 +249,5 @@ def _problem_of(source: Source, rows: np.ndarray) -> DataError | None:
     except DataError as error:
         return error
     except Exception as error:  # of TensorFlow, or whatever a source of the user's raises
-        return DataError(place(source, int(rows[0])), failures.reason(error))
+        return DataError(source.info.place(int(rows[0])), failures.reason(error))
     return None

@@ -182,10 +182,11 @@ def _assemble(
         schedule = dataclasses.replace(schedule, validation_examples=0)
         process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
-    replay = metrics.replayed(model, splits, strategy, stateful.fixed_rows(model, config))
+    fixed = stateful.fixed_rows(model, config)
+    process.notice(metrics.notice(model, splits, strategy, fixed))
     if trains:
         batch = config.trainer.batch_size
-        process.notice(across.notice(model, strategy, splits.train, batch, replay))
+        process.notice(across.notice(model, strategy, splits.train, batch))
     purpose.check(config, model, schedule)
     if past is not None:
         if initial.is_one(past):
@@ -195,7 +196,6 @@ def _assemble(
         restore.release(past)
     if trains:
         stages.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
-        process.notice(strategy.choose(model, _choices(config, past)))
     process.phases.end("build")
     data.pool.ready()
     inputs = Inputs(
@@ -205,11 +205,9 @@ def _assemble(
         validations=_validations(schedule, past) if trains else 0,
     )  # fmt: skip
     inputs = purpose.arranged(inputs, data)
-    steps = strategy.steps(model, inputs, config.hardware.jit_compile, replay)
+    steps = strategy.steps(model, inputs, config.hardware.jit_compile)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     process.phases.end("steps")
-    for message in replay.notices if replay is not None else ():
-        process.notice(message)
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
 
 
@@ -219,14 +217,6 @@ def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
         return 0
     ended = sum(map(schedule.validates, range(past.step // schedule.steps_per_epoch)))
     return max(0, ended - bool(past.meta.get("pending_validation")))
-
-
-def _choices(config: Config, past: Checkpoint | None) -> dict[str, Any]:
-    """Return what the strategy has chosen before, or is not to measure (trainer.deterministic)."""
-    if config.trainer.deterministic:
-        return {"communication": "ring"}
-    found = past.meta.get("topology") if past is not None else None
-    return found if isinstance(found, dict) else {}
 
 
 def tell_apart(

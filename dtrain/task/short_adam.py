@@ -33,11 +33,11 @@ def shorten(optimizer: keras.optimizers.Optimizer) -> None:
         return apply(*args, **kwargs)
 
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
-        slots = keras_internals.adam_slots(optimizer, variable)
         plain = isinstance(gradient, tf.Tensor) and variable.dtype in TYPES
-        if slots is None or not plain or optimizer.apply is not applied:
+        if not plain or optimizer.apply is not applied:
             original(gradient, variable, learning_rate)
             return
+        slots = keras_internals.adam_slots(optimizer, variable)
         # Weights may have learning rates of their own (finetune.learning_rates).
         graph = tf.compat.v1.get_default_graph()
         place = graph, variable.device, variable.dtype, id(learning_rate)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -90,6 +90,23 @@ def is_mean(metric: keras.metrics.Metric) -> bool:
     return isinstance(metric, keras.metrics.Mean) and not isinstance(metric, wrapper)
 
 
+def leaves(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Return the metrics of a model; of those of ``compile`` each."""
+    found: list[keras.metrics.Metric] = []
+    for metric in model.metrics:
+        found += getattr(metric, "metrics", None) or [metric]
+    return found
+
+
+def adds_up(metric: keras.metrics.Metric) -> bool:
+    """Whether the state after two batches is the sum of the states after each.
+
+    ``adds_up`` of a class is its author's word; :mod:`dtrain.task.rehearsal.metrics` tries the
+    others, and sets it. Metrics of Keras' own do, and have no such attribute.
+    """
+    return bool(getattr(metric, "adds_up", True))
+
+
 def add_up_losses(metrics: list[keras.metrics.Metric], replicas: Callable[[], int]) -> None:
     """Let trackers of losses have the sum over the replicas, where a loss is a part of one.
 
@@ -162,27 +179,40 @@ class Returned:
     Args:
         model: whose steps they are.
         metrics: of the model.
+        averaged: those of which the results themselves are wanted: they do not add up over batches.
+
+    Attributes:
+        averaged: the names under which their results are returned; known once traced.
     """
 
-    def __init__(self, model: keras.Model, metrics: list[keras.metrics.Metric]):
+    def __init__(
+        self,
+        model: keras.Model,
+        metrics: list[keras.metrics.Metric],
+        averaged: Sequence[keras.metrics.Metric] = (),
+    ):
+        self.averaged: set[str] = set()
         #: By training or not, under which names the result of a metric is returned, by the
         #: metric's name; None: no such step was traced.
         self.names: dict[bool, dict[str, set[str]] | None] = {True: None, False: None}
         #: By training or not, the same of the numbers of ``get_metrics_result``.
         self.derived: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
         self._traced = _Traced()
+        for metric in averaged:
+            self._watch(metric, "averaged")
         for metric in metrics:
-            self._watch(metric)
-        if metrics and has_own(model, "get_metrics_result"):
+            self._watch(metric, "results")
+        # What is made of results that are averaged is no function of states: it is averaged, too.
+        if metrics and not averaged and has_own(model, "get_metrics_result"):
             self._watch_model(model)
 
-    def _watch(self, metric: keras.metrics.Metric) -> None:
+    def _watch(self, metric: keras.metrics.Metric, kind: str) -> None:
         original = metric.result
 
         def result() -> Any:
             value = original()
             for name, each in flattened({metric.name: value}):
-                self._traced.results[id(each)] = name, each
+                getattr(self._traced, kind)[id(each)] = name, each
             return value
 
         metric.result = result
@@ -199,11 +229,16 @@ class Returned:
         model.get_metrics_result = get_metrics_result
 
     def values(self, logs: Any, training: bool) -> dict[str, tf.Tensor]:
-        """Return the numbers that are no results of metrics; called where the step was."""
+        """Return the numbers that are read from no state of a metric; called where the step was."""
         numbers, traced = scalars(logs), self._traced
         names = self.names[training] = self.names[training] or {}
         for name, value in flattened(logs):
-            if id(value) in traced.results:
+            if id(value) in traced.averaged:
+                numbers.pop(name, None)
+                for shown, number in named(name, value):
+                    numbers[shown] = tf.cast(tf.convert_to_tensor(number), tf.float32)
+                    self.averaged.add(shown)
+            elif id(value) in traced.results:
                 metric, _ = traced.results[id(value)]
                 pairs = zip(named(metric, value), named(name, value), strict=True)
                 for (inner, _), (outer, _) in pairs:
@@ -220,9 +255,10 @@ class _Traced(threading.local):
     """Results in the step that is traced now, by id: with the value, for its id to be its own."""
 
     def __init__(self) -> None:
-        self.results: dict[int, tuple[str, Any]] = {}
-        self.derived: dict[int, tuple[str, Any]] = {}
+        self.clear()
 
     def clear(self) -> None:
         """Forget them."""
-        self.results, self.derived = {}, {}
+        self.averaged: dict[int, tuple[str, Any]] = {}
+        self.results: dict[int, tuple[str, Any]] = {}
+        self.derived: dict[int, tuple[str, Any]] = {}

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain import secrets
-from dtrain.data import failures, transforms
+from dtrain.data import failures
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
@@ -65,5 +65,4 @@ def _finishes(source: Source) -> bool:
     """Whether something of the reading is in the graph."""
     if isinstance(source, Concatenated):
         return any(map(_finishes, source.members))
-    in_graph = getattr(source, "in_graph", False)
-    return in_graph or not all(each.of_arrays for each in transforms.of(source))
+    return source.in_graph or not all(each.of_arrays for each in source.transforms)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.campaigns.tables import Outcome, train
+from tests.campaigns.tables import SHORT, Outcome, train
 
 #: Package and file, what is typed beside the path, and how the error begins where it is refused.
 CARRIED: list[tuple[str, str, list[str], str]] = [
@@ -45,7 +45,7 @@ def path(package: str, file: str) -> Path:
 def run(package: str, file: str, typed: list[str]) -> Outcome:
     """Train a file in the current folder."""
     dataset = "dataset=csv" if ".csv" in file else "dataset=table"
-    return train(path(package, file), dataset, "trainer.epochs=2", *typed)
+    return train(path(package, file), dataset, *SHORT, *typed)
 
 
 def main() -> None:

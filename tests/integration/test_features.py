@@ -15,12 +15,12 @@ from tests.sampled import sampled, thinned
 USER = '''
 import keras
 import numpy as np
-from dtrain.datasets import Splits
+from dtrain.datasets import Source, Splits
 
 BATCHES = []
 
 
-class Source:
+class Own(Source):
     """A source of a user's own, in NumPy."""
 
     def __init__(self, n):
@@ -29,13 +29,13 @@ class Source:
     def __len__(self):
         return self.n
 
-    def take(self, indices):
+    def __getitem__(self, indices):
         x = np.stack([np.full(8, i % 4, np.float32) for i in indices])
         return x, (indices % 4).astype(np.int64)
 
 
 def load(n):
-    return Splits(Source(n), Source(10), classes=4)
+    return Splits(Own(n), Own(10), classes=4)
 
 
 class Batches(keras.callbacks.Callback):
@@ -278,7 +278,7 @@ def test_deterministic_operations(strategy: str, dtrain) -> None:
         run = dtrain(*[word for word in words if not word.startswith("model.units")])
         assert run.code == 0, run.output
         assert run.points("loss") and not run.points("input_seconds"), "there is no clock"
-        assert not run.points("compute_seconds") and run.points("host_seconds")
+        assert run.points("host_seconds")
         ends.append(checkpoint.load(run.rundir.checkpoints / "4"))
     assert checkpoint.digest(ends[0].arrays) == checkpoint.digest(ends[1].arrays)
     assert run.events("start")[0]["replicas"] == (2 if strategy == "multiworker" else 1)

@@ -79,12 +79,8 @@ def test_a_killed_run_ends_with_the_same_bits(key: str, dtrain, user_code) -> No
 
 def test_gradients_in_fewer_bytes_train_as_well(dtrain) -> None:
     exact = dtrain(*RUN)
-    runs = [
-        dtrain(*RUN, "strategy.compress=bfloat16", f"strategy.communication={kind}")
-        for kind in ("ring", "host")
-    ]
-    same(*runs)
-    expected, found = exact.points("loss"), runs[0].points("loss")
+    expected = exact.points("loss")
+    found = dtrain(*RUN, "strategy.compress=bfloat16").points("loss")
     assert expected != found and expected.keys() == found.keys()
     np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=0.02)
 

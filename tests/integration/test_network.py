@@ -21,7 +21,7 @@ from dtrain.run.folder import RunDir, read_json
 from tests import network
 from tests.conftest import QUICK
 from tests.integration.test_cluster_faults import ENDLESS
-from tests.integration.test_failures import processes, sound, until
+from tests.integration.test_failures import sound, until
 from tests.network import Command, Host, Network
 
 pytestmark = pytest.mark.skipif(network.lacking() is not None, reason=str(network.lacking()))
@@ -195,8 +195,6 @@ def test_a_host_is_lost(
         until(lambda: not job.look() - frozen, job.said, BOUND)
     else:
         named(job, victim, all if harm != "50 % loss" else any)
-    if harm == "its command stopped":  # nothing but that is left
-        until(lambda: victim not in processes(job.folder), job.said, BOUND)
     host.signal(signal.SIGCONT)
     until(lambda: not job.look(), job.said, BOUND)
     until(lambda: not job.network.processes(), job.network.processes, 30)

@@ -39,19 +39,19 @@ def broken():
     # Rows of which one cannot be read.
     import numpy as np
 
-    from dtrain.data.sources import Splits
+    from dtrain.data.sources import Source, Splits
     from dtrain.errors import DataError
 
-    class Source:
+    class Own(Source):
         def __len__(self):
             return 397
 
-        def take(self, indices):
+        def __getitem__(self, indices):
             if 300 in indices:
                 raise DataError("row 300", "is broken")
             return (np.ones([len(indices), 8], np.float32),)
 
-    return Splits(Source())
+    return Splits(Own())
 """
 
 
@@ -124,7 +124,7 @@ def _keras(home: Path) -> Any:
     from dtrain.task import dataset
 
     source = dataset.load(load.read(home / "run/config.yaml")).splits.validation
-    x = np.asarray(source.take(np.arange(ROWS))[0])
+    x = np.asarray(source[np.arange(ROWS)][0])
     model = keras.saving.load_model(home / "run/model.keras")
     return model.predict(x, batch_size=32, verbose=0)
 

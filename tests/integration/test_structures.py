@@ -107,17 +107,17 @@ def test_two_inputs_and_two_outputs(strategy: str, dtrain, user_code, tmp_path: 
 PARTS = """
 import keras
 import numpy as np
-from dtrain.datasets import Splits
+from dtrain.datasets import Source, Splits
 
 
-class Source:
+class Parts(Source):
     def __init__(self, *parts):
         self.parts = parts
 
     def __len__(self):
         return 50
 
-    def take(self, indices):
+    def __getitem__(self, indices):
         values = np.asarray(indices) % 7
         w = values.astype("float32")
         made = {"x": w[:, None], "y": values % 2, "w": w}
@@ -125,11 +125,11 @@ class Source:
 
 
 def targets():
-    return Splits(Source("x", "y", None), Source("x", "y", None), 2)
+    return Splits(Parts("x", "y", None), Parts("x", "y", None), 2)
 
 
 def weights():
-    return Splits(Source("x", None, "w"), Source("x", None, "w"))
+    return Splits(Parts("x", None, "w"), Parts("x", None, "w"))
 
 
 def build(input_shape, classes):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Source, Splits
 
 TRAIN, HELD = 96, 21
 
@@ -72,7 +72,7 @@ def tagged() -> Splits:
     return _splits(raw, raw % 3, classes=3)
 
 
-class Alone:
+class Alone(Source):
     """A source of inputs without targets."""
 
     def __init__(self, x: np.ndarray):
@@ -81,7 +81,7 @@ class Alone:
     def __len__(self) -> int:
         return len(self.x)
 
-    def take(self, indices: np.ndarray) -> tuple[Any]:
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any]:
         return (self.x[indices],)
 
 
@@ -117,5 +117,5 @@ def spoken() -> Splits:
 def photos_of_whole_batches() -> Splits:
     """Pictures, of which a multiple of a batch is held out."""
     splits = photos()
-    x, y = splits.validation.take(np.arange(16))
+    x, y = splits.validation[np.arange(16)]
     return Splits(splits.train, Arrays(x, y), splits.classes)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import hmac
 import os
 import re
 import secrets
@@ -197,14 +195,6 @@ class Env(Local):
         if met := os.environ.get(READY):
             writing.write_bytes(Path(met), b"")
         self._start(self.own(cluster))
-
-    def _exchange_secret(self) -> str:
-        """Return what is the same for all commands of this job, and for no other job."""
-        key = self._key or cluster_key.find()
-        if key is None:
-            return ""
-        job = f"exchange {self._cluster.job}".encode()
-        return hmac.digest(key, job, hashlib.sha256).hex()
 
     def peer(self, cluster: Cluster) -> Peer:
         """Return this command's side of the meeting, where it is not the chief's."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing.connection
 import os
-import secrets
 import signal
 import sys
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from dtrain.controller.launchers.cluster_env.tf_config import host_port
 from dtrain.controller.launchers.ports import Ports
 from dtrain.controller.launchers.processes import LocalProcesses
 from dtrain.host.forkserver import LOCK, Process, ready, warm
-from dtrain.run.cluster import EXCHANGE_SECRET, Cluster, Task
+from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
 from dtrain.task.entry import enter
 
@@ -29,7 +28,6 @@ class Local(Launcher, LocalProcesses):
         super().__init__(*args, **kwargs)
         self._ports = Ports()
         self._started: dict[str, Process] = {}
-        self._secret = secrets.token_hex(32)
 
     def prepare(self, cluster: Cluster) -> None:
         """Start the import of TensorFlow."""
@@ -73,7 +71,6 @@ class Local(Launcher, LocalProcesses):
             # A forked task has the server's environment, of the moment when that was started.
             environment = {
                 **os.environ,
-                EXCHANGE_SECRET: self._exchange_secret(),
                 **cluster.environment,
                 "CUDA_VISIBLE_DEVICES": self._gpus(task),
                 "no_grpc_proxy": around_proxies(cluster, os.environ),
@@ -85,14 +82,6 @@ class Local(Launcher, LocalProcesses):
                 (str(self._rundir.path), task.name, environment),
                 environment,
             )
-
-    def _exchange_secret(self) -> str:
-        """Return what the tasks of this start prove to each other: all of them are this command's.
-
-        One that is in the environment is of a launcher on another host, which has others start
-        their parts of one job.
-        """
-        return os.environ.get(EXCHANGE_SECRET) or self._secret
 
     def _gpus(self, task: Task) -> str:
         """Return the GPUs of a task: each task of the cluster has its own."""

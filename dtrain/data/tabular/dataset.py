@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dtrain.data.encoding import KINDS, Encoding
 from dtrain.data.files import DataFile, files
-from dtrain.data.holdout import Holdout
-from dtrain.data.images import with_images
+from dtrain.data.holdout import Holdout, is_empty
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.splits import check_alike, counted
-from dtrain.data.tables import Names, TableSource
 from dtrain.data.tabular.parts import EXTENSIONS
 from dtrain.data.tabular.reader import ArrowTable, index_column
-from dtrain.data.tabular.source import EncodedSource, Fit, arrays_or_source, check_targets
+from dtrain.data.tabular.source import ROWS, EncodedSource, Fit, TableSource, arrays_or_source
+from dtrain.data.tabular.splits import check_alike, of_sources
+from dtrain.data.tabular.table import Names, flat
 from dtrain.errors import UsageError, nearest
 
 
@@ -60,12 +60,6 @@ def of_tables(
         UsageError: a column cannot be what it is to be, or there is nothing to train on.
     """
     notices = list(whole.notices)
-    is_text = whole.is_text
-    if not len(whole):
-        raise UsageError(
-            "dataset.path", path, "has no row to train on", "data with at least one row",
-            "dataset.path=ANOTHER",
-        )  # fmt: skip
     for name in declared:
         if name not in whole.columns and name not in whole.refused:
             near = nearest(name, whole.columns) or "COLUMN"
@@ -77,62 +71,86 @@ def of_tables(
         if inputs is None and target is None:
             target = _own_target(whole, encoding)
         inputs = [feature.name for feature in encoding.features]
-    elif target is None and inputs is None and is_text:
+    elif target is None and inputs is None and whole.is_text:
         target = list(whole.columns)[-1]
         notices.append(f"dataset.target={target}: the last column, where none is named")
     chosen, left_out = inputs is not None, dict[str, str]()
     if inputs is None:
         inputs, left_out = _inputs(whole, target, weight, declared)
-    encodes = not isinstance(inputs, str | Mapping) and inputs is not None
-    kind = EncodedSource if encodes else TableSource
-    categories = [name for name in _flat(target) if declared.get(name) == "category"]
-    all_rows = kind(whole, inputs, target, weight, categories=categories)
-    _refuse_dates(all_rows, declared)
-    held_rows = None
+    kind = TableSource if inputs is None or isinstance(inputs, str | Mapping) else EncodedSource
+    categories = [name for name in flat(target) if declared.get(name) == "category"]
+
+    def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
+        rows = None
+        if on_error is OnError.skip or whole.is_small:
+            rows, notice = _with_targets(table, list(flat(target)), on_error is OnError.skip)
+            notices.extend(notice)
+        return kind(table, names, target, weight, rows, words, categories)
+
+    train, held = source(whole, inputs), None
+    _refuse_dates(train, declared)
     if others is not None:
-        names = [n for n in all_rows.inputs.names if n in others.columns] if encodes else inputs
-        held_rows = kind(others, names, target, weight, words=all_rows.words, categories=categories)
-        if not encodes:
-            check_alike(all_rows, held_rows, validation)
-    train, held = all_rows, held_rows
-    skip = on_error is OnError.skip
-    if skip or whole.is_small:
-        rows, notice = check_targets(all_rows, whole, skip)
-        if rows is not None:
-            train = all_rows = kind(whole, inputs, target, weight, rows, categories=categories)
-        other = None
-        if held is not None and others is not None:
-            rows, other = check_targets(held, others, skip)
-            if rows is not None:
-                held = kind(
-                    others, held.inputs.names, target, weight, rows, all_rows.words, categories
-                )
-        notices += [each for each in (notice, other) if each is not None]
-    if held is None and holdout.holds:
-        first, second = holdout.rows(len(all_rows), all_rows.labels, all_rows.column)
-        train, held = all_rows.subset(first), all_rows.subset(second) if len(second) else None
-    fit = None
-    if isinstance(train, EncodedSource):
-        fit = Fit(train, declared, chosen, left_out, encoding)
-        train.fit = fit
-        if isinstance(held, EncodedSource):
-            held.fit = fit
-    count: Any = classes
-    if classes is None:
-        count = counted(train, *([] if held is None else [held]))
-    notices += _many_classes(all_rows)
-    names_of = None if all_rows.target is None else all_rows.target.names
-    made = Splits(
-        train, held, count, columns={"inputs": all_rows.inputs.names, "target": names_of},
-        encoding=None if fit is None else lambda: fit.encoding, notices=tuple(notices),
-    )  # fmt: skip
-    if images:
-        decoded = None if held is None else with_images(held, images)
-        return dataclasses.replace(made, train=with_images(train, images), validation=decoded)
-    if not isinstance(train, EncodedSource):
+        names = train.inputs.names
+        if train.encodes:
+            names = [name for name in names if name in others.columns]
+        held = source(others, names, train.words)
+        if not train.encodes:
+            check_alike(train, held, validation)
+    notices += _many_classes(train)
+    made = of_sources(train, held, "path", path, holdout, classes, images)
+    made = dataclasses.replace(made, notices=tuple(notices))
+    if images or not isinstance(made.train, EncodedSource):
         return made
-    evaluated = arrays_or_source(held) if isinstance(held, EncodedSource) else None
-    return dataclasses.replace(made, train=arrays_or_source(train), validation=evaluated)
+    fit = Fit(made.train, declared, chosen, left_out, encoding)
+    for part in (made.train, made.validation):
+        if part is not None:
+            part.fit = fit
+    return dataclasses.replace(
+        made, train=arrays_or_source(made.train), validation=arrays_or_source(made.validation),
+        encoding=lambda: fit.encoding,
+    )  # fmt: skip
+
+
+def _with_targets(
+    table: ArrowTable, names: Sequence[str], skip: bool
+) -> tuple[np.ndarray | None, list[str]]:
+    """Look for rows without a target.
+
+    Args:
+        table: has the rows.
+        names: of the columns of targets.
+        skip: whether such rows are left out.
+
+    Returns:
+        The rows that have one, and a notice; None where all have one.
+
+    Raises:
+        UsageError: there are some, and they are not to be left out.
+    """
+    empty = np.zeros(len(table), bool)
+    for name in names:
+        if name in table.columns and table.columns[name].is_cell:
+            for begin in range(0, len(table), ROWS):
+                rows = np.arange(begin, min(begin + ROWS, len(table)))
+                empty[rows] |= is_empty(table.cells(rows, [name])[name])
+    missing = np.flatnonzero(empty)
+    if not len(missing):
+        return None, []
+    key, shown, first = "dataset.target", ", ".join(names), table.where(int(missing[0]))
+    if len(missing) == len(table):
+        raise UsageError(
+            key, shown, "is empty in every row", "a column with values", "dataset.target=COLUMN"
+        )
+    if not skip:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise UsageError(
+            key, shown, f"is empty in {first}{more}",
+            "a target in each row; on_error=skip leaves the others out", "dataset.on_error=skip",
+        )  # fmt: skip
+    return np.flatnonzero(~empty), [
+        f"dataset.on_error=skip: {len(missing):,} of {len(table):,} rows have no {shown} and are "
+        f"left out, the first: {first}"
+    ]
 
 
 def _many_classes(source: TableSource) -> list[str]:
@@ -146,12 +164,6 @@ def _many_classes(source: TableSource) -> list[str]:
         f"the target has {len(names):,} different texts in {rows:,} rows, each of them a class; "
         "for another column: dataset.target=COLUMN"
     ]
-
-
-def _flat(names: Names) -> list[str]:
-    if isinstance(names, Mapping):
-        return [each for part in names.values() for each in _flat(part)]
-    return [names] if isinstance(names, str) else list(names or ())
 
 
 def _own_target(whole: ArrowTable, encoding: Encoding) -> Names:
@@ -169,13 +181,13 @@ def _inputs(
     declared: Mapping[str, str],
 ) -> tuple[Names, dict[str, str]]:
     """Return the inputs where none are named, and the columns that are left out, with reasons."""
-    roles = {*_flat(target), *_flat(weight)}
+    roles = {*flat(target), *flat(weight)}
     inputs = [name for name in (*whole.columns, *whole.refused) if name not in roles]
-    out = {}
-    if whole.is_text and len(inputs) > 1:
-        for name in inputs:
-            if name in whole.columns and declared.get(name) is None and index_column(whole, name):
-                out[name] = "it numbers the rows"
+    out = {
+        name: "it numbers the rows"
+        for name in (inputs if whole.is_text and len(inputs) > 1 else ())
+        if name in whole.columns and name not in declared and index_column(whole, name)
+    }
     inputs = [name for name in inputs if name not in out]
     if not inputs:
         return None, {}  # which is refused
@@ -187,10 +199,8 @@ def _inputs(
 
 def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
     """Refuse columns of dates where they would be read as they are."""
-    roles = [source.target, source.weight, *([] if source.encodes else [source.inputs])]
-    for role in roles:
-        if role is None:
-            continue
+    roles = source.target, source.weight, None if source.encodes else source.inputs
+    for role in filter(None, roles):
         for name in role.columns():
             if source.table.columns[name].kind == "date" and declared.get(name) != "category":
                 raise UsageError(
@@ -203,29 +213,27 @@ def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
 
 def types_of(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
     """Return the types that columns of text files are read as, where they are known."""
-    kinds = {f.name: f.kind for f in encoding.features} if encoding else {}
-    every = {**kinds, **declared}
-    words = {name: pa.string() for name, kind in every.items() if kind in ("category", "text")}
-    numbers = {name: pa.float64() for name, kind in declared.items() if kind == "number"}
-    return words | numbers
+    fitted = {f.name: f.kind for f in encoding.features if f.is_text} if encoding else {}
+    types = {"category": pa.string(), "text": pa.string(), "number": pa.float64()}
+    return {n: types[kind] for n, kind in {**fitted, **declared}.items() if kind in types}
 
 
-def files_of(path: str | Sequence[str], key: str, format: str | None) -> list[DataFile]:
+def files_of(path: str | Sequence[str], format: str | None) -> list[DataFile]:
     """Return the files of a table; of a folder those whose extensions are a table's."""
     if isinstance(path, str) and Path(path).is_dir():
         kinds_of = [kind for kind in EXTENSIONS if format in (None, kind)]
-        extensions = tuple(each for kind in kinds_of for each in EXTENSIONS[kind])
+        extensions = [each for kind in kinds_of for each in EXTENSIONS[kind]]
         inside = [str(p) for p in sorted(Path(path).iterdir()) if p.is_file()
                   and any(s in extensions for s in p.suffixes[-2:])]  # fmt: skip
         kinds = {k for p in inside for k, e in EXTENSIONS.items() if Path(p).suffix in e}
         if len(kinds) > 1:
-            raise UsageError(
-                key, path, f"the folder has files of several formats ({', '.join(sorted(kinds))})",
-                "files of one format", f"'{key}={path}/*.{sorted(kinds)[0]}'",
-            )  # fmt: skip
+            problem = f"the folder has files of several formats ({', '.join(sorted(kinds))})"
+            hint = f"'dataset.path={path}/*.{sorted(kinds)[0]}'"
+            raise UsageError("dataset.path", path, problem, "files of one format", hint)
         if not inside:
             raise UsageError(
-                key, path, "is a folder without a table", ", ".join(extensions), f"{key}=FILE"
-            )
-        return files(inside, key)
-    return files(path, key)
+                "dataset.path", path, "is a folder without a table", ", ".join(extensions),
+                "dataset.path=FILE",
+            )  # fmt: skip
+        return files(inside)
+    return files(path)

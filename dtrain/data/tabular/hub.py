@@ -6,10 +6,11 @@ streams, which are read as all others. Nothing is downloaded.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data import cache
-from dtrain.data.files import DataFile
-from dtrain.data.table import Column
-from dtrain.data.tabular.forms import Form, column_of, is_list
+from dtrain.data.data_file import DataFile, not_installed
+from dtrain.data.tabular.arrow import column_of, is_list
 from dtrain.data.tabular.parts import MappedFile, Reading
 from dtrain.data.tabular.reader import ArrowTable
+from dtrain.data.tabular.table import Column
 from dtrain.errors import DataError, UsageError, nearest
 
 _SHAPED = ("Array2D", "Array3D", "Array4D", "Array5D")
 _MEDIA = ("Image", "Audio", "Video", "Pdf", "Mesh")
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A split of a dataset.
-
-    Attributes:
-        files: of it, in order.
-        features: what the package says of its columns.
-        rows: how many it has.
-    """
-
-    files: list[str]
-    features: Mapping[str, Any]
-    rows: int
 
 
 class _Copy(DataFile):
@@ -60,8 +46,8 @@ class HubTable(ArrowTable):
     """Columns of one split. Images are bytes, as they are encoded.
 
     Args:
-        part: the split.
-        declared: forms of columns beside those that the package says.
+        part: the split, a ``datasets.Dataset``.
+        declared: columns beside those that the package says.
         shown: the files that messages name; None: those of the split.
 
     Raises:
@@ -70,40 +56,36 @@ class HubTable(ArrowTable):
 
     def __init__(
         self,
-        part: Part,
-        declared: Mapping[str, Form] | None = None,
+        part: Any,
+        declared: Mapping[str, Column] | None = None,
         shown: Sequence[DataFile] | None = None,
     ):
-        forms = dict(declared or {})
+        paths = [each["filename"] for each in part.cache_files]
+        own = dict(declared or {})
         for name, feature in part.features.items():
             kind = type(feature).__name__
             if kind in _MEDIA:
-                column = Column(np.dtype(object), kind="bytes")
-                forms[name] = Form(column, (name, "bytes"))
+                own[name] = Column(np.dtype(object), kind="bytes", path=(name, "bytes"))
             elif kind in _SHAPED:
-                column = Column(np.dtype(feature.dtype), tuple(feature.shape))
-                forms[name] = Form(column, (name,))
+                dtype, shape = np.dtype(feature.dtype), tuple(feature.shape)
+                own[name] = Column(dtype, shape, path=(name,))
         title = None if shown is None else ", ".join(file.name for file in shown[:3])
-        copies = [_Copy(file, title or file) for file in part.files]
-        super().__init__(copies, Reading("arrow"), forms)
-        if len(self) != part.rows:
+        super().__init__([_Copy(path, title or path) for path in paths], Reading("arrow"), own)
+        if len(self) != part.num_rows:
             raise UsageError(
-                "dataset.path", str(Path(part.files[0]).parent),
-                f"its files have {len(self):,} rows, and the dataset {part.rows:,} of them",
+                "dataset.path", str(Path(paths[0]).parent),
+                f"its files have {len(self):,} rows, and the dataset {part.num_rows:,} of them",
                 "a dataset that is flattened (flatten_indices) before it is saved",
                 "dataset.path=FOLDER",
             )  # fmt: skip
-        names = [
-            name for name, form in self._forms.items() if name in forms or form.path[0] not in forms
-        ]
-        order = list(part.features)
-        names.sort(key=lambda name: order.index(self._forms[name].path[0]))
-        hidden = ("__key__", "__url__")
-        self.columns = {n: self._forms[n].column for n in names if n not in hidden}
-        self.refused = {n: why for n, why in self.refused.items() if n.split(".")[0] not in forms}
-        self._labels = [
-            n for n, each in part.features.items() if type(each).__name__ == "ClassLabel"
-        ]
+        # In the order of the package, without what is inside of one that it says.
+        tops = {name: column.path[0] for name, column in self.columns.items()}
+        names = [n for n, top in tops.items() if n in own or top not in own]
+        names.sort(key=lambda name: list(part.features).index(tops[name]))
+        self.columns = {n: self.columns[n] for n in names if n not in ("__key__", "__url__")}
+        self.refused = {n: why for n, why in self.refused.items() if n.split(".")[0] not in own}
+        kinds = {name: type(each).__name__ for name, each in part.features.items()}
+        self._labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
         if shown is not None:
             self.files = list(shown)
 
@@ -116,12 +98,12 @@ class HubTable(ArrowTable):
         values = super().read(rows, names)
         for name in self._labels:
             if name in values and np.any(values[name] < 0):
-                row = int(rows[np.argmax(values[name] < 0)])
-                raise DataError(f"{self.where(row)}, column {name!r}", "has no label (-1)")
+                place = self.where(int(rows[np.argmax(values[name] < 0)]))
+                raise DataError(f"{place}, column {name!r}", "has no label (-1)")
         return values
 
 
-def opened(path: str | None, name: str | None, train: str, validation: str | None) -> list[Part]:
+def opened(path: str | None, name: str | None, train: str, validation: str | None) -> list[Any]:
     """Return the splits to train on and to evaluate on, the latter if it is named.
 
     Args:
@@ -139,41 +121,35 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
         )  # fmt: skip
     shown = str(path or name)
     dataset = _folder(shown) if path is not None else _named(shown)
-    if not isinstance(dataset, dict):
-        for key, value, own in (
-            ("dataset.validation", validation, None), ("dataset.train", train, str(dataset.split)),
-        ):  # fmt: skip
-            if value not in (own, None, "train"):
+    wanted = {"dataset.train": train, "dataset.validation": validation}
+    if isinstance(dataset, dict):
+        if validation == train:
+            raise UsageError(
+                "dataset.validation", validation, "is the split that is trained on",
+                "another split", "dataset.validation=null",
+            )  # fmt: skip
+        for key, value in wanted.items():
+            if value is not None and value not in dataset:
+                near = nearest(value, dataset) or "NAME"
+                problem = f"{shown} has no such split"
+                raise UsageError(key, value, problem, ", ".join(dataset), f"{key}={near}")
+        parts = [dataset[value] for value in wanted.values() if value is not None]
+    else:
+        parts = [dataset]
+        for key, value in wanted.items():
+            is_own = key == "dataset.train" and value == str(dataset.split)
+            if value not in (None, "train") and not is_own:
                 raise UsageError(
                     key, value, f"{shown} is one dataset, without splits",
-                    "the folder of a DatasetDict", f"{key}={'null' if own is None else 'train'}",
+                    "the folder of a DatasetDict",
+                    f"{key}={'train' if key == 'dataset.train' else 'null'}",
                 )  # fmt: skip
-        return [_part(dataset, shown)]
-    if validation == train:
+    if not all(part.cache_files for part in parts):
         raise UsageError(
-            "dataset.validation", validation, "is the split that is trained on", "another split",
-            "dataset.validation=null",
+            "dataset.path", shown, "has no file with rows", "a folder that save_to_disk has "
+            "written", "dataset.path=FOLDER",
         )  # fmt: skip
-    parts = []
-    for key, value in (("dataset.train", train), ("dataset.validation", validation)):
-        if value is not None and value not in dataset:
-            near = nearest(value, dataset) or "NAME"
-            raise UsageError(
-                key, value, f"{shown} has no such split", ", ".join(dataset), f"{key}={near}"
-            )
-        if value is not None:
-            parts.append(_part(dataset[value], shown))
     return parts
-
-
-def _part(dataset: Any, path: str) -> Part:
-    files = [each["filename"] for each in dataset.cache_files]
-    if not files:
-        raise UsageError(
-            "dataset.path", path, "has no file with rows", "a folder that save_to_disk has written",
-            "dataset.path=FOLDER",
-        )  # fmt: skip
-    return Part(files, dict(dataset.features), dataset.num_rows)
 
 
 def _package(option: str) -> Any:
@@ -182,33 +158,35 @@ def _package(option: str) -> Any:
     try:
         import datasets
         from tqdm import tqdm
-    except ImportError:
-        raise UsageError(
-            "dataset", option, "it needs the package datasets, which is not installed",
-            "an installed package datasets", 'pip install "dtrain[hf]"',
-        ) from None  # fmt: skip
+    except ImportError as error:
+        raise not_installed(option, "hf", error) from None
     datasets.disable_progress_bars()
     # Else it makes one that processes could share, which is reported as leaked when a task ends.
     tqdm.set_lock(threading.RLock())
     return datasets
 
 
+@contextlib.contextmanager
+def _refusing(key: str, value: str, problem: str, accepted: str, hint: str) -> Iterator[None]:
+    """Raise what the package, pyarrow, json, tarfile or a decoder raises as a sentence."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise UsageError(key, value, f"{problem} ({reason})", accepted, hint) from None
+
+
 def _folder(path: str) -> Any:
     """Return the dataset of a folder, or a dict of them by split."""
     package = _package("huggingface")
+    key, accepted, hint = (
+        "dataset.path", "a folder that save_to_disk has written", "dataset.path=FOLDER"
+    )  # fmt: skip
     if not Path(path).is_dir():
-        raise UsageError(
-            "dataset.path", path, f"there is no such folder (looked in {Path.cwd()})",
-            "a folder that save_to_disk has written", "dataset.path=FOLDER",
-        )  # fmt: skip
-    try:
+        problem = f"there is no such folder (looked in {Path.cwd()})"
+        raise UsageError(key, path, problem, accepted, hint)
+    with _refusing(key, path, "cannot be read as a dataset of Hugging Face's", accepted, hint):
         dataset = package.load_from_disk(path)
-    except Exception as error:  # of the package, of pyarrow and of json, for each way to be none
-        raise UsageError(
-            "dataset.path", path, "cannot be read as a dataset of Hugging Face's "
-            f"({' '.join(str(error).split())})",
-            "a folder that save_to_disk has written", "dataset.path=FOLDER",
-        ) from None  # fmt: skip
     return dict(dataset) if isinstance(dataset, package.DatasetDict) else dataset
 
 
@@ -216,14 +194,12 @@ def _named(name: str) -> Any:
     package = _package("huggingface")
     # A name may have a user before it: then the configuration is its third part.
     owner, _, rest = name.rpartition("/") if name.count("/") > 1 else (name, "", "")
-    try:
+    with _refusing(
+        "dataset.name", name, "is not in the package's cache",
+        "a dataset that load_dataset has brought to this machine",
+        f"python -c \"import datasets; datasets.load_dataset('{owner}')\"",
+    ):  # fmt: skip
         return dict(package.load_dataset(owner, rest or None))
-    except Exception as error:  # of the package, for each way to be none
-        raise UsageError(
-            "dataset.name", name, f"is not in the package's cache ({' '.join(str(error).split())})",
-            "a dataset that load_dataset has brought to this machine",
-            f"python -c \"import datasets; datasets.load_dataset('{owner}')\"",
-        ) from None  # fmt: skip
 
 
 def tar_table(files: Sequence[DataFile]) -> HubTable:
@@ -241,27 +217,26 @@ def tar_table(files: Sequence[DataFile]) -> HubTable:
                     "dataset.path", file.name, "is compressed", "tar files that are not",
                     f"gunzip {file.name}",
                 )  # fmt: skip
-    try:
+    with _refusing(
+        "dataset.path", ", ".join(file.name for file in files[:3]),
+        "cannot be read as tar files of examples",
+        "tar files whose members' names are EXAMPLE.EXTENSION, alike in all examples",
+        "dataset.path=FILE.tar",
+    ):  # fmt: skip
         dataset = package.load_dataset(
             "webdataset", data_files=paths, split="train",
             cache_dir=str(cache.folder() / "datasets"),
         )  # fmt: skip
-    except Exception as error:  # of the package wraps those of tarfile and of each decoder
-        cause = error.__cause__ or error
-        raise UsageError(
-            "dataset.path", ", ".join(file.name for file in files[:3]),
-            f"cannot be read as tar files of examples ({' '.join(str(cause).split())[:300]})",
-            "tar files whose members' names are EXAMPLE.EXTENSION, alike in all examples",
-            "dataset.path=FILE.tar",
-        ) from None  # fmt: skip
-    part = _part(dataset, files[0].name)
-    return HubTable(part, _constant_lists(part.files), files)
+    return HubTable(dataset, _constant_lists(dataset), files)
 
 
-def _constant_lists(files: Sequence[str]) -> dict[str, Form]:
-    """Return the forms of columns of lists that have one shape in all rows, as arrays have."""
-    forms: dict[str, Form] = {}
-    tables = [pa.Table.from_batches(MappedFile(Path(file)).batches()) for file in files]
+def _constant_lists(dataset: Any) -> dict[str, Column]:
+    """Return the columns of lists that have one shape in all rows, as arrays have."""
+    own: dict[str, Column] = {}
+    tables = [
+        pa.Table.from_batches(MappedFile(Path(each["filename"])).batches())
+        for each in dataset.cache_files
+    ]
     for field in tables[0].schema:
         shapes = {_shape(chunk) for table in tables for chunk in table[field.name].chunks}
         shape = shapes.pop() if len(shapes) == 1 else None
@@ -270,8 +245,8 @@ def _constant_lists(files: Sequence[str]) -> dict[str, Form]:
             kind = kind.value_type
         inner = column_of(kind)
         if shape and inner is not None and inner.is_number:
-            forms[field.name] = Form(dataclasses.replace(inner, shape=shape), (field.name,))
-    return forms
+            own[field.name] = dataclasses.replace(inner, shape=shape, path=(field.name,))
+    return own
 
 
 def _shape(array: pa.Array) -> tuple[int, ...] | None:

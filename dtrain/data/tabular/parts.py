@@ -12,6 +12,7 @@ import mmap
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,8 @@ import pyarrow.parquet as pq
 
 from dtrain.data import cache
 from dtrain.data.data_file import DataFile, is_full
-from dtrain.data.tabular import text, values
-from dtrain.data.tabular.forms import forms
+from dtrain.data.tabular import text
+from dtrain.data.tabular.arrow import columns_of, plain
 from dtrain.errors import DataError, UsageError, printable
 
 #: Extensions by format.
@@ -89,7 +90,7 @@ class Reading:
     types: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
 
 
-def format_of(file: DataFile, given: str | None) -> str:
+def _format_of(file: DataFile, given: str | None) -> str:
     """Return the format of a file: as configured, else by its first bytes, else by its name."""
     if given is not None:
         return _ALIASES.get(given, given)
@@ -101,21 +102,19 @@ def format_of(file: DataFile, given: str | None) -> str:
         return "arrow"
     suffixes = Path(file.name.lower()).suffixes
     for kind, extensions in EXTENSIONS.items():
-        if kind in ("parquet", "arrow") and suffixes[-1:] and suffixes[-1] in extensions:
-            return kind
-        if set(suffixes[-2:]) & set(extensions):
+        if set(suffixes[-2:]) & set(extensions):  # the last one may be of what packed it
             return kind
     return "csv"
 
 
 def is_quick(file: DataFile, reading: Reading) -> bool:
     """Say whether the rows of a file can be counted without converting it."""
-    kind = format_of(file, reading.format)
-    if kind == "parquet":
+    kind = _format_of(file, reading.format)
+    if kind == "parquet" or _is_small(file):
         return True
     if kind == "arrow":
-        return _is_small(file) or not _mapped(file)[1]
-    return _is_small(file) or cache.path_of(_NAME, _text_key(file, kind, reading)).exists()
+        return not _mapped(file)[1]
+    return cache.path_of(_NAME, _text_key(file, kind, reading)).exists()
 
 
 def part_of(file: DataFile, reading: Reading) -> Part:
@@ -124,12 +123,10 @@ def part_of(file: DataFile, reading: Reading) -> Part:
     Raises:
         UsageError: it cannot be read as what it is said to be.
     """
-    kind = format_of(file, reading.format)
+    kind = _format_of(file, reading.format)
     if kind == "parquet":
         return _parquet(file)
-    if kind == "arrow":
-        return _arrow(file)
-    return _text(file, kind, reading)
+    return _arrow(file) if kind == "arrow" else _text(file, kind, reading)
 
 
 def _is_small(file: DataFile) -> bool:
@@ -137,21 +134,58 @@ def _is_small(file: DataFile) -> bool:
     return file.size() < (PACKED if packed else SMALL)
 
 
-def _converted(file: DataFile, key: object, write: Callable[[Path], None]) -> Path:
+def _load(
+    file: DataFile,
+    stamp: str,
+    batches: Callable[[], Iterator[pa.RecordBatch]] | None = None,
+    is_small: bool = False,
+) -> pa.Table | Path:
+    """Return the table of a small file, else the Arrow file that is made of its batches once.
+
+    Without batches it is an Arrow file that can be mapped itself.
+
+    Raises:
+        DataError: it has changed since it was opened, or cannot be read.
+    """
+    if file.stamp() != stamp:
+        raise DataError(file.name, "has changed since it was opened")
+    if batches is None:
+        return file.local()
+    if not is_small:
+        key = ["table 1", file.place(), stamp]
+        return _converted(file, key, lambda path: text.write_batches(batches(), path))
+    try:
+        return pa.Table.from_batches(batches())
+    except UNREADABLE as error:
+        raise DataError(file.name, f"cannot be read ({text.sentence(error)})") from None
+
+
+def _converted(file: DataFile, key: object, write: Callable[[Path], object]) -> Path:
     """Return the Arrow file that ``write`` makes of a file, once."""
 
     def make(path: Path) -> None:
         if file.size() >= _LONG:
-            text = f"notice: {file.name} is converted once, into {cache.folder()}"
-            print(printable(text), file=sys.stderr, flush=True)
+            notice = f"notice: {file.name} is converted once, into {cache.folder()}"
+            print(printable(notice), file=sys.stderr, flush=True)
         try:
             write(path)
         except UNREADABLE as error:
             if is_full(error):
                 raise
-            raise DataError(file.name, f"cannot be read ({_sentence(error)})") from error
+            raise DataError(file.name, f"cannot be read ({text.sentence(error)})") from None
 
     return cache.cached(_NAME, key, make)
+
+
+def _plain(batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
+    """Return the columns that can be examples, in types that are read where they lie."""
+    usable, _ = columns_of(batch.schema, file.name)
+    tops = dict.fromkeys(column.path[0] for column in usable.values())
+    columns = [batch.column(batch.schema.get_field_index(name)) for name in tops]
+    return pa.record_batch(
+        [c if pa.types.is_struct(c.type) or isinstance(c, pa.ExtensionArray) else plain(c)
+         for c in columns], names=list(tops),
+    )  # fmt: skip
 
 
 # -- Parquet
@@ -167,52 +201,33 @@ def _parquet(file: DataFile) -> Part:
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     rows = np.array([group.num_rows for group in groups], np.int64)
     size = sum(group.total_byte_size for group in groups)
-    load = functools.partial(_load_parquet, file, file.stamp(), size < SMALL)
+    step = int(min(_ROWS, max(1, footer.num_rows * _STEP // max(_STEP, size))))
+    batches = functools.partial(_parquet_batches, file, step)
+    load = functools.partial(_load, file, file.stamp(), batches, size < SMALL)
     return Part(file, schema, footer.num_rows, load, rows[rows > 0])
 
 
-def _load_parquet(file: DataFile, stamp: str, in_memory: bool) -> pa.Table | Path:
-    _check_unchanged(file, stamp)
-
-    def write(path: Path) -> None:
-        with file.local().open("rb") as stream:
-            whole = pq.ParquetFile(stream, buffer_size=1 << 20, page_checksum_verification=True)
-            footer = whole.metadata
-            size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
-            step = int(min(_ROWS, max(1, footer.num_rows * _STEP // max(_STEP, size))))
-            batches = whole.iter_batches(step, use_threads=False)
-            text.write_batches((_plain(batch, file) for batch in batches), path)
-        pa.default_memory_pool().release_unused()
-
-    try:
-        if in_memory:
-            with file.local().open("rb") as stream:
-                whole = pq.ParquetFile(stream, page_checksum_verification=True)
-                return whole.read(use_threads=False)
-        return _converted(file, ["table 1", file.place(), stamp], write)
-    except (*UNREADABLE, DataError) as error:
-        raise _unreadable_column(file, error) from None
-
-
-def _unreadable_column(file: DataFile, error: Exception) -> DataError:
-    """Return the error of a Parquet file, with the row group and column that it is in."""
-    problem = f"cannot be read ({_sentence(error)})"
-    try:
-        with file.local().open("rb") as stream:
-            whole = pq.ParquetFile(stream, page_checksum_verification=True)
+def _parquet_batches(file: DataFile, step: int) -> Iterator[pa.RecordBatch]:
+    """Read all rows; of a column that cannot be read say in which row group that is."""
+    with file.open() as stream:
+        whole = pq.ParquetFile(stream, buffer_size=1 << 20, page_checksum_verification=True)
+        try:
+            for batch in whole.iter_batches(step, use_threads=False):
+                yield _plain(batch, file)
+        except UNREADABLE:
             first = 0
             for group in range(whole.num_row_groups):
                 rows = whole.metadata.row_group(group).num_rows
                 for name in whole.schema_arrow.names:
                     try:
                         whole.read_row_group(group, [name], use_threads=False)
-                    except UNREADABLE as inner:
+                    except UNREADABLE as error:
                         place = f"{file.name}, rows {first} to {first + rows - 1}, column {name!r}"
-                        return DataError(place, f"cannot be read ({_sentence(inner)})")
+                        problem = f"cannot be read ({text.sentence(error)})"
+                        raise DataError(place, problem) from None
                 first += rows
-    except UNREADABLE:
-        pass
-    return error if isinstance(error, DataError) else DataError(file.name, problem)
+            raise
+    pa.default_memory_pool().release_unused()
 
 
 # -- Arrow
@@ -220,15 +235,23 @@ def _unreadable_column(file: DataFile, error: Exception) -> DataError:
 
 def _arrow(file: DataFile) -> Part:
     try:
-        batches, packed = _mapped(file)
-        for batch in batches if packed else batches[:1]:
+        batches, is_packed = _mapped(file)
+        for batch in batches if is_packed else batches[:1]:
             batch.validate()
     except UNREADABLE as error:
         raise text.unreadable(file, "Arrow", error) from None
     rows = np.array([len(batch) for batch in batches], np.int64)
-    load = functools.partial(_load_arrow, file, file.stamp(), packed)
-    blocks = rows[rows > 0] if packed else None
+    is_small = _is_small(file)
+    read = functools.partial(_arrow_batches, file, is_small) if is_packed else None
+    load = functools.partial(_load, file, file.stamp(), read, is_small)
+    blocks = rows[rows > 0] if is_packed else None
     return Part(file, batches[0].schema, int(rows.sum()), load, blocks)
+
+
+def _arrow_batches(file: DataFile, is_small: bool) -> Iterator[pa.RecordBatch]:
+    for batch in MappedFile(file.local()).batches():
+        batch.validate(full=not is_small)  # of a table in memory each column is when it is read
+        yield _plain(batch, file)
 
 
 def _mapped(file: DataFile) -> tuple[list[pa.RecordBatch], bool]:
@@ -241,27 +264,6 @@ def _mapped(file: DataFile) -> tuple[list[pa.RecordBatch], bool]:
     full = next((batch for batch in batches if len(batch)), batches[0])
     buffers = [b for column in full.columns for b in column.buffers() if b is not None and b.size]
     return batches, not all(mapping.has(buffer) for buffer in buffers)
-
-
-def _load_arrow(file: DataFile, stamp: str, packed: bool) -> pa.Table | Path:
-    _check_unchanged(file, stamp)
-    if not packed:
-        return file.local()
-
-    def write(path: Path) -> None:
-        def sound() -> Iterator[pa.RecordBatch]:
-            for batch in MappedFile(file.local()).batches():
-                batch.validate(full=True)
-                yield _plain(batch, file)
-
-        text.write_batches(sound(), path)
-
-    try:
-        if _is_small(file):
-            return pa.Table.from_batches([_plain(b, file) for b in _mapped(file)[0]])
-        return _converted(file, ["table 1", file.place(), stamp], write)
-    except UNREADABLE as error:
-        raise DataError(file.name, f"cannot be read ({_sentence(error)})") from None
 
 
 class MappedFile:
@@ -284,11 +286,11 @@ class MappedFile:
         source = pa.BufferReader(self.buffer)
         if self.buffer.size >= 6 and self.buffer[:6].to_pybytes() == b"ARROW1":
             reader = pa.ipc.open_file(source)
-            made = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         else:
             reader = pa.ipc.open_stream(source)
-            made = list(reader)
-        return made or [pa.RecordBatch.from_pylist([], schema=reader.schema)]
+            batches = list(reader)
+        return batches or [pa.RecordBatch.from_pylist([], schema=reader.schema)]
 
     def has(self, buffer: pa.Buffer) -> bool:
         """Say whether a buffer is a part of the file, and not elsewhere in memory."""
@@ -310,60 +312,34 @@ def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
 
 
 def _text(file: DataFile, kind: str, reading: Reading) -> Part:
-    dialect, word = None, "row"
-    notices: tuple[str, ...] = ()
-    if kind == "csv":
-        if text.is_json(file):
-            notices = (f"{file.name}: its lines are objects of JSON, and it is read as such",)
-        else:
-            dialect, word = text.dialect_of(file, reading.separator, reading.header), "line"
-            notices = dialect.notices
-    elif kind != "json":
+    dialect, first, notices = None, 0, list[str]()
+    if kind not in ("csv", "json"):
         raise UsageError(
             "dataset.format", kind, "is no format of a table", ", ".join(EXTENSIONS),
             "dataset.format=null",
         )  # fmt: skip
-    first = 0 if dialect is None else 1 + int(dialect.header)
+    if kind == "csv" and text.is_json(file):
+        notices.append(f"{file.name}: its lines are objects of JSON, and it is read as such")
+    elif kind == "csv":
+        dialect = text.dialect_of(file, reading.separator, reading.header)
+        first = 1 + int(dialect.header)
+        notices += dialect.notices
+    read = functools.partial(text.read, file, dialect, reading.types)
+    table: Any
     if _is_small(file):
-        table, encoding = text.read(file, dialect, reading.types)
-        if encoding == "latin-1":
-            notices = (*notices, f"{file.name}: is no text in UTF-8, and is read as Latin-1")
-        load: Callable[[], pa.Table | Path] = functools.partial(_held, table)
-        return Part(file, table.schema, len(table), load, None, first, word, notices, True)
-
-    def write(path: Path) -> None:
-        text.convert(file, dialect, reading.types, path)
-
-    path = _converted(file, _text_key(file, kind, reading), write)
-    batches, _ = _mapped(DataFile(str(path)))
-    rows = sum(map(len, batches))
-    load = functools.partial(Path, path)
-    return Part(file, batches[0].schema, rows, load, None, first, word, notices, True)
+        table, is_latin = read()
+        load = functools.partial(_same, table)
+        if is_latin:
+            notices.append(f"{file.name}: is no text in UTF-8, and is read as Latin-1")
+    else:
+        path = _converted(file, _text_key(file, kind, reading), read)
+        table = pa.Table.from_batches(MappedFile(path).batches())
+        load = functools.partial(_same, path)
+    word = "row" if dialect is None else "line"
+    return Part(
+        file, table.schema, len(table), load, None, first, word, tuple(notices), is_text=True
+    )
 
 
-def _held(table: pa.Table) -> pa.Table:
-    return table
-
-
-# -- all
-
-
-def _plain(batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
-    """Return the columns that can be examples, in types that are read where they lie."""
-    usable, _ = forms(batch.schema, file.name)
-    tops = dict.fromkeys(form.path[0] for form in usable.values())
-    columns = [batch.column(batch.schema.get_field_index(name)) for name in tops]
-    return pa.record_batch(
-        [c if pa.types.is_struct(c.type) or isinstance(c, pa.ExtensionArray) else values.plain(c)
-         for c in columns], names=list(tops),
-    )  # fmt: skip
-
-
-def _check_unchanged(file: DataFile, stamp: str) -> None:
-    if file.stamp() != stamp:
-        raise DataError(file.name, "has changed since it was opened")
-
-
-def _sentence(error: BaseException) -> str:
-    """Return the first line of what pyarrow says, without the end of a sentence."""
-    return (str(error).strip().split("\n") or [""])[0][:300].rstrip(".") or type(error).__name__
+def _same(loaded: pa.Table | Path) -> pa.Table | Path:
+    return loaded

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dtrain.data.files import DataFile
-from dtrain.data.table import Column, Pieces, Table
-from dtrain.data.tabular import text, values
-from dtrain.data.tabular.forms import Form, agreed, forms
+from dtrain.data.data_file import DataFile
+from dtrain.data.tabular.arrow import agreed, cells, converted, field, joined, plain
 from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
+from dtrain.data.tabular.table import Column, Pieces, Table
+from dtrain.data.tabular.text import INDEX, is_number, sentence
 from dtrain.errors import DataError, UsageError
-
-#: Seconds after which it is looked again whether a mapped file was cut off.
-LOOK_SECONDS = 0.2
-#: Numbers of a row from which on it is copied by itself, and not number by number.
-_WIDE = 16
 
 
 class ArrowTable(Table):
@@ -31,7 +25,7 @@ class ArrowTable(Table):
     Args:
         files: in order.
         reading: how they are read.
-        declared: forms of columns, by name, that the files themselves do not say.
+        declared: columns, by name, that the files themselves do not say.
 
     Raises:
         UsageError: one cannot be read, or a column is another in a later file.
@@ -41,19 +35,15 @@ class ArrowTable(Table):
         self,
         files: Sequence[DataFile],
         reading: Reading | None = None,
-        declared: Mapping[str, Form] | None = None,
+        declared: Mapping[str, Column] | None = None,
     ):
         self.files = list(files)
         reading = reading or Reading()
         self._parts = _alike([part_of(file, reading) for file in files], reading)
-        names = [file.name for file in files]
-        self._forms, self.refused = agreed(
-            names, [forms(part.schema, part.file.name) for part in self._parts]
-        )
-        for name, form in (declared or {}).items():
-            self._forms[name] = form
+        self.columns, self.refused = agreed({p.file.name: p.schema for p in self._parts})
+        for name, column in (declared or {}).items():
+            self.columns[name] = column
             self.refused.pop(name, None)
-        self.columns: dict[str, Column] = {n: form.column for n, form in self._forms.items()}
         self._pieces = Pieces([part.rows for part in self._parts])
         self._opened: dict[int, _Opened] = {}
         #: What was found out of the files.
@@ -65,18 +55,25 @@ class ArrowTable(Table):
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def _read(
-        self, rows: np.ndarray, names: Sequence[str], take: Callable[..., Any]
-    ) -> dict[str, Any]:
-        parts: dict[str, list[tuple[np.ndarray, Any]]] = {name: [] for name in names}
-        for number, at, inside in self._pieces.split(rows):
-            opened = self._opened.get(number)
-            if opened is None:
-                opened = self._opened[number] = _Opened(self._parts[number])
-            columns = opened.columns(names, self._forms)
-            for name, column in columns.items():
-                parts[name].append((at, take(column, inside)))
-        return {name: values.joined(parts[name], len(rows)) for name in names}
+    def _read(self, rows: np.ndarray, names: Sequence[str], with_empty: bool) -> dict[str, Any]:
+        split = list(self._pieces.split(rows))
+        files = {number: self._file(number) for number, _, _ in split}
+
+        def values(name: str) -> Any:
+            column = self.columns[name]
+            parts = [
+                (at, files[number].column(name, column).take(inside, with_empty))
+                for number, at, inside in split
+            ]
+            return joined(parts, len(rows))
+
+        return {name: values(name) for name in names}
+
+    def _file(self, number: int) -> _Opened:
+        if number not in self._opened:
+            self._opened[number] = _Opened(self._parts[number])
+        self._opened[number].check_whole()
+        return self._opened[number]
 
     def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
         """Read columns at some rows.
@@ -84,7 +81,7 @@ class ArrowTable(Table):
         Raises:
             DataError: naming file, row and column; an empty cell is one.
         """
-        return self._read(rows, names, _Column.take)
+        return self._read(rows, names, with_empty=False)
 
     def cells(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Read columns of one value a row at some rows; empty cells are NaN, NaT or None.
@@ -92,7 +89,7 @@ class ArrowTable(Table):
         Raises:
             DataError: a file cannot be read.
         """
-        return self._read(rows, names, _Column.cells)
+        return self._read(rows, names, with_empty=True)
 
     def where(self, row: int) -> str:
         """Return the place of a row: ``FILE, row 17``."""
@@ -128,12 +125,11 @@ class _Opened:
     def __init__(self, part: Part):
         self._part = part
         self._columns: dict[str, _Column] = {}
-        self._looked = time.monotonic()
+        self._map: MappedFile | None = None
         try:
             loaded = part.load()
-            self._map: MappedFile | None = None
             if isinstance(loaded, pa.Table):
-                self._table: Any = loaded.combine_chunks()
+                self._table = loaded.combine_chunks()
                 return
             self._map = MappedFile(loaded)
             self._table = pa.Table.from_batches(self._map.batches())
@@ -143,24 +139,21 @@ class _Opened:
             raise DataError(part.file.name, "has changed since it was opened")
 
     def _unreadable(self, error: Exception) -> DataError:
-        if isinstance(error, DataError):
-            return error
-        return DataError(self._part.file.name, f"cannot be read ({str(error).strip()[:300]})")
+        return DataError(self._part.file.name, f"cannot be read ({sentence(error)})")
 
-    def columns(self, names: Sequence[str], forms: Mapping[str, Form]) -> dict[str, _Column]:
+    def check_whole(self) -> None:
         # A page of a file that was cut off ends the process, without a sentence.
-        if self._map is not None and (now := time.monotonic()) - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            if not self._map.is_whole():
-                raise DataError(self._part.file.name, "was cut off while it was read")
-        for name in names:
-            if name not in self._columns:
-                column = functools.partial(_Column, self._part, name, forms[name])
-                try:
-                    self._columns[name] = column(values.field(self._table, forms[name]), self._map)
-                except UNREADABLE as error:
-                    raise self._unreadable(error) from None
-        return {name: self._columns[name] for name in names}
+        if self._map is not None and not self._map.is_whole():
+            raise DataError(self._part.file.name, "was cut off while it was read")
+
+    def column(self, name: str, column: Column) -> _Column:
+        if name not in self._columns:
+            try:
+                values = field(self._table, column)
+                self._columns[name] = _Column(self._part, name, column, values, self._map)
+            except UNREADABLE as error:
+                raise self._unreadable(error) from None
+        return self._columns[name]
 
 
 class _Column:
@@ -171,114 +164,87 @@ class _Column:
     """
 
     def __init__(
-        self, part: Part, name: str, form: Form, column: pa.ChunkedArray, mapped: MappedFile | None
+        self,
+        part: Part,
+        name: str,
+        column: Column,
+        values: pa.ChunkedArray,
+        mapped: MappedFile | None,
     ):
-        self._part, self._name, self._form = part, name, form
-        self._chunks = [c for c in column.chunks if len(c)] or column.chunks
+        self._part, self._name, self._column = part, name, column
+        self._chunks = [c for c in values.chunks if len(c)] or values.chunks
         self._pieces = Pieces([len(chunk) for chunk in self._chunks])
         self._valid: set[int] = set()
-        self._view: np.ndarray | None = None
+        self._rows: np.ndarray | None = None  # what begins at each number of the view
         self._begins = np.zeros(len(self._chunks), np.int64)
-        dtype, self._items = form.column.dtype, math.prod(form.shape)
-        if not form.is_fixed or not self._items or not _is_packed(self._chunks, dtype):
+        dtype, self._items = column.dtype, math.prod(column.item)
+        addresses = [_address(chunk, dtype) for chunk in self._chunks]
+        if not column.is_number or column.is_ragged or not self._items or None in addresses:
             return
-        if mapped is None:
-            if len(self._chunks) == 1:
-                self._view = values.converted(self._chunks[0], form, self._place).reshape(-1)
-            return
-        begins = [_address(chunk) - mapped.buffer.address for chunk in self._chunks]
-        if all(b >= 0 and b % dtype.itemsize == 0 for b in begins):
+        if mapped is not None:
+            begins = np.array(addresses, np.int64) - mapped.buffer.address
+            if begins.min() < 0 or (begins % dtype.itemsize).any():
+                return
             whole = np.frombuffer(mapped.buffer, np.uint8)
-            self._view = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
-            self._begins = np.array(begins, np.int64) // dtype.itemsize
-
-    def _place(self, row: int) -> str:
-        return f"{self._part.place(row)}, column {self._name!r}"
-
-    def _views(self, rows: np.ndarray) -> np.ndarray:
-        assert self._view is not None
-        chunks = np.searchsorted(self._pieces.ends, rows, side="right")
-        at = self._begins[chunks] + (rows - self._pieces.starts[chunks]) * self._items
-        if self._items == 1:
-            gathered = self._view[at]
-        elif self._items < _WIDE:
-            gathered = self._view[at[:, None] + np.arange(self._items)]
+            view = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
+            self._begins = begins // dtype.itemsize
+        elif len(self._chunks) == 1:
+            view = converted(self._chunks[0], column, str).reshape(-1)  # none is empty
         else:
-            gathered = np.empty((len(rows), self._items), self._view.dtype)
-            for row, begin in enumerate(at.tolist()):
-                gathered[row] = self._view[begin : begin + self._items]
-        return gathered.reshape(len(rows), *self._form.shape)
+            return
+        # A window costs more than a number where each row is one.
+        windows = np.lib.stride_tricks.sliding_window_view
+        self._rows = view if self._items == 1 else windows(view, self._items)
 
-    def take(self, rows: np.ndarray) -> Any:
-        """Return the values at some rows; none may be empty."""
-        if self._view is not None:
-            return self._views(rows)
+    def _place(self, rows: np.ndarray, at: int) -> str:
+        return f"{self._part.place(int(rows[at]))}, column {self._name!r}"
 
-        def read(chunk: pa.Array, inside: np.ndarray, numbers: np.ndarray) -> Any:
-            return values.converted(
-                _taken(chunk, inside), self._form, lambda at: self._place(int(numbers[at]))
-            )
-
-        return self._each(rows, read)
-
-    def cells(self, rows: np.ndarray) -> np.ndarray:
-        """Return the values at some rows; empty ones as of :func:`values.cells`."""
-        if self._view is not None:
-            return self._views(rows)
-        made: np.ndarray = self._each(rows, lambda chunk, at, _: values.cells(_taken(chunk, at)))
-        return made
-
-    def _each(self, rows: np.ndarray, read: Callable[..., Any]) -> Any:
+    def take(self, rows: np.ndarray, with_empty: bool) -> Any:
+        """Return the values at some rows; empty ones are refused, or as of :func:`cells`."""
+        if self._rows is not None:
+            chunks = np.searchsorted(self._pieces.ends, rows, side="right")
+            at = self._begins[chunks] + (rows - self._pieces.starts[chunks]) * self._items
+            return self._rows[at].reshape(len(rows), *self._column.item)
         parts = []
         for number, at, inside in self._pieces.split(rows):
+            chunk, first = self._chunks[number], int(self._pieces.starts[number])
             try:
                 if number not in self._valid:  # offsets that lead elsewhere end the process
-                    self._chunks[number].validate(full=True)
+                    chunk.validate(full=True)
                     self._valid.add(number)
-                parts.append((at, read(self._chunks[number], inside, rows[at])))
+                taken, place = _taken(chunk, inside), functools.partial(self._place, first + inside)
+                values = cells(taken) if with_empty else converted(taken, self._column, place)
             except UNREADABLE as error:
-                if isinstance(error, DataError):
-                    raise
-                first = int(self._pieces.starts[number])
-                place = f"{self._part.file.name}, rows {self._part.first + first} to "
-                place += f"{self._part.first + first + len(self._chunks[number]) - 1}"
-                raise DataError(
-                    f"{place}, column {self._name!r}", f"cannot be read ({str(error)[:300]})"
-                ) from None
-        return values.joined(parts, len(rows))
+                first += self._part.first
+                rows_of = f"{self._part.file.name}, rows {first} to {first + len(chunk) - 1}"
+                problem = f"cannot be read ({sentence(error)})"
+                raise DataError(f"{rows_of}, column {self._name!r}", problem) from None
+            parts.append((at, values))
+        return joined(parts, len(rows))
 
 
 def _taken(chunk: pa.Array, rows: np.ndarray) -> pa.Array:
     if len(rows) == len(chunk) and np.array_equal(rows, np.arange(len(chunk))):
         return chunk
-    return (values.plain(chunk) if values.is_view(chunk.type) else chunk).take(pa.array(rows))
+    # Of types that are views pyarrow takes no rows.
+    return (plain(chunk) if "view" in str(chunk.type) else chunk).take(pa.array(rows))
 
 
-def _is_packed(chunks: Sequence[pa.Array], dtype: np.dtype[Any]) -> bool:
-    """Whether no value is empty, and all lie one after the other as NumPy has them."""
-    for chunk in chunks:
-        array = chunk
-        while True:
-            if array.null_count or (array.offset and pa.types.is_fixed_size_list(array.type)):
-                return False
-            if isinstance(array, pa.ExtensionArray):
-                array = array.storage
-            elif pa.types.is_fixed_size_list(array.type):
-                array = array.values
-            else:
-                break
-        if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-            return False
-        if np.dtype(array.type.to_pandas_dtype()) != dtype:
-            return False
-    return True
-
-
-def _address(array: pa.Array) -> int:
-    """Return where the first value of a packed array lies."""
-    while isinstance(array, pa.ExtensionArray) or pa.types.is_fixed_size_list(array.type):
-        array = array.storage if isinstance(array, pa.ExtensionArray) else array.values
-    return int(array.buffers()[1].address + array.offset * array.type.bit_width // 8)
+def _address(array: pa.Array, dtype: np.dtype[Any]) -> int | None:
+    """Return where the first value lies; None where one is empty, or they lie not as NumPy's do."""
+    while True:
+        is_list = pa.types.is_fixed_size_list(array.type)
+        if array.null_count or (array.offset and is_list):
+            return None
+        if not is_list and not isinstance(array, pa.ExtensionArray):
+            break
+        array = array.values if is_list else array.storage
+    kind = array.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return None
+    if np.dtype(kind.to_pandas_dtype()) != dtype:
+        return None
+    return int(array.buffers()[1].address + array.offset * kind.bit_width // 8)
 
 
 def _alike(parts: list[Part], reading: Reading) -> list[Part]:
@@ -305,7 +271,7 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
                 types[name] = wide
             except pa.ArrowException:
                 types[name] = pa.string()
-    again = Reading(reading.format, reading.separator, reading.header, types)
+    again = dataclasses.replace(reading, types=types)
     return [part_of(part.file, again) for part in parts]
 
 
@@ -315,9 +281,9 @@ def _text_among_numbers(parts: list[Part], name: str) -> UsageError:
     having = [part for part in parts if part.file.name in kinds]
     other = next(p for p in having if not pa.types.is_string(kinds[p.file.name]))
     worded = next(p for p in having if pa.types.is_string(kinds[p.file.name]))
-    column = values.field(_Opened(worded)._table, Form(Column(np.dtype(object)), (name,)))
-    cells = column.to_pylist()
-    row = next((i for i, c in enumerate(cells) if c is not None and not _is_number(c)), 0)
+    column = _Opened(worded).column(name, Column(np.dtype(object), path=(name,)))
+    cells = column.take(np.arange(worded.rows), with_empty=True)
+    row = next((i for i, c in enumerate(cells) if c is not None and not is_number(c)), 0)
     return UsageError(
         "dataset.path", worded.file.name, f"{worded.place(row)}, column {name!r}: {cells[row]!r} "
         f"is text, and {other.file.name} has {kinds[other.file.name]} there",
@@ -326,20 +292,12 @@ def _text_among_numbers(parts: list[Part], name: str) -> UsageError:
     )  # fmt: skip
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
 def index_column(table: ArrowTable, name: str) -> bool:
     """Say whether a column of text files numbers the rows, or names each of them."""
-    if not text.is_index_name(name):
+    if not INDEX.fullmatch(name):
         return False
     rows = np.arange(len(table))
-    cells = table.cells(rows, [name])[name]
-    if cells.dtype.kind in "iu":
-        return bool(len(cells)) and bool(np.array_equal(cells, rows + cells[0]))
-    return cells.dtype == object and pc.count_distinct(pa.array(cells)).as_py() == len(cells)
+    values = table.cells(rows, [name])[name]
+    if values.dtype.kind in "iu":
+        return len(values) > 0 and np.array_equal(values, rows + values[0])
+    return values.dtype == object and len({*values} - {None}) == len(values)

@@ -1,28 +1,319 @@
-"""Examples of a table whose inputs become one matrix, encoded."""
+"""Examples of a table: what becomes of its columns for a model, once for all formats."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dtrain.data import encoding
+from dtrain.data import encoding, nest
 from dtrain.data.encoding import Encoding, Target
-from dtrain.data.sources import Arrays
-from dtrain.data.tables import ROWS, TableSource
-from dtrain.data.tabular.reader import ArrowTable
-from dtrain.errors import UsageError
+from dtrain.data.example import trimmed
+from dtrain.data.mixture import blocks_of
+from dtrain.data.ragged import Ragged
+from dtrain.data.sources import Arrays, Info, Source
+from dtrain.data.tabular.table import Names, Pieces, Role, Table
+from dtrain.data.target_kind import Counted
+from dtrain.errors import DataError, UsageError
 
+if TYPE_CHECKING:  # pyarrow is imported where its tables are read
+    from dtrain.data.tabular.reader import ArrowTable
+
+#: Rows that are examples: their numbers, or a function that draws them when they are needed.
+Rows = np.ndarray | Callable[[], np.ndarray]
+#: Rows of a column that are read at once where all of it is looked at.
+ROWS = 1 << 16
 #: Bytes of a matrix that is made at once and kept in memory.
 IN_MEMORY = 64 << 20
 
 
+class TableSource(Source):
+    """Examples of a table: inputs, targets and weights of its rows.
+
+    Numbers of the inputs keep their type, but for floating ones, which become float32 as in Keras'
+    ``fit``; whole targets become int64, others float32. Targets of text are classes, in
+    alphabetical order.
+
+    Args:
+        table: has the rows.
+        inputs: columns; None for all that are neither target nor weight.
+        target: columns, or None for none.
+        weight: columns, or None for none.
+        rows: int64 ``[n]``, those that are examples, or a function that draws them when they are
+            first needed; None for all.
+        words: the classes of targets that are text, in their order, or a function of the column
+            that returns them; None: those of the rows.
+        categories: targets that are numbers, and whose different numbers are classes.
+
+    Raises:
+        UsageError: the table has no such column, or one cannot be what it is to be.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        inputs: Names,
+        target: Names,
+        weight: Names = None,
+        rows: Rows | None = None,
+        words: np.ndarray | Callable[[str], np.ndarray] | None = None,
+        categories: Sequence[str] = (),
+    ):
+        self.table = table
+        self._drawn = rows
+        self._words = words
+        self._categories = tuple(categories)
+        self._found: dict[str, np.ndarray] = {}  # classes, by the column
+        self.target = None if target is None else Role(target, "dataset.target", table)
+        self.weight = None
+        if weight is not None:
+            self.weight = Role(weight, "dataset.weight", table, weights=True)
+        if inputs is None:
+            outputs = self._columns(self.target, self.weight)
+            rest = [name for name in (*table.columns, *table.refused) if name not in outputs]
+            inputs = rest[0] if len(rest) == 1 else rest
+            if not rest:
+                problem = f"{table.files[0].name} has no other columns than the targets"
+                key, accepted = "dataset.inputs", "columns that are inputs"
+                raise UsageError(key, "null", problem, accepted, f"{key}=COLUMN")
+        self.inputs = Role(inputs, "dataset.inputs", table, cells=self.encodes)
+        self._names = self._columns(None if self.encodes else self.inputs, self.target, self.weight)
+
+    #: Whether inputs may be columns of all kinds, which become one matrix.
+    encodes = False
+
+    @staticmethod
+    def _columns(*roles: Role | None) -> list[str]:
+        return list(dict.fromkeys(n for role in roles if role is not None for n in role.columns()))
+
+    @property
+    def target_column(self) -> str | None:
+        """The target where it is one column."""
+        return None if self.target is None else self.target.column
+
+    def subset(self, rows: Rows) -> Self:
+        """Return the source of some of the rows, in their order."""
+        # The classes of text are those of all rows, as those of whole numbers are.
+        if self._drawn is None or callable(rows):
+            assert self._drawn is None, "a part of a part is drawn at once"
+            return self._changed(_words=self.words, _drawn=rows)
+        return self._changed(_words=self.words, _drawn=self._at(rows))
+
+    def _changed(self, **attributes: Any) -> Self:
+        made = copy.copy(self)
+        made.__dict__.update(attributes)
+        return made
+
+    @property
+    def _rows(self) -> np.ndarray | None:
+        if callable(self._drawn):
+            self._drawn = self._drawn()
+        return self._drawn
+
+    @property
+    def info(self) -> Info:
+        """What its table knows."""
+        drawn = self._drawn is not None and not callable(self._drawn)
+        return Info(
+            files=lambda: self.table.files, counted=drawn or self.table.known_length() is not None,
+            place=self.where, class_names=lambda: self.words().tolist(), labels=self._labels,
+            column=self._whole_column, blocks=self._blocks,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.table) if self._rows is None else len(self._rows)
+
+    def _at(self, indices: np.ndarray) -> np.ndarray:
+        rows = self._rows
+        return indices if rows is None else rows[indices]
+
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
+        """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
+
+        Raises:
+            DataError: naming file, row and column.
+        """
+        indices = np.asarray(indices)
+        rows = self._at(indices)
+        values = self.table.read(rows, self._names) if self._names else {}
+        return trimmed([self._inputs(values, indices), *self._outputs(values, rows)])
+
+    def _outputs(self, values: Mapping[str, Any], rows: np.ndarray) -> list[Any]:
+        """Return targets and weights; None where there are none."""
+        y = weight = None
+        if self.target is not None:
+            names = self.target.columns()
+            y = self.target.arrange({n: self._target(values[n], n, rows) for n in names})
+        if self.weight is not None:
+            weight = nest.mapped(lambda a: a.astype(np.float32), self.weight.arrange(values))
+        return [y, weight]
+
+    def _inputs(self, values: Mapping[str, Any], indices: np.ndarray) -> Any:
+        return nest.mapped(as_input, self.inputs.arrange(values))
+
+    def _target(self, values: Any, name: str, rows: np.ndarray) -> Any:
+        if isinstance(values, Ragged):
+            return values.mapped(as_target)
+        problem = "the target is NaN or infinite"
+        if values.dtype == object or name in self._categories:
+            numbers = {word: number for number, word in enumerate(self.words(name).tolist())}
+            texts = self._texts(values, name, rows)
+            targets = np.array([numbers.get(text, -1) for text in texts], np.int64)
+            sound = targets >= 0
+            if not sound.all():
+                problem = f"{texts[int(np.argmin(sound))]!r} is none of the classes"
+        else:
+            targets = as_target(values)
+            sound = np.asarray(np.isfinite(targets).all(axis=tuple(range(1, targets.ndim))))
+        if not sound.all():
+            place = self.table.where(int(rows[int(np.argmin(sound))]))
+            raise DataError(f"{place}, column {name!r}", problem)
+        return targets
+
+    def _texts(self, values: np.ndarray, name: str, rows: np.ndarray) -> list[str]:
+        """Return values as text."""
+        if values.dtype != object:
+            return encoding.texts(values)
+        texts = []
+        for row, value in zip(rows, values, strict=True):
+            try:
+                texts.append(value.decode() if isinstance(value, bytes) else str(value))
+            except UnicodeDecodeError:
+                place = f"{self.table.where(int(row))}, column {name!r}"
+                raise DataError(place, f"{value[:20]!r} is no text in UTF-8") from None
+        return texts
+
+    def words(self, name: str | None = None) -> np.ndarray:
+        """Return the classes of a target that is text, sorted; reads all of its column once.
+
+        Args:
+            name: of the column; None: the first that is text. Of none there is no class.
+        """
+        if name is None:
+            columns = self._columns(self.target)
+            name = next(filter(self.is_worded, columns), None)
+            is_boolean = columns and self.table.columns[columns[0]].kind == "boolean"
+            if name is None:
+                return np.array(["false", "true"] if is_boolean else [], np.str_)
+        if self._words is not None:
+            return self._words(name) if callable(self._words) else self._words
+        if name not in self._found:
+            words: set[str] = set()
+            for rows, part in self._column(name):
+                words.update(self._texts(part, name, rows))
+            by_number = _by_number if name in self._categories else None
+            self._found[name] = np.array(sorted(words, key=by_number))
+        return self._found[name]
+
+    def is_worded(self, name: str) -> bool:
+        """Whether the values of a target are names of classes."""
+        return name in self._categories or not self.table.columns[name].is_number
+
+    def _column(self, name: str, cells: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
+        """Read all rows of a column, in pieces: their numbers, and their values."""
+        read = self.table.cells if cells else self.table.read
+        for begin in range(0, len(self), ROWS):
+            rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
+            yield rows, read(rows, [name])[name]
+
+    def _whole_column(self, name: str) -> np.ndarray | None:
+        """Return a column of the table, of all rows that are examples; None where it has none.
+
+        It need be neither input nor target.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        if name not in self.table.columns or self.table.columns[name].is_ragged:
+            return None
+        parts = [
+            np.array(encoding.texts(values), object) if values.dtype == object else values
+            for _, values in self._column(name, cells=True)
+        ]
+        return np.concatenate(parts) if parts else None
+
+    def _labels(self) -> np.ndarray | None:
+        """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.
+
+        Raises:
+            DataError: one cannot be read, or is NaN or infinite.
+        """
+        name = self.target_column
+        if name is None or self.table.columns[name].is_ragged:
+            return None
+        parts = [self._target(values, name, rows) for rows, values in self._column(name)]
+        return np.concatenate(parts) if parts else None
+
+    def target_values(self) -> Iterator[np.ndarray]:
+        """Read the targets of one column of numbers, as they are in the table, in pieces."""
+        name = self.target_column
+        if name and self.table.columns[name].is_single and not self.is_worded(name):
+            yield from (values for _, values in self._column(name))
+
+    def _blocks(self) -> np.ndarray | None:
+        """Return how many examples, one after the other, are read at once; None for one."""
+        blocks = self.table.blocks()
+        return blocks if blocks is None or self._rows is None else blocks_of(blocks, self._rows)
+
+    def where(self, index: int) -> str:
+        """Return the place of an example for messages."""
+        return self.table.where(int(self._at(np.array([index]))[0]))
+
+    def targets(self) -> list[Any]:
+        """Return all targets and weights without the inputs; None where there are none."""
+        names = self._columns(self.target, self.weight)
+        if not len(self) or not names:
+            return [None, None]
+        rows = self._at(np.arange(len(self)))
+        return self._outputs(self.table.read(rows, names), rows)
+
+
+def counted(*sources: TableSource) -> Callable[[], int | None]:
+    """Return what counts the classes of the targets: those of words, or those of numbers."""
+    column = sources[0].target_column
+    if column is None:
+        return lambda: None
+    if sources[0].is_worded(column):
+        return lambda: max(len(each.words()) for each in sources)
+
+    def where(index: int) -> str:
+        owner, inside = Pieces([len(each) for each in sources]).place(index)
+        return sources[owner].where(inside)
+
+    return Counted(*(each.target_values for each in sources), where=where)
+
+
+def as_input(value: Any) -> Any:
+    """Return an array of inputs: floating numbers as float32, text as bytes; the rest as it is."""
+    if isinstance(value, Ragged):
+        return value.mapped(as_input)
+    return value.astype(np.float32, copy=False) if value.dtype.kind == "f" else value
+
+
+def as_target(value: np.ndarray) -> np.ndarray:
+    """Return an array of targets: whole numbers and booleans as int64, others as float32."""
+    return value.astype(np.int64 if value.dtype.kind in "biu" else np.float32, copy=False)
+
+
+def _by_number(text: str) -> tuple[float, str]:
+    try:
+        return float(text), text
+    except ValueError:
+        return float("inf"), text
+
+
+# -- columns of all kinds as one matrix
+
+
+@dataclasses.dataclass
 class Fit:
     """The encoding of a dataset: fitted on its training examples when it is first needed.
 
-    Args:
+    Attributes:
         source: of the training examples.
         declared: kinds of columns by name, as ``dataset.columns`` has them.
         chosen: whether the user has named the inputs.
@@ -30,16 +321,11 @@ class Fit:
         made: the encoding, where there is one already.
     """
 
-    def __init__(
-        self,
-        source: EncodedSource,
-        declared: Mapping[str, str],
-        chosen: bool,
-        left_out: Mapping[str, str],
-        made: Encoding | None = None,
-    ):
-        self._source, self._declared, self._chosen = source, declared, chosen
-        self._left_out, self._made = left_out, made
+    source: EncodedSource
+    declared: Mapping[str, str]
+    chosen: bool
+    left_out: Mapping[str, str]
+    made: Encoding | None = None
 
     @functools.cached_property
     def encoding(self) -> Encoding:
@@ -48,9 +334,9 @@ class Fit:
         Raises:
             UsageError: a column cannot be what it is declared to be.
         """
-        if self._made is not None:
-            return self._made
-        source, step = self._source, 1 + len(self._source) // encoding.EXAMPLES
+        if self.made is not None:
+            return self.made
+        source, step = self.source, 1 + len(self.source) // encoding.EXAMPLES
 
         def read(name: str) -> Iterator[np.ndarray]:
             for begin in range(0, len(source), ROWS * step):
@@ -59,15 +345,15 @@ class Fit:
 
         columns = source.table.columns
         kinds = {n: "boolean" for n in source.inputs.names if columns[n].kind == "boolean"}
-        kinds |= self._declared
+        kinds |= self.declared
         made = encoding.fit(
-            source.inputs.names, read, kinds, self._chosen, self._left_out,
+            source.inputs.names, read, kinds, self.chosen, self.left_out,
             lambda row: source.where(row * step),
         )  # fmt: skip
         return Encoding(made.features, self._target(), made.left_out)
 
     def _target(self) -> Target | None:
-        source = self._source
+        source = self.source
         if source.target is None:
             return None
         names = tuple(source.target.columns())
@@ -101,23 +387,8 @@ class EncodedSource(TableSource):
         """Return columns at some examples, with empty cells."""
         return self.table.cells(self._at(indices), names)
 
-    def take(self, indices: np.ndarray) -> tuple[Any, ...]:
-        """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
-
-        Raises:
-            DataError: naming file, row and column.
-        """
-        indices = np.asarray(indices)
-        rows = self._at(indices)
-        parts: list[Any] = [self.matrix(indices)]
-        names = [n for role in (self.target, self.weight) if role for n in role.columns()]
-        values = self.table.read(rows, names) if names else {}
-        if self.target is not None:
-            parts.append(self._targets(values, rows))
-        if self.weight is not None:
-            parts += [None] if self.target is None else []
-            parts.append(self._weights(values))
-        return tuple(parts)
+    def _inputs(self, values: Mapping[str, Any], indices: np.ndarray) -> Any:
+        return self.matrix(indices)
 
     def matrix(self, indices: np.ndarray) -> np.ndarray:
         """Return the inputs at some examples.
@@ -129,10 +400,6 @@ class EncodedSource(TableSource):
         names = [f.name for f in made.features if f.name in self.table.columns]
         cells = self.cells(indices, names)
         return made.encode(cells, lambda row: self.where(int(indices[row])))
-
-    def whole(self) -> np.ndarray:
-        """Return the inputs of all examples."""
-        return self.matrix(np.arange(len(self)))
 
 
 class ArraysOfTable(Arrays):
@@ -146,20 +413,25 @@ class ArraysOfTable(Arrays):
         y, weight = source.targets()
         if isinstance(y, np.ndarray) and y.ndim == 1 and np.array_equal(y, np.floor(y)):
             y = y.astype(np.int64)  # may be classes, written with a point
-        super().__init__(source.whole, y, weight, len(source), source.words().tolist())
+        x = functools.partial(source.matrix, np.arange(len(source)))
+        super().__init__(x, y, weight, len(source), source.words().tolist())
         #: The table that they are of.
         self.source = source
-        self.files = source.files
-        self.where, self.column, self.blocks = source.where, source.column, source.blocks
+
+    @property
+    def info(self) -> Info:
+        """That of the table, with the targets in memory."""
+        own = super().info
+        return dataclasses.replace(self.source.info, class_names=own.class_names, labels=own.labels)
 
 
 def arrays_or_source(source: EncodedSource | None) -> Any:
     """Return the examples of a small table as arrays in memory, and of others the source."""
-    if source is None or len(source) * len(source.inputs.names) * 4 > IN_MEMORY:
+    if source is None or source.table.size() > IN_MEMORY:
         return source
-    if source.table.size() > IN_MEMORY:
-        return source
-    return ArraysOfTable(source)
+    return (
+        source if len(source) * len(source.inputs.names) * 4 > IN_MEMORY else ArraysOfTable(source)
+    )
 
 
 def unseen(held: Any, made: Encoding) -> list[str]:
@@ -170,9 +442,9 @@ def unseen(held: Any, made: Encoding) -> list[str]:
         made: fitted on the training.
     """
     source = held.source if isinstance(held, ArraysOfTable) else held
-    sentences = []
     if not isinstance(source, EncodedSource):
         return []
+    sentences = []
     for feature in made.of("category"):
         rows = np.arange(min(len(source), encoding.EXAMPLES))
         cells = encoding.texts(source.cells(rows, [feature.name])[feature.name])
@@ -184,56 +456,3 @@ def unseen(held: Any, made: Encoding) -> list[str]:
                 "training has not: it is read as unknown"
             )
     return sentences
-
-
-def check_targets(
-    source: TableSource, table: ArrowTable, skip: bool
-) -> tuple[np.ndarray | None, str | None]:
-    """Look for rows without a target.
-
-    Args:
-        source: of all rows.
-        table: that they are of.
-        skip: whether such rows are left out.
-
-    Returns:
-        The rows that have one, and a notice; None where all have one.
-
-    Raises:
-        UsageError: there are some, and they are not to be left out.
-    """
-    if source.target is None:
-        return None, None
-    empty = np.zeros(len(table), bool)
-    for name in source.target.columns():
-        if table.columns[name].is_cell:
-            for begin in range(0, len(table), ROWS):
-                rows = np.arange(begin, min(begin + ROWS, len(table)))
-                empty[rows] |= _is_empty(table.cells(rows, [name])[name])
-    missing = np.flatnonzero(empty)
-    if not len(missing):
-        return None, None
-    names = ", ".join(source.target.columns())
-    if len(missing) == len(table):
-        raise UsageError(
-            "dataset.target", names, "is empty in every row", "a column with values",
-            "dataset.target=COLUMN",
-        )  # fmt: skip
-    if not skip:
-        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        raise UsageError(
-            "dataset.target", names, f"is empty in {table.where(int(missing[0]))}{more}",
-            "a target in each row; on_error=skip leaves the others out", "dataset.on_error=skip",
-        )  # fmt: skip
-    return np.flatnonzero(~empty), (
-        f"dataset.on_error=skip: {len(missing):,} of {len(table):,} rows have no {names} and are "
-        f"left out, the first: {table.where(int(missing[0]))}"
-    )
-
-
-def _is_empty(cells: np.ndarray) -> np.ndarray:
-    if cells.dtype == object:
-        return np.array([cell is None for cell in cells], bool)
-    if cells.dtype.kind in "fM":
-        return np.isnat(cells) if cells.dtype.kind == "M" else np.isnan(cells)
-    return np.zeros(len(cells), bool)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import csv
 import dataclasses
 import io
 import json
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,14 +19,14 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
-from dtrain.data.files import DataFile
+from dtrain.data.data_file import DataFile, is_full
 from dtrain.errors import UsageError
 from dtrain.files import writing
 
 #: What is typed for the separator that no shell has a plain way to type.
 TAB = "tab"
-#: Bytes from which separator, header and decimal point are found out; and of a block
-#: of a large table, and of one that is read at once.
+#: Bytes from which separator, header and decimal point are found out; and of a block of a large
+#: table, and of one that is read at once.
 _HEAD, _BLOCK, _WHOLE = 1 << 16, 1 << 22, 1 << 28
 #: Cells that are empty. "None" is a category of many tables, and no empty cell.
 _EMPTY = [*pacsv.ConvertOptions().null_values, "<NA>"]
@@ -33,8 +35,13 @@ _SEPARATORS = "\t;|, "
 _DECIMAL = re.compile(r"[+-]?\d+,\d+")
 _FRACTION = re.compile(r"[+-]?\d+\.\d+(e[+-]?\d+)?", re.I)
 _BYTE_ORDER = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-#: Names of a column of numbers of rows.
-_INDEX = re.compile(r"(Unnamed: \d+|rownames|row\.names|row_names|rowname|index|)", re.I)
+#: Names of a column that may number the rows.
+INDEX = re.compile(r"(Unnamed: \d+|rownames|row\.names|row_names|rowname|index|)", re.I)
+#: What pyarrow says of a cell.
+_CELL = re.compile(
+    r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?.*conversion error to (?P<type>\w+)"
+    r"(?:.*invalid value '(?P<value>.*)')?"
+)
 #: The next type to try for a cell that cannot be converted to one.
 _WIDER = {"null": pa.int64(), "int64": pa.float64(), "date32": pa.timestamp("s")}
 
@@ -62,22 +69,28 @@ class Dialect:
 
 def unreadable(file: DataFile, kind: str, error: BaseException) -> UsageError:
     """Return the error of a file that is no table."""
-    problem = (str(error).strip().split("\n") or [""])[0][:300].rstrip(".")
-    if "UTF8" in problem or isinstance(error, UnicodeError):
-        problem = "is no text in UTF-8"
+    problem = "is no text in UTF-8" if _is_not_utf8(error) else sentence(error)
+    accepted = {"CSV": "a text table with a header line", "JSON lines": "an object in each line"}
     return UsageError(
-        "dataset.path", file.name, f"cannot be read as {kind} ({problem or type(error).__name__})",
-        {"CSV": "a text table with a header line", "JSON lines": "an object in each line"}.get(
-            kind, f"{'an' if kind[0] in 'AO' else 'a'} {kind} file"
-        ),
+        "dataset.path", file.name, f"cannot be read as {kind} ({problem})",
+        accepted.get(kind, f"{'an' if kind[0] == 'A' else 'a'} {kind} file"),
         "a sound file, or dataset.format=FORMAT where it is of another one",
     )  # fmt: skip
 
 
+def sentence(error: BaseException) -> str:
+    """Return the first line of what pyarrow says, without the end of a sentence."""
+    return str(error).strip().split("\n")[0][:300].rstrip(".") or type(error).__name__
+
+
+def _is_not_utf8(error: BaseException) -> bool:
+    return isinstance(error, UnicodeError) or "UTF8" in str(error)
+
+
 def opened(file: DataFile) -> IO[bytes]:
     """Open a file, unpacked where its name says that it is packed."""
-    made: IO[bytes] = fsspec.open(str(file.local()), "rb", compression="infer").open()
-    return made
+    stream: IO[bytes] = fsspec.open(str(file.local()), "rb", compression="infer").open()
+    return stream
 
 
 def is_json(file: DataFile) -> bool:
@@ -109,21 +122,20 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
     text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\ufeff")
     if "\0" in text:
         raise unreadable(file, "CSV", ValueError("it is no text"))
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines, is_cut = text.replace("\r\n", "\n").replace("\r", "\n"), len(head) >= _HEAD
     notices = []
     chosen = "\t" if separator == TAB else separator
     if chosen is None:
-        accepted = [s for s in _SEPARATORS if _is_consistent(_records(lines, s, head), s == " ")]
-        chosen = accepted[0] if accepted else ","
+        chosen = next((s for s in _SEPARATORS if _separates(_records(lines, s, is_cut), s)), ",")
         if chosen != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
             shown = {"\t": "tabs", " ": "blanks"}.get(chosen, repr(chosen))
             notices.append(f"columns are separated by {shown}")
-    records = _records(lines, chosen, head)
-    if not records:
+    first, *rest = _records(lines, chosen, is_cut) or [[]]
+    if not first:
         raise UsageError(
             "dataset.path", file.name, "has no rows", "a table", "dataset.path=FILE.csv"
         )
-    first, rest = records[0], records[1:]
+    names = [name.strip() for name in first]
     has_names = header
     if has_names is None:
         has_names = not _are_values(first)
@@ -132,54 +144,46 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
                 f"the first line has values ({', '.join(first[:3])}, ...), so the columns are "
                 "named 0, 1, ...; dataset.header=true takes it for names"
             )
-    width = collections.Counter(map(len, rest)).most_common(1)[0][0] if rest else len(first)
-    names = [name.strip() for name in first] if has_names else [str(i) for i in range(len(first))]
-    if all(re.fullmatch("'.+'", name) for name in names):
+    if not has_names:
+        names = [str(number) for number in range(len(first))]
+    elif all(re.fullmatch("'.+'", name) for name in names):
         names = [name[1:-1] for name in names]
-    if has_names and len(names) == width - 1:  # R writes no name above those of the rows
-        names.insert(0, "")
+    if has_names and rest and _width(rest)[0] == len(names) + 1:
+        names.insert(0, "")  # R writes no name above those of the rows
     decimal = "."
-    if chosen != ",":
-        columns = zip(*(row for row in rest if len(row) == len(names)), strict=True)
-        if any(_has_decimal_commas(column) for column in columns):
-            decimal = ","
-            notices.append("numbers have decimal commas")
+    columns = zip(*(row for row in rest if len(row) == len(names)), strict=True)
+    if chosen != "," and any(map(_has_decimal_commas, columns)):
+        decimal = ","
+        notices.append("numbers have decimal commas")
     unique = _unique(names)
     if again := [f"{n!r}" for n, name in zip(unique, names, strict=True) if name and n != name]:
         notices.append(f"names of columns occur twice; the later ones are {', '.join(again)}")
-    said = tuple(f"{file.name}: {notice}" for notice in notices)
-    return Dialect(tuple(unique), chosen, has_names, decimal, encoding, said)
+    prefixed = tuple(f"{file.name}: {notice}" for notice in notices)
+    return Dialect(tuple(unique), chosen, has_names, decimal, encoding, prefixed)
 
 
-def _records(lines: str, separator: str, head: bytes) -> list[list[str]]:
+def _records(lines: str, separator: str, is_cut: bool) -> list[list[str]]:
     """Return the first rows as lists of cells, without one that is cut off."""
     records = []
-    try:
+    with contextlib.suppress(csv.Error):
         for record in csv.reader(io.StringIO(lines), delimiter=separator):
             records.append(record)
-    except csv.Error:
-        pass
-    if len(head) >= _HEAD:
-        records = records[:-1]
-    return [record for record in records if record]
+    return [record for record in (records[:-1] if is_cut else records) if record]
 
 
-def _is_consistent(records: list[list[str]], exactly: bool) -> bool:
-    """Say whether almost all rows have as many cells as the first, and more than one.
-
-    Args:
-        records: cells.
-        exactly: the first line has no cell less, as of R's.
-    """
-    counts = collections.Counter(map(len, records))
-    if not counts:
+def _separates(records: list[list[str]], separator: str) -> bool:
+    """Say whether almost all rows have as many cells as the first, and more than one."""
+    if not records:
         return False
-    width, rows = counts.most_common(1)[0]
-    return (
-        width > 1
-        and rows >= 0.9 * len(records) - 1
-        and (len(records[0]) == width or (not exactly and len(records[0]) == width - 1))
-    )
+    width, rows = _width(records)
+    # The first line of R's has a cell less; of blanks that says nothing.
+    first = (width,) if separator == " " else (width, width - 1)
+    return width > 1 and rows >= 0.9 * len(records) - 1 and len(records[0]) in first
+
+
+def _width(records: list[list[str]]) -> tuple[int, int]:
+    """Return how many cells most rows have, and how many rows those are."""
+    return collections.Counter(map(len, records)).most_common(1)[0]
 
 
 def _are_values(names: list[str]) -> bool:
@@ -188,110 +192,104 @@ def _are_values(names: list[str]) -> bool:
         return False  # of pandas
     if sum(bool(_FRACTION.fullmatch(name.strip())) for name in names) >= 2:
         return True
+    return all(map(is_number, names))
+
+
+def is_number(cell: str) -> bool:
+    """Say whether a cell is a number."""
     try:
-        return all(float(name) is not None for name in names)
+        float(cell)
     except ValueError:
         return False
+    return True
 
 
 def _has_decimal_commas(cells: tuple[str, ...]) -> bool:
     full = [cell.strip() for cell in cells if cell.strip() and cell.strip() not in _EMPTY]
-    commas = [cell for cell in full if _DECIMAL.fullmatch(cell)]
-    return bool(commas) and all(_DECIMAL.fullmatch(c) or c.lstrip("+-").isdigit() for c in full)
+    commas = [bool(_DECIMAL.fullmatch(cell)) for cell in full]
+    whole = [cell.lstrip("+-").isdigit() for cell in full]
+    return any(commas) and all(map(operator.or_, commas, whole))
 
 
 def _unique(names: list[str]) -> list[str]:
-    made: list[str] = []
+    unique: list[str] = []
     for position, name in enumerate(names):
-        base = name or f"Unnamed: {position}"
-        number = sum(each == base for each in names[:position]) if name else 0
-        candidate = f"{base}.{number}" if number else base
-        while candidate in made:
+        number = names[:position].count(name) if name else 0
+        candidate = f"{name}.{number}" if number else name or f"Unnamed: {position}"
+        while candidate in unique:
             candidate += "_"
-        made.append(candidate)
-    return made
-
-
-def is_index_name(name: str) -> bool:
-    """Say whether a column of this name may number the rows."""
-    return _INDEX.fullmatch(name) is not None
+        unique.append(candidate)
+    return unique
 
 
 def read(
-    file: DataFile, dialect: Dialect | None, types: Mapping[str, pa.DataType]
-) -> tuple[pa.Table, str]:
-    """Read a whole file into memory: a text table, or JSON lines where there is no dialect.
+    file: DataFile,
+    dialect: Dialect | None,
+    types: Mapping[str, pa.DataType],
+    path: Path | None = None,
+) -> tuple[pa.Table | None, bool]:
+    """Read a text table, or JSON lines where there is no dialect.
+
+    A type is that of the first block; where a later cell is none of it the file is read again.
 
     Args:
         file, dialect: what is read, and how it is written.
         types: of columns where they are known.
+        path: an Arrow file to write, some megabytes at a time; None: all is read into memory.
 
     Returns:
-        The table, and the encoding that it was read in.
+        The table in memory, and whether it was read as Latin-1.
 
     Raises:
         UsageError: it cannot be read.
     """
-    if dialect is None:
-        return _read_json(file), "utf8"
-    try:
-        with opened(file) as stream:
-            table = pacsv.read_csv(stream, *_options(dialect, types, table=True))
-        if dialect.encoding == "utf8" and any(map(_is_binary, table.schema.types)):
-            return read(file, dataclasses.replace(dialect, encoding="latin-1"), types)
-    except Exception as error:
-        if _is_not_utf8(error) and dialect.encoding == "utf8":
-            return read(file, dataclasses.replace(dialect, encoding="latin-1"), types)
-        raise _of_cell(file, dialect, error) from None
-    return table, dialect.encoding
-
-
-def _is_not_utf8(error: Exception) -> bool:
-    return isinstance(error, UnicodeError) or "invalid UTF8" in str(error)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind))
-
-
-def convert(
-    file: DataFile, dialect: Dialect | None, types: Mapping[str, pa.DataType], path: Path
-) -> None:
-    """Write a file as an Arrow file, some megabytes at a time.
-
-    A type is that of the first block; where a later cell is none of it the file is read again.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    known = dict(types)
+    known, block = dict(types), _WHOLE if path is None else _BLOCK
     while True:
         try:
-            write_batches(_batches(file, dialect, known), path)
-            return
-        except pa.ArrowInvalid as error:
-            match = re.search(r"In CSV column #(\d+): .*conversion error to (\w+)", str(error))
-            if dialect is None or match is None or dialect.names[int(match[1])] in types:
-                if dialect is None:
-                    raise unreadable(file, "JSON lines", error) from None
-                if _is_not_utf8(error) and dialect.encoding == "utf8":
-                    dialect = dataclasses.replace(dialect, encoding="latin-1")
-                    continue
-                raise _of_cell(file, dialect, error) from None
-            known[dialect.names[int(match[1])]] = _WIDER.get(match[2], pa.string())
-        except (ValueError, OSError, EOFError) as error:
-            raise unreadable(file, "CSV" if dialect else "JSON lines", error) from None
+            batches = _batches(file, dialect, known, block)
+            table = None if path is not None else pa.Table.from_batches(batches)
+            if path is not None:
+                write_batches(batches, path)
+            return table, dialect is not None and dialect.encoding == "latin-1"
+        except Exception as error:  # each unpacker has errors of its own
+            if is_full(error):
+                raise
+            if dialect is None:
+                raise unreadable(file, "JSON lines", error) from None
+            if _is_not_utf8(error) and dialect.encoding == "utf8":
+                dialect = dataclasses.replace(dialect, encoding="latin-1")
+                continue
+            match = _CELL.search(str(error))
+            name = None if match is None else dialect.names[int(match["column"])]
+            if match is None or name is None or name in types:
+                raise _of_cell(file, name, match, error) from None
+            known[name] = _WIDER.get(match["type"], pa.string())
 
 
 def _batches(
-    file: DataFile, dialect: Dialect | None, types: Mapping[str, pa.DataType]
+    file: DataFile, dialect: Dialect | None, types: Mapping[str, pa.DataType], block: int
 ) -> Iterator[pa.RecordBatch]:
     with opened(file) as stream:
-        if dialect is None:
-            options = pajson.ReadOptions(use_threads=False, block_size=_BLOCK)
-            yield from pajson.open_json(stream, options)
+        if dialect is not None:
+            reader = pacsv.open_csv(stream, *_options(dialect, types, block))
+            if any(map(pa.types.is_binary, reader.schema.types)):
+                raise UnicodeError
+            yield pa.RecordBatch.from_pylist([], schema=reader.schema)  # of a header alone
+            yield from reader
+        elif _first(stream) == b"[":
+            rows: Any = json.load(stream)
+            if not all(isinstance(row, dict) for row in rows):
+                raise ValueError("its items are no objects")
+            yield from pa.Table.from_pylist(rows).to_batches()
         else:
-            yield from pacsv.open_csv(stream, *_options(dialect, types, table=False))
+            options = pajson.ReadOptions(use_threads=False, block_size=block)
+            yield from pajson.open_json(stream, options)
+
+
+def _first(stream: IO[bytes]) -> bytes:
+    first = stream.read(1)
+    stream.seek(0)
+    return first
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], path: Path) -> None:
@@ -309,12 +307,11 @@ def write_batches(batches: Iterable[pa.RecordBatch], path: Path) -> None:
 
 
 def _options(
-    dialect: Dialect, types: Mapping[str, pa.DataType], table: bool
+    dialect: Dialect, types: Mapping[str, pa.DataType], block: int
 ) -> tuple[pacsv.ReadOptions, pacsv.ParseOptions, pacsv.ConvertOptions]:
     names = list(dialect.names)
     read = pacsv.ReadOptions(
-        column_names=names, skip_rows_after_names=int(dialect.header),
-        block_size=_WHOLE if table else _BLOCK,
+        column_names=names, skip_rows_after_names=int(dialect.header), block_size=block,
         use_threads=False, encoding=dialect.encoding,
     )  # fmt: skip
     parse = pacsv.ParseOptions(delimiter=dialect.separator, newlines_in_values=True)
@@ -326,33 +323,15 @@ def _options(
     return read, parse, convert
 
 
-def _of_cell(file: DataFile, dialect: Dialect, error: Exception) -> UsageError:
+def _of_cell(
+    file: DataFile, name: str | None, match: re.Match[str] | None, error: BaseException
+) -> UsageError:
     """Return the error of a cell that is not what its column is, else of the file."""
-    match = re.search(
-        r"In CSV column #(\d+): (?:Row #(\d+): )?.*conversion error to \w+.*invalid value '(.*)'",
-        str(error),
-    )
-    if match is None:
+    if match is None or match["value"] is None:
         return unreadable(file, "CSV", error)
-    name = dialect.names[int(match[1])]
-    line = f", line {match[2]}" if match[2] else ""
+    line = f", line {match['row']}" if match["row"] else ""
     return UsageError(
-        "dataset.path", file.name, f"column {name!r} is {match[3]!r}, a text{line}, where numbers "
-        "are expected", "numbers in each row of the column, or a column of categories or text",
-        f"'dataset.columns={{{name}: category}}'",
+        "dataset.path", file.name, f"column {name!r} is {match['value']!r}, a text{line}, where "
+        "numbers are expected", "numbers in each row of the column, or a column of categories or "
+        "text", f"'dataset.columns={{{name}: category}}'",
     )  # fmt: skip
-
-
-def _read_json(file: DataFile) -> pa.Table:
-    try:
-        with opened(file) as stream:
-            if stream.read(1).lstrip() == b"[":
-                stream.seek(0)
-                rows: Any = json.load(stream)
-                if not all(isinstance(row, dict) for row in rows):
-                    raise ValueError("its items are no objects")
-                return pa.Table.from_pylist(rows)
-            stream.seek(0)
-            return pajson.read_json(stream, pajson.ReadOptions(block_size=_WHOLE))
-    except Exception as error:
-        raise unreadable(file, "JSON lines", error) from None

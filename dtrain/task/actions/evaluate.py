@@ -118,7 +118,8 @@ class Evaluate(Action):
             return data
         if data.splits.validation is not None and data.splits.count_classes() is None:
             inputs.check(data.splits.validation, self._own.train, "targets", sizes=False)
-        named = class_names.renumbered(data.splits.validation, class_names.names(self._own.train))
+        classes_of_run = list(self._own.train.info.class_names())
+        named = class_names.renumbered(data.splits.validation, classes_of_run)
         splits = dataclasses.replace(data.splits, classes=classes, validation=named)
         return dataclasses.replace(data, splits=splits)
 

@@ -222,7 +222,7 @@ class Loop:
         sums = call()
         if sums.steps == 0:
             return
-        self.timing.end(sums.steps, sums.examples, self._steps.waiting.pop)
+        self.timing.end(sums.steps, sums.examples, self._steps.waiting.pop())
         if self.timing.calls == 1:
             if self._strategy.replicas > 1:
                 self._strategy.check_copies(self._model)

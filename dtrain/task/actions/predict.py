@@ -190,7 +190,7 @@ class Predict(Action):
             else:
                 config = of_run
                 inputs.check(source, built_on.train)
-        self._class_names = class_names.names(built_on.train)
+        self._class_names = list(built_on.train.info.class_names())
         schedule = make_schedule(config, *dataset.lengths(built_on))
         model = build.model(
             config, built_on, strategy, schedule.total_steps, schedule.steps_per_epoch, trains=False

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.mixture import Concatenated, Subset, column, labels
+from dtrain.data.mixture import Concatenated, Subset
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
@@ -68,7 +68,7 @@ def of(source: Source | Stream, examples: int, by: str) -> Slices:
 
 def class_names(source: Any, classes: int) -> list[str]:
     """Return the names of the classes of a source, or their numbers."""
-    words = _words(source)
+    words = list(source.info.class_names())
     return words if len(words) == classes else [str(number) for number in range(classes)]
 
 
@@ -95,14 +95,14 @@ def arranged(inputs: Inputs, slices: Slices) -> Inputs:
 def _values(source: Any, examples: int, by: str) -> tuple[np.ndarray, list[str]]:
     """Return the values that slices are made by, and the names of classes if they are such."""
     if by == LABEL:
-        known = labels(source)
+        known = source.info.labels()
         if known is not None:
-            return np.asarray(known)[:examples], _words(source)
+            return np.asarray(known)[:examples], list(source.info.class_names())
         found = _read(source, examples, lambda parts: parts[1] if len(parts) > 1 else None)
         if found is None or nest.is_nest(found):
             raise _refused(by, "the dataset has not one array of targets")
-        return found, _words(source)
-    held = column(source, by)
+        return found, list(source.info.class_names())
+    held = source.info.column(by)
     if held is not None:
         return np.asarray(held)[:examples], []
     found = _read(
@@ -123,11 +123,6 @@ def _read(source: Any, examples: int, chosen: Any) -> Any:
             return found
         parts.append(found)
     return np.concatenate(parts)
-
-
-def _words(source: Any) -> list[str]:
-    words = getattr(source, "words", None)
-    return [] if words is None else [str(word) for word in words()]
 
 
 def _name(value: Any, words: list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from dtrain.run.times import HOST, metric
 
@@ -18,14 +18,14 @@ class Timing:
         step_seconds: seconds of a step of the last call.
         interval_seconds: seconds of the steps since the last point.
         interval_parts: of these, and of the time between, those of each part of
-            :mod:`dtrain.run.times`; a part that is not measured in each call is left out.
+            :mod:`dtrain.run.times`.
     """
 
     def __init__(self) -> None:
         self.calls = self.measured_steps = 0
         self.step_seconds = 0.0
         self.interval_seconds = 0.0
-        self.interval_parts: dict[str, float] | None = None
+        self.interval_parts: dict[str, float] = {}
         self._began = self._ended = 0.0
         self._call: tuple[float, Mapping[str, float]] = 0.0, {}
         # The first call is left out: it compiles. So does one with other weights to train.
@@ -37,19 +37,18 @@ class Timing:
         """Begin a call."""
         self._began = time.perf_counter()
 
-    def end(self, steps: int, examples: int, parts: Callable[[float], Mapping[str, float]]) -> None:
+    def end(self, steps: int, examples: int, parts: Mapping[str, float]) -> None:
         """End a call.
 
         Args:
             steps: that it took.
             examples: of these steps.
-            parts: returns the seconds of each part of the call, given all of them.
+            parts: seconds of the call that each part had.
         """
         now = time.perf_counter()
         seconds = now - self._began
         between = self._began - self._ended if self.calls else 0.0
-        found = dict(parts(seconds))
-        found[HOST] = found.get(HOST, 0.0) + max(0.0, between)
+        found = {**parts, HOST: max(0.0, between)}
         self._call, self._ended = (seconds, found), now
         self.calls += 1
         self.step_seconds = seconds / steps
@@ -82,10 +81,8 @@ class Timing:
         """Add a part of the last call to the interval: the call may span several."""
         seconds, parts = self._call
         self.interval_seconds += share * seconds
-        before = dict.fromkeys(parts, 0.0) if self.interval_parts is None else self.interval_parts
-        self.interval_parts = {
-            name: before[name] + share * value for name, value in parts.items() if name in before
-        }
+        for name, value in parts.items():
+            self.interval_parts[name] = self.interval_parts.get(name, 0.0) + share * value
 
     def end_interval(self, steps: int, examples: int) -> dict[str, float]:
         """Return the metrics of an interval, and begin the next.
@@ -95,9 +92,9 @@ class Timing:
             examples: that it has in all.
         """
         found = {"examples_per_second": examples / self.interval_seconds}
-        for name, value in (self.interval_parts or {}).items():
+        for name, value in self.interval_parts.items():
             found[metric(name)] = value / max(1, steps)
-        self.interval_seconds, self.interval_parts = 0.0, None
+        self.interval_seconds, self.interval_parts = 0.0, {}
         return found
 
     @property

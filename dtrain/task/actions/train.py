@@ -121,10 +121,7 @@ class Train(Action):
                 "versions": identity.versions(),
                 "data": data_identity.digests(session.data.identity),
                 "evaluated": data_identity.evaluated(config, session.data.identity),
-                "topology": {
-                    "strategy": config.strategy.name, "replicas": strategy.replicas,
-                    **strategy.choices,
-                },
+                "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=functools.partial(_begun, process, model, steps),
             late=late_validation,

@@ -14,7 +14,6 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config.schema import Config
-from dtrain.data import class_names
 from dtrain.data.checked import before_training
 from dtrain.errors import DtrainError
 from dtrain.run import checkpoint
@@ -104,7 +103,7 @@ def written(
             refused[name] = _message(error)
     return {
         "signature": named.signature(splits.train),
-        "classes": class_names.names(splits.train),
+        "classes": list(splits.train.info.class_names()),
         "encoding": None if named.encoding is None else named.encoding.to_json(),
         "examples": len(found),
         "refused": refused,

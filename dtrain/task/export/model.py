@@ -15,8 +15,7 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Splits
-from dtrain.data.tables import TableSource
-from dtrain.data.tabular.source import ArraysOfTable
+from dtrain.data.tabular.source import ArraysOfTable, TableSource
 from dtrain.errors import UsageError
 from dtrain.run.exports import Signature, Tensor
 from dtrain.task import build, dataset, reading, stateful

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.mixture import Concatenated, Subset, labels
+from dtrain.data.mixture import Concatenated
 from dtrain.data.streams import Stream
 from dtrain.host.columns import aligned
 
@@ -15,42 +15,18 @@ from dtrain.host.columns import aligned
 SHOWN = 20
 
 
-def known(source: Any, seen: dict[int, np.ndarray | None] | None = None) -> np.ndarray | None:
-    """Return the classes of all examples of a source, ``[n]``; None where it does not know them.
-
-    Args:
-        source: a source, a stream, or None.
-        seen: those of sources that were asked before, by their ``id``: of two parts of one source
-            it is asked once.
-    """
-    seen = {} if seen is None else seen
+def known(source: Any) -> np.ndarray | None:
+    """Return the classes of all examples of a source, ``[n]``; None where it does not know them."""
     if source is None or isinstance(source, Stream):
         return None
     if isinstance(source, Concatenated):
-        parts = [known(member, seen) for member in source.members]
-        sound = [part for part in parts if part is not None]
-        return np.concatenate(sound) if sound and len(sound) == len(parts) else None
-    if isinstance(source, Subset):
-        whole = known(source.source, seen)
-        return None if whole is None else whole[source.rows]
-    if id(source) not in seen:
-        found = labels(source)
-        if found is not None and found.ndim == 2 and found.shape[1] == 1:
-            found = found[:, 0]  # as some of keras.datasets have it
-        usable = found is not None and found.ndim == 1 and found.dtype.kind in "biu"
-        seen[id(source)] = found if usable else None
-    return seen[id(source)]
-
-
-def names(source: Any) -> list[str]:
-    """Return the names of the classes of a source, in their order; none where it knows none."""
-    if isinstance(source, Subset):
-        return names(source.source)
-    if isinstance(source, Concatenated):
-        found = [names(member) for member in source.members]
-        return found[0] if all(each == found[0] for each in found) else []
-    words = getattr(source, "words", None)
-    return [str(word) for word in words()] if callable(words) else []
+        parts = [part for part in map(known, source.members) if part is not None]
+        return np.concatenate(parts) if parts and len(parts) == len(source.members) else None
+    numbers = source.info.labels()
+    if numbers is not None and numbers.ndim == 2 and numbers.shape[1] == 1:
+        numbers = numbers[:, 0]  # as some of keras.datasets have it
+    usable = numbers is not None and numbers.ndim == 1 and numbers.dtype.kind in "biu"
+    return numbers if usable else None
 
 
 def table(
@@ -66,43 +42,32 @@ def table(
     """
     parts = [training] if validation is None else [training, validation]
     expected = np.arange(classes if classes is not None and classes <= 1 << 20 else 0)
-    found = np.unique(np.concatenate([expected, *parts]).astype(np.int64))
-    counts = np.stack([_counts(part, found) for part in parts])
-    order, absent = np.arange(len(found)), 0
-    if len(found) > SHOWN:  # the most frequent first; of those without any only the number
-        order = np.lexsort((found, -counts[0]))
+    numbers = np.unique(np.concatenate([expected, *parts]).astype(np.int64))
+    at = [np.searchsorted(numbers, part.astype(np.int64)) for part in parts]
+    counts = np.stack([np.bincount(each, minlength=len(numbers)) for each in at])
+
+    def row(name: str, some: np.ndarray) -> list[str]:
+        cells = [name]
+        for count, part in zip(counts[:, some].sum(axis=1), parts, strict=True):
+            percent = 100 * count / max(1, len(part))
+            digits = 1 if percent >= 0.1 or not percent else 3
+            cells += [f"{count:,}", f"{percent:.{digits}f} %"]
+        return cells
+
+    def name(number: int) -> str:
+        return f"{number} {words[number]}" if 0 <= number < len(words) else str(number)
+
+    order, half = np.arange(len(numbers)), SHOWN // 2
+    if len(numbers) > SHOWN:  # the most frequent first; of those without any only the number
+        order = np.lexsort((numbers, -counts[0]))
         order = order[counts[:, order].any(axis=0)]
-        absent = len(found) - len(order)
-    ends = [*order[: SHOWN // 2], *order[-(SHOWN // 2) :]] if len(order) > SHOWN else order
-    rows = [_row(_name(int(found[at]), words), counts[:, at], parts) for at in ends]
-    if len(order) > SHOWN:
-        left = order[SHOWN // 2 : -(SHOWN // 2)]
-        others = _row(f"{len(left):,} others", counts[:, left].sum(axis=1), parts)
-        rows.insert(SHOWN // 2, others)
-    head = ["class"]
-    for name in ("training", "validation")[: len(parts)]:
-        head += [name, "share"]
+    is_long = len(order) > SHOWN
+    ends = np.concatenate([order[:half], order[-half:]]) if is_long else order
+    rows = [row(name(int(numbers[at])), np.array([at])) for at in ends]
+    if is_long:
+        rows.insert(half, row(f"{len(order) - SHOWN:,} others", order[half:-half]))
+    heads = [[each, "share"] for each in ("training", "validation")[: len(parts)]]
+    head = ["class", *(cell for pair in heads for cell in pair)]
     lines = aligned([head, *rows], set(range(1, len(head))))
+    absent = len(numbers) - len(order)
     return [*lines, f"{absent:,} more without examples"] if absent else lines
-
-
-def _counts(part: np.ndarray, found: np.ndarray) -> np.ndarray:
-    values, counts = np.unique(part.astype(np.int64), return_counts=True)
-    made = np.zeros(len(found), np.int64)
-    made[np.searchsorted(found, values)] = counts
-    return made
-
-
-def _name(number: int, words: Sequence[str]) -> str:
-    return f"{number} {words[number]}" if 0 <= number < len(words) else str(number)
-
-
-def _row(name: str, counts: np.ndarray, parts: Sequence[np.ndarray]) -> list[str]:
-    row = [name]
-    for count, part in zip(counts, parts, strict=True):
-        row += [f"{count:,}", _share(100 * count / max(1, len(part)))]
-    return row
-
-
-def _share(percent: float) -> str:
-    return f"{percent:.{1 if percent >= 0.1 or not percent else 3}f} %"

@@ -75,11 +75,8 @@ def _amount(source: Any) -> str:
     if source is None:
         return "none"
     examples = examples_in(source)
-    if isinstance(source, Stream):
-        return (
-            f"a stream of {'unknown length' if examples is None else counted(examples, 'example')}"
-        )
-    return counted(examples or 0, "example")
+    amount = "unknown length" if examples is None else counted(examples, "example")
+    return f"a stream of {amount}" if isinstance(source, Stream) else amount
 
 
 def counted(count: int, noun: str) -> str:
@@ -99,7 +96,7 @@ def _order(config: Config, data: Data) -> str:
     if isinstance(order, Sequential):
         return "none: that of the dataset, in every pass"
     if isinstance(order, Blocks):
-        blocks = source.blocks()
+        blocks = source.info.blocks()
         least, most = int(blocks.min()), int(blocks.max())
         sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
         return (
@@ -124,15 +121,13 @@ def _mixture(config: Config, data: Data, source: Mixture) -> str:
 
 def _files(data: Data) -> dict[str, str]:
     """Return how many files the data is of, how large they are, and the first and the last one."""
-    splits = data.splits
-    parts = [getattr(source, "files", ()) for source in (splits.train, splits.validation)]
-    found = {file.name: file for file in itertools.chain.from_iterable(parts)}
-    if not found:
+    sources = [data.splits.train, data.splits.validation]
+    every = [s.info.files() for s in sources if s is not None and not isinstance(s, Stream)]
+    sizes = {file.name: file.size() for file in itertools.chain.from_iterable(every)}
+    if not sizes:
         return {}
-    size = _size(sum(file.size() for file in found.values()))
-    names = sorted(found)
-    ends = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-    return {"files": f"{len(names):,}, {size}: {ends}"}
+    ends = " to ".join(dict.fromkeys([min(sizes), max(sizes)]))
+    return {"files": f"{len(sizes):,}, {_size(sum(sizes.values()))}: {ends}"}
 
 
 def _size(amount: float) -> str:

@@ -55,18 +55,12 @@ def drawable(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     if low >= 0 and high <= 255:
         low, high = 0.0, 1.0 if high <= 1 else 255.0
     scale = 255 / (high - low) if high > low else 0.0
-    return [
-        _with_channels(part if part.dtype == np.uint8 else _bytes((part - low) * scale))
-        for part in parts
-    ]
-
-
-def _bytes(values: np.ndarray) -> np.ndarray:
-    return np.clip(np.nan_to_num(values), 0, 255).astype(np.uint8)
-
-
-def _with_channels(images: np.ndarray) -> np.ndarray:
-    return images[..., np.newaxis] if images.ndim == 3 else images
+    drawn = []
+    for part in parts:
+        if part.dtype != np.uint8:
+            part = np.clip(np.nan_to_num((part - low) * scale), 0, 255).astype(np.uint8)
+        drawn.append(part[..., np.newaxis] if part.ndim == 3 else part)
+    return drawn
 
 
 def captions(targets: Sequence[Any], names: Sequence[str], count: int) -> list[str]:
@@ -80,17 +74,12 @@ def captions(targets: Sequence[Any], names: Sequence[str], count: int) -> list[s
     """
     for target in targets:
         values = target.reshape(len(target), -1)
-        if target.ndim == 2 and target.shape[1] > 1 and _is_one_hot(target):
-            values = np.argmax(target, axis=1)[:, np.newaxis]
+        is_matrix = target.ndim == 2 and target.shape[1] > 1 and target.dtype.kind in "biuf"
+        if is_matrix and np.isin(target, (0, 1)).all() and (target.sum(axis=1) == 1).all():
+            values = np.argmax(target, axis=1)[:, np.newaxis]  # one-hot
         if values.shape[1] == 1:
             return [_caption(value, names) for value in values[:count, 0]]
     return [str(index) for index in range(count)]
-
-
-def _is_one_hot(target: np.ndarray) -> bool:
-    if target.dtype.kind not in "biuf":
-        return False
-    return bool(np.all((target == 0) | (target == 1)) and np.all(target.sum(axis=1) == 1))
 
 
 def _caption(value: Any, names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,30 +11,29 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.config.schema import Config
-from dtrain.data import nest
-from dtrain.data.mixture import place
+from dtrain.data import failures, nest
+from dtrain.data.mixture import Concatenated
 from dtrain.data.order import Sequential
 from dtrain.data.ragged import Ragged
+from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
+from dtrain.data.tabular import look
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
 from dtrain.run.cluster import Cluster
 from dtrain.task import dataset, default_loss, input_pipeline, reading
 from dtrain.task.dataset import Data
-from dtrain.task.inputs import Augment
-from dtrain.task.inspection import (
-    classes,
-    facts,
-    looks,
-    pictures,
-    readable,
-    speed,
-    structure,
-    values,
-)
+from dtrain.task.inputs import Augment, Inputs
+from dtrain.task.inspection import classes, facts, pictures, structure
 from dtrain.task.inspection.structure import Leaf
 from dtrain.task.process import hardware
 
+#: Seconds after which no more examples are tried, unless all are to be.
+_TRIED = 10.0
+#: Seconds in which the speed is measured, and of data that is through before.
+SECONDS, LEAST = 2.0, 0.5
+#: Batches, and seconds, that are read before that: functions are traced, buffers are filled.
+WARM_BATCHES, WARM_SECONDS = 10, 0.5
 #: Sends a part: ``doing`` (what is done next, a clause), ``lines`` (a title and lines below it), or
 #: ``pictures`` (:func:`_pictures`).
 Send = Callable[[str, Any], None]
@@ -63,9 +63,13 @@ def report(
     send("doing", "loading the dataset")
     data = dataset.load(config)
     train = data.splits.train
-    _check(train)
-    found = facts.rows(config, data)
-    send("lines", (f"data: {config.dataset['_target_']}", aligned(list(found.items()))))
+    if examples_in(train) == 0:
+        raise UsageError(
+            "dataset", "0 examples", "there is nothing to train on", "one example or more",
+            "another file, or a smaller dataset.validation_split",
+        )  # fmt: skip
+    rows = list(facts.rows(config, data).items())
+    send("lines", (f"data: {config.dataset['_target_']}", aligned(rows)))
     if data.notices:
         send("lines", ("notices", list(data.notices)))
 
@@ -78,13 +82,12 @@ def report(
     names = _classes(config, data, send)
     structure.check(leaves)
     send("doing", "looking at the columns")
-    if kinds := looks.columns(data.splits):
+    if kinds := look.columns(data.splits):
         send("lines", ("columns", kinds))
-    advice = looks.sentences(data.splits, default_loss.is_regression(config, data.splits))
-    if advice:
+    if advice := look.advice(data.splits, default_loss.is_regression(config, data.splits)):
         send("lines", ("worth a look", advice))
     send("doing", "reading all examples")
-    if reads := readable.sentence(data.splits, check):
+    if reads := _readable(data.splits, check):
         send("lines", ("readable", [reads]))
     if examples:
         lines = _examples(config, data, leaves, min(examples, count), names)
@@ -96,15 +99,6 @@ def report(
         _speed(config, data, send)
 
 
-def _check(source: Any) -> None:
-    """Refuse a dataset without examples: there is nothing to show of it."""
-    if examples_in(source) == 0:
-        raise UsageError(
-            "dataset", "0 examples", "there is nothing to train on", "one example or more",
-            "another file, or a smaller dataset.validation_split",
-        )  # fmt: skip
-
-
 def _classes(config: Config, data: Data, send: Send) -> Sequence[str]:
     """Report the classes, where they are known without the inputs; return their names, if any."""
     splits = data.splits
@@ -112,10 +106,39 @@ def _classes(config: Config, data: Data, send: Send) -> Sequence[str]:
     training, validation = (classes.known(each) for each in (splits.train, splits.validation))
     if training is None or default_loss.is_regression(config, splits):
         return ()
-    names = classes.names(splits.train)
+    names = list(splits.train.info.class_names())
     lines = classes.table(training, validation, facts.classes(splits), names)
     send("lines", ("classes of the target", lines))
     return names
+
+
+def _readable(splits: Splits, everything: bool) -> str | None:
+    """Read the examples of both splits, and return how many can be read; None of streams.
+
+    Raises:
+        DataError: naming the first that cannot be read.
+    """
+    sources = [each for split in (splits.train, splits.validation) for each in _members(split)]
+    if any(isinstance(source, Stream) for source in sources):
+        return None
+    end = time.monotonic() + _TRIED
+    total, count = sum(map(len, sources)), 0
+    for source in sources:
+        for begin in range(0, len(source), reading.CHUNK):
+            if not everything and time.monotonic() > end:
+                return f"{count:,} of {total:,} examples can be read; --check reads all"
+            rows = np.arange(begin, min(begin + reading.CHUNK, len(source)))
+            problem = reading.first_bad(source, rows)
+            if problem is not None:
+                raise problem
+            count += len(rows)
+    return f"all {total:,} examples can be read"
+
+
+def _members(source: Any) -> list[Any]:
+    if isinstance(source, Concatenated):
+        return [each for member in source.members for each in _members(member)]
+    return [] if source is None else [source]
 
 
 def _examples(
@@ -129,16 +152,16 @@ def _examples(
     changed = [next(after, None) if leaf.role == "input" else None for leaf in leaves]
     lines = []
     for index in range(count):
-        where = f"example {index:,}" if isinstance(source, Stream) else place(source, index)
+        where = f"example {index:,}" if isinstance(source, Stream) else source.info.place(index)
         rows = []
         for leaf, others in zip(leaves, changed, strict=True):
             assert not isinstance(leaf.values, Ragged)  # structure.check has refused it
-            text = values.shown(leaf.values[index : index + 1])
+            text = structure.shown(leaf.values[index : index + 1])
             if leaf.role == "target" and text.isdecimal() and int(text) < len(names):
                 text += f" {names[int(text)]}"
             rows.append([leaf.label, text])
             if others is not None:
-                rows.append(["  augmented", values.shown(others[index : index + 1])])
+                rows.append(["  augmented", structure.shown(others[index : index + 1])])
         lines += [where, *(f"  {line}" for line in aligned(rows))]
     return lines
 
@@ -200,9 +223,45 @@ def _speed(config: Config, data: Data, send: Send) -> None:
     shuffled = data.order is not None and not isinstance(data.order, Sequential)
     with data.pool as pool:
         pool.ready()
-        found = [f"{speed.measured(inputs)} {'shuffled' if shuffled else 'in order'}"]
+        lines = [f"{_measured(inputs)} {'shuffled' if shuffled else 'in order'}"]
         if shuffled:
             in_order = dataclasses.replace(inputs, order=Sequential(len(data.splits.train)))
-            found.append(f"{speed.measured(in_order)} in order")
+            lines.append(f"{_measured(in_order)} in order")
     readers = f", by {pool.workers} processes" if pool.workers else ""
-    send("lines", (f"reading, in batches of {inputs.global_batch:,}{readers}", found))
+    send("lines", (f"reading, in batches of {inputs.global_batch:,}{readers}", lines))
+
+
+def _measured(inputs: Inputs) -> str:
+    """Return how fast one replica reads batches of training: for 2 s, or for one shorter pass.
+
+    Raises:
+        DataError: an example cannot be read.
+    """
+    whole = examples_in(inputs.train)
+    dataset = input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
+    with failures.shown(), tf.device("CPU:0"):
+        batches = iter(dataset)
+        begun = time.perf_counter()
+        for _ in range(WARM_BATCHES):
+            next(batches)
+            if time.perf_counter() - begun > WARM_SECONDS:
+                break
+        examples = size = 0
+        begun, seconds = time.perf_counter(), 0.0
+        while seconds < (LEAST if whole is not None and examples >= whole else SECONDS):
+            size += _bytes(next(batches))
+            examples += inputs.global_batch
+            seconds = time.perf_counter() - begun
+    rate = size / seconds / 1e6
+    return (
+        f"{examples / seconds:,.0f} examples/s, "
+        f"{f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} MB/s"
+    )
+
+
+def _bytes(batch: tuple[Any, ...]) -> int:
+    leaves = [leaf for part in batch if part is not None for leaf in nest.leaves(part)]
+    return sum(
+        int(tf.reduce_sum(tf.strings.length(leaf))) if leaf.dtype == tf.string
+        else int(tf.size(leaf)) * leaf.dtype.size for leaf in leaves
+    )  # fmt: skip

@@ -16,7 +16,7 @@ with a sentence that says what to do instead.
 ``additions``     the order in which a compiled step adds, reads and assigns
 """
 
-from dtrain.task.keras_internals.additions import keep_order
+from dtrain.task.keras_internals.additions import keep_order, optimize_dependencies
 from dtrain.task.keras_internals.callbacks import choose_comparison
 from dtrain.task.keras_internals.contexts import fresh_names, keep_session
 from dtrain.task.keras_internals.losses import (
@@ -39,6 +39,7 @@ from dtrain.task.keras_internals.replicas import side_by_side
 from dtrain.task.keras_internals.updates import (
     adam_slots,
     average_trainable,
+    reduce_nothing,
     scale_learning_rates,
     take_gradients_as_they_are,
     updated,
@@ -71,8 +72,10 @@ __all__ = [
     "losses_of",
     "mask",
     "of_own_classes",
+    "optimize_dependencies",
     "plain_variables",
     "read_as_numbers",
+    "reduce_nothing",
     "scale_learning_rates",
     "see_batches_of_their_own",
     "set_mask",

@@ -28,24 +28,17 @@ PARAMETERS = {
 SEEDS = ("draw_seed", "_cast_seed")
 
 
-def functions(name: str = MODULE) -> tuple[Any, list[str]]:
-    """Return the module, and those of its functions that are not as in :data:`PARAMETERS`.
+def functions(name: str = MODULE) -> Any:
+    """Return the module, whose functions are as in :data:`PARAMETERS`.
 
     Raises:
-        TrainingError: one is missing, or takes no seed.
+        TrainingError: one is not.
     """
     found = module(name)
-    others = []
-    for each in SEEDS:
-        if parameters(getattr(found, each, None)) != ["seed"]:
+    for each, expected in {**{each: ["seed"] for each in SEEDS}, **PARAMETERS}.items():
+        if parameters(getattr(found, each, None)) != expected:
             raise unknown(f"draws random numbers ({name}.{each})", ONE_REPLICA)
-    for each, expected in PARAMETERS.items():
-        known = parameters(getattr(found, each, None))
-        if known is None or "seed" not in known:
-            raise unknown(f"draws random numbers ({name}.{each})", ONE_REPLICA)
-        if known != expected:
-            others.append(each)
-    return found, others
+    return found
 
 
 def seed_of(owner: Any, seed: Any) -> Any:

@@ -142,8 +142,15 @@ def states(model: keras.Model) -> list[keras.Variable]:
 def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
     """Return the trackers of the losses of each of several outputs, which Keras makes.
 
-    They are among the model's metrics, where nothing tells them from a tracker of the user's. Where
-    this version of Keras holds them in another way there are none: their numbers are Keras' own.
+    They are among the model's metrics, where nothing tells them from a tracker of the user's.
+
+    Raises:
+        TrainingError: this version of Keras holds them in another way.
     """
-    found = getattr(getattr(model, "_compile_loss", None), "metrics", None)
-    return [metric for metric in found or () if isinstance(metric, keras.metrics.Mean)]
+    compiled = getattr(model, "_compile_loss", model)
+    if compiled is None:  # it has no loss
+        return []
+    found = getattr(compiled, "metrics", None)
+    if compiled is model or found is None:
+        raise unknown("makes trackers of losses")
+    return [metric for metric in found if isinstance(metric, keras.metrics.Mean)]

@@ -53,6 +53,18 @@ def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
             found.ops = _Operations(found.ops)
 
 
+def reduce_nothing(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let ``optimizer``, of one replica, reduce no gradients: that puts a custom gradient around.
+
+    Raises:
+        TrainingError: this version of Keras reduces in another way.
+    """
+    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    if not hasattr(inner, "_all_reduce_sum_gradients"):
+        raise unknown("sums gradients")
+    inner._all_reduce_sum_gradients = list
+
+
 def _branches(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether it branches in a step; one of a user's class may hold others, wherever it likes."""
     return (
@@ -91,16 +103,17 @@ class _Operations:
         tf.distribute.get_replica_context().merge_call(together, args=(pred, true_fn, false_fn))
 
 
-def adam_slots(optimizer: keras.optimizers.Adam, variable: Any) -> tuple[Any, Any] | None:
+def adam_slots(optimizer: keras.optimizers.Adam, variable: Any) -> tuple[Any, Any]:
     """Return where Adam keeps the moments of a weight, as TensorFlow's variables.
 
-    None where this version of Keras keeps them in another way: its own update will know them.
+    Raises:
+        TrainingError: this version of Keras keeps them in another way.
     """
     index = getattr(optimizer, "_get_variable_index", None)
     first = getattr(optimizer, "_momentums", None)
     second = getattr(optimizer, "_velocities", None)
     if index is None or first is None or second is None:
-        return None
+        raise unknown("keeps the moments of Adam")
     return first[index(variable)].value, second[index(variable)].value
 
 

@@ -41,8 +41,8 @@ def exchange(variable: keras.Variable, other: Any) -> None:
 def unwrapped(variable: Any) -> Any:
     """Return the plain variable inside of one that ``CentralStorageStrategy`` has made.
 
-    The wrapper refuses to be assigned in a replica, which a metric has to be. Where a version of
-    TensorFlow has no such wrapper, the variable is plain as it is.
+    The wrapper refuses to be assigned in a replica, which a metric has to be. Any other variable
+    is plain as it is.
     """
     return getattr(variable, "_v", variable)
 

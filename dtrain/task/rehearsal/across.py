@@ -16,11 +16,9 @@ from dtrain.task import keras_internals, reading
 from dtrain.task.rehearsal import noise
 from dtrain.task.rehearsal.rehearse import exchanges, exchanging
 from dtrain.task.rehearsal.trial import PARTS, Trial, Value, undisturbed
-from dtrain.task.replica import random_draws
 from dtrain.task.step_logs import has_own
 
 if TYPE_CHECKING:
-    from dtrain.task.metric_replay import Replay
     from dtrain.task.protocol import Replicas
 
 #: Two numbers differ if they do by so much of their size; and where it is computed in 16 bits.
@@ -37,7 +35,6 @@ def notice(
     strategy: Replicas,
     source: Source,
     global_batch: int,
-    replay: Replay | None = None,
 ) -> str | None:
     """Return what the user should know where numbers or draws of replicas are not those of one.
 
@@ -46,7 +43,6 @@ def notice(
         strategy: it is to be trained on.
         source: examples to try it on.
         global_batch: examples of a step.
-        replay: the metrics that are computed of all examples of a step, if there are any.
 
     Returns:
         A sentence or more; None where both are the same, or where that cannot be found out.
@@ -55,14 +51,14 @@ def notice(
         return noise.dense_lookups(model)
     if strategy.batches == 1:
         return None
-    notices = [random_draws.notice(), noise.statistics(model, strategy)]
+    notices = [noise.statistics(model, strategy)]
     if not _is_known(model):
-        notices += _of_a_trial(model, strategy, source, global_batch, replay)
+        notices += _of_a_trial(model, strategy, source, global_batch)
     return "; ".join(text for text in notices if text is not None) or None
 
 
 def _of_a_trial(
-    model: keras.Model, strategy: Replicas, source: Source, global_batch: int, replay: Replay | None
+    model: keras.Model, strategy: Replicas, source: Source, global_batch: int
 ) -> Iterator[str | None]:
     rows = min(global_batch // strategy.batches, EXAMPLES // PARTS)
     examples = reading.available(source, LOOKED_AT)
@@ -71,7 +67,7 @@ def _of_a_trial(
     try:
         with tf.device("CPU:0"), undisturbed(model) as before:
             batches = _batches(reading.first(source, examples), rows)
-            trial = Trial(model, strategy, rows, replay.positions if replay else ())
+            trial = Trial(model, strategy, rows)
             trial.trace(batches[0])
             yield noise.drawn(trial.graph)
             counter = noise.counter(before)

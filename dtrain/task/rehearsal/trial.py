@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -23,9 +23,11 @@ from dtrain.task.replica import gradients, random_draws
 from dtrain.task.step_logs import (
     Returned,
     add_up_losses,
+    adds_up,
     has_own,
     is_loss,
     is_mean,
+    leaves,
     named,
     unwrapped,
 )
@@ -65,7 +67,6 @@ class Trial:
         model: built and compiled.
         strategy: it is to be trained on.
         rows: examples of a part.
-        exact: positions of the states of metrics that are computed of all examples anyway.
 
     Attributes:
         means: names of metrics that are the mean of numbers that they are given.
@@ -73,14 +74,15 @@ class Trial:
         graph: of the step on one device.
     """
 
-    def __init__(
-        self, model: keras.Model, strategy: Replicas, rows: int, exact: Sequence[int] = ()
-    ):
-        self._model, self.rows, self._exact = model, rows, exact
+    def __init__(self, model: keras.Model, strategy: Replicas, rows: int):
+        self._model, self.rows = model, rows
         self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
         self._apart = not exchanges(strategy)
         self._summed = strategy.gradient_reduction == "sum"
         self._states = [v for metric in model.metrics for v in metric.variables]
+        averaged = {id(v) for m in leaves(model) if not adds_up(m) for v in m.variables}
+        #: Positions of states of metrics that are averaged, of which another notice tells.
+        self._exact = [i for i, v in enumerate(self._states) if id(v) in averaged]
         values = [*model.variables, *keras_internals.states(model)]
         values += [
             v for _, v in keras_internals.plain_variables(model) if isinstance(v, keras.Variable)

@@ -25,7 +25,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task import keras_internals, waiting
+from dtrain.task import keras_internals
 from dtrain.task.replica import declared, dependence, reduction
 
 #: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
@@ -219,9 +219,7 @@ def mean(
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
-        if not reduction.at_once():  # before a timestamp none would leave until all are there
-            return reduction.reduce(values, op, of_gradients)
-        return waiting.timed(values, lambda each: reduction.reduce(each, op, of_gradients))
+        return reduction.reduce(values, op, of_gradients)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,7 @@ those where it changes with the size of the batch, as a rehearsal finds out
 noise shared by a batch, is alike on all replicas. ``shuffle`` of examples is refused: a replica has
 its part of them alone.
 Draws that come neither from ``keras.random`` nor from the functions of ``tf.random`` in
-:data:`TENSORFLOW` stay as they are, alike on all replicas. A function that this version of Keras
-has with other arguments draws other numbers on each replica, of which a notice is given.
+:data:`TENSORFLOW` stay as they are, alike on all replicas.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from dtrain.host.versions import version
 from dtrain.task.keras_internals import draws as keras_draws
 from dtrain.task.replica import rows_of_draws
 from dtrain.task.replica.rows_of_draws import Draw, Part, is_known, shape_of, sizes_of
@@ -48,8 +46,6 @@ SCOPE = "drawn_by_keras"
 # MirroredStrategy traces each replica in a thread of its own, and they take turns.
 _current = threading.local()
 _installing = threading.Lock()
-#: Functions of Keras' that are not as known, once they were looked at.
-_others: list[str] = []
 
 
 @contextlib.contextmanager
@@ -126,91 +122,25 @@ def watched(record: Record) -> Iterator[None]:
         _current.record = before
 
 
-def install(name: str = keras_draws.MODULE) -> list[str]:
+def install(name: str = keras_draws.MODULE) -> None:
     """Wrap the functions of Keras' module, once; outside of :func:`part` they do as before.
-
-    A function that takes other arguments than those known draws with a seed into which the number
-    of the replica is folded: noise that is valid, and not that of one device.
 
     Args:
         name: of the module; another one in tests.
 
-    Returns:
-        The functions of which that is so.
-
     Raises:
-        TrainingError: one of them is missing, or takes no seed; nothing is wrapped then.
+        TrainingError: one of them is not as known; nothing is wrapped then.
     """
     with _installing:
-        module, others = keras_draws.functions(name)
+        module = keras_draws.functions(name)
         if getattr(module, "drawn_by_dtrain", False):
-            return _others
-        if others:
-            keras_draws.replace(module, "draw_seed", _folding(module.draw_seed))
+            return
         for function in keras_draws.PARAMETERS:
-            wrap = _wrapped_other if function in others else _wrapped
-            keras_draws.replace(module, function, wrap(module, function))
+            keras_draws.replace(module, function, _wrapped(module, function))
         module.drawn_by_dtrain = True
         if name == keras_draws.MODULE:
-            _others.extend(others)
             for function, ours in TENSORFLOW.items():
                 setattr(tf.random, function, _wrapped_own(function, ours))
-        return others
-
-
-def notice() -> str | None:
-    """Return what the user should know where random numbers of replicas are not those of one."""
-    others = install()
-    if not others:
-        return None
-    return (
-        f"Keras {version('keras')} draws in a way that dtrain does not know "
-        f"({', '.join(f'keras.random.{name}' for name in others)}): each replica draws numbers of "
-        "its own there, and not those that one device would draw"
-    )
-
-
-def _folding(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the function that makes a tensor of a seed: a replica may fold its number in."""
-
-    @functools.wraps(original)
-    def draw_seed(seed: Any) -> Any:
-        drawn, number = original(seed), getattr(_current, "folded", None)
-        if number is None:
-            return drawn
-        folded = tf.random.experimental.stateless_fold_in(
-            tf.cast(drawn, tf.int64), tf.cast(number, tf.int64)
-        )
-        return tf.cast(tf.math.floormod(folded, tf.int32.max), drawn.dtype)
-
-    return draw_seed
-
-
-def _wrapped_other(module: Any, name: str) -> Callable[..., Any]:
-    """Wrap a function that takes other arguments than those known."""
-    original = getattr(module, name)
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-
-        def as_ever(**_: Any) -> Any:
-            return original(*args, **kwargs)
-
-        def folded(draw: Draw, **given: Any) -> Any:
-            first = _first(given)
-            index, _ = draw.place(first) if first else (draw.part.replica, None)
-            _current.folded = index
-            try:
-                return original(*args, **kwargs)
-            finally:
-                _current.folded = None
-
-        return _drawn(name, tf.convert_to_tensor, as_ever, folded, bound.arguments)
-
-    return function
 
 
 def _wrapped(module: Any, name: str) -> Callable[..., Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -31,12 +30,10 @@ class Packed:
     Attributes:
         bytes_per_pack: a vector that has as many takes no further tensor; None for one vector of
             each type. More of them are on their way while others are still computed.
-        add_up: from a replica's vector to the sum over all; differentiable.
         compress: the type that gradients of float32 and float64 have on their way; None: their own.
     """
 
     bytes_per_pack: int | None = None
-    add_up: Callable[[tf.Tensor], tf.Tensor] = collective
     compress: tf.DType | None = None
 
     def reduce(
@@ -54,7 +51,7 @@ class Packed:
         for pack in self._packs(values, of_gradients):
             chosen = [values[i] for i in pack]
             vector = tf.concat([tf.reshape(value, [-1]) for value in chosen], 0)
-            total = self.total(vector) if of_gradients else self.add_up(vector)
+            total = self.total(vector) if of_gradients else collective(vector)
             if op == tf.distribute.ReduceOp.MEAN:
                 total = total / tf.cast(replicas, total.dtype)
             parts = tf.split(total, [_size(value) for value in chosen])
@@ -65,7 +62,7 @@ class Packed:
     def total(self, gradients: tf.Tensor) -> tf.Tensor:
         """Add a vector of gradients up over the replicas; its type is the same before and after."""
         travels = self.travels(gradients.dtype)
-        return tf.cast(self.add_up(tf.cast(gradients, travels)), gradients.dtype)
+        return tf.cast(collective(tf.cast(gradients, travels)), gradients.dtype)
 
     def travels(self, kind: tf.DType) -> tf.DType:
         """Return the type that gradients of type ``kind`` have between replicas."""
@@ -101,12 +98,6 @@ def _shape(value: tf.Tensor) -> Any:
 def use(engine: tf.distribute.Strategy, packed: Packed) -> None:
     """Have tensors added up so over the replicas of ``engine``, in what is traced from now on."""
     _used[engine] = packed
-
-
-def at_once() -> bool:
-    """Whether what is reduced, in a replica, leaves in one go: when all of it is there."""
-    packed = _used.get(tf.distribute.get_strategy())
-    return packed is None or packed.bytes_per_pack is None
 
 
 def reduce(values: list[Any], op: tf.distribute.ReduceOp, of_gradients: bool = False) -> list[Any]:

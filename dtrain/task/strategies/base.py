@@ -18,7 +18,6 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import input_pipeline, short_adam
 from dtrain.task.inputs import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import gradients
 from dtrain.task.strategies.forward import Finish, Forward
@@ -106,9 +105,8 @@ class Strategy:
     plain_variables = True
     #: Whether the gradient of rows that are looked up is dense, where one device has rows.
     dense_lookups = False
-    #: What timestamps can tell apart in a step (:mod:`dtrain.task.waiting`). Where layers or
-    #: variables are divided over devices nothing: values are exchanged all the time.
-    step_parts: tuple[str, ...] = ()
+    #: Whether devices have float64, and so may wait for a timestamp.
+    has_float64 = True
     #: Whether one step begins when the one before has ended: a state may go from one to the next.
     in_turn = True
     #: Whether steps can be traced anew in the middle of a run, when other weights are trained.
@@ -165,23 +163,6 @@ class Strategy:
 
     def place(self, model: keras.Model) -> None:
         """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""
-
-    def choose(self, model: keras.Model, former: dict[str, Any]) -> str | None:
-        """Choose what depends on the model and on this machine, before a step is traced.
-
-        Args:
-            model: built, and restored.
-            former: the :attr:`choices` of the run that is resumed; these are kept.
-
-        Returns:
-            A sentence for the user, if there is something to report.
-        """
-        return None
-
-    @property
-    def choices(self) -> dict[str, Any]:
-        """What :meth:`choose` has chosen, on which the last bits of gradients depend; JSON."""
-        return {}
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
@@ -299,26 +280,16 @@ class Strategy:
         """What of the strategy the last bits of a prediction may depend on; JSON values."""
         return {}
 
-    def steps(
-        self,
-        model: keras.Model,
-        inputs: Inputs,
-        jit_compile: bool,
-        replay: Replay | None = None,
-    ) -> Steps:
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
         """Return the compiled functions that train and evaluate ``model`` on ``inputs``.
 
         Args:
             model: built on this strategy.
             inputs: what to read.
             jit_compile: compile each step by XLA.
-            replay: the metrics whose states do not add up, if there are any.
-
-        Raises:
-            UsageError: what one of those metrics is given cannot be recorded.
         """
         own = in_loop(inputs) if self.reads_in_loop and inputs.train is not None else None
-        steps = Steps(
+        return Steps(
             model,
             self,
             inputs,
@@ -329,9 +300,6 @@ class Strategy:
             if inputs.validation is None
             else self.distribute(input_pipeline.evaluation, inputs),
             jit_compile,
-            replay,
             rehearse(model, self, inputs),
             own,
         )
-        steps.learn()
-        return steps

@@ -29,14 +29,13 @@ class HeldStates:
     Args:
         metrics: of the model. Those of the user's own stay in their variables: how they are
             updated is not known.
-        left_out: positions of variables, among those of all metrics, that are read elsewhere.
 
     Attributes:
         positions: of their variables among those of all metrics.
         others: the metrics that stay in variables.
     """
 
-    def __init__(self, metrics: list[keras.metrics.Metric], left_out: set[int]):
+    def __init__(self, metrics: list[keras.metrics.Metric]):
         self.positions: list[int] = []
         self.others: list[keras.metrics.Metric] = []
         self._metrics: list[keras.metrics.Metric] = []
@@ -47,7 +46,7 @@ class HeldStates:
         for metric in metrics:
             begin, end = end, end + len(metric.variables)
             places = range(begin, end)
-            if _of_keras(metric) and not left_out & set(places):
+            if _of_keras(metric):
                 self.positions += places
                 self._metrics.append(metric)
                 self._variables += metric.variables

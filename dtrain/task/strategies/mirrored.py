@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from dtrain.task.replica import reduction
 from dtrain.task.strategies.base import Strategy
-from dtrain.task.waiting import of_replicas
 
 
 class Mirrored(Strategy):
@@ -22,7 +21,6 @@ class Mirrored(Strategy):
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.MirroredStrategy(devices))
         reduction.use(self.engine, reduction.Packed())
-        self.step_parts = of_replicas(self.replicas, devices)
         if all(device.startswith("CPU") for device in devices):
             # An iterator of its own for each replica. The usual one, which copies batches ahead of
             # time to the memory of GPUs, has a dozen functions a replica to be traced.

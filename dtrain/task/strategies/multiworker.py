@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -15,12 +14,10 @@ import tensorflow as tf
 
 from dtrain.run.checkpoint import Checkpoint, pack, unpack
 from dtrain.run.cluster import Cluster, Task
-from dtrain.task.exchange.exchange import Exchange
 from dtrain.task.keras_internals.collectives import local_devices
 from dtrain.task.replica import gradients, reduction
-from dtrain.task.strategies import averages, communication
+from dtrain.task.strategies import averages
 from dtrain.task.strategies.base import Strategy, check_alike
-from dtrain.task.waiting import of_replicas
 
 #: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
 BLOCK = 4 << 20
@@ -33,7 +30,7 @@ class MultiWorker(Strategy):
         devices: names of the devices of this task; one replica on each.
         cluster: all tasks, with their addresses.
         task: the one that this process is.
-        communication: ``auto``, ``ring``, ``nccl`` or ``host``.
+        communication: ``auto``, ``ring`` or ``nccl``.
         bytes_per_pack: of gradients that travel together; None for all of them.
         compress: ``bfloat16``, the type that gradients have on their way; None for their own.
         sync_every: steps between two averages of the tasks' variables. With more than 1 each task,
@@ -44,7 +41,6 @@ class MultiWorker(Strategy):
     """
 
     several_optimizers = True
-    _exchange: Exchange | None = None  # of tasks that are connected beside TensorFlow
 
     def __init__(
         self,
@@ -60,8 +56,7 @@ class MultiWorker(Strategy):
             os.environ["TF_CONFIG"] = json.dumps(
                 {"cluster": cluster.spec(), "task": {"type": task.role, "index": task.index}}
             )
-        theirs = communication.upper() if communication in ("ring", "nccl") else "AUTO"
-        kind = tf.distribute.experimental.CommunicationImplementation[theirs]
+        kind = tf.distribute.experimental.CommunicationImplementation[communication.upper()]
         with local_devices(devices):
             engine = tf.distribute.MultiWorkerMirroredStrategy(
                 communication_options=tf.distribute.experimental.CommunicationOptions(
@@ -72,66 +67,15 @@ class MultiWorker(Strategy):
         #: Of all tasks. The model is on it where they meet in each step, and else on this task.
         self._hosts = engine
         super().__init__(engine if self.sync_every == 1 else tf.distribute.get_strategy())
-        self.step_parts = of_replicas(self.replicas, devices) if self.sync_every == 1 else ()
         self._devices = len(devices)
         self._cluster, self._task = cluster, task
         self._tasks = len(cluster.tasks)
         self._is_chief = task == cluster.chief
-        self._on_cpu = all(device.startswith("CPU") for device in devices)
-        self._communication = communication
         travels = compress is not None and len(cluster.tasks) > 1
         shorter = tf.as_dtype(compress) if travels else None
-        #: Over TensorFlow's collectives.
-        self._packed = reduction.Packed(bytes_per_pack, compress=shorter)
-        #: How gradients are added up over the tasks, once that is chosen.
-        self._chosen = "" if communication in ("auto", "host") else communication
-        reduction.use(engine, self._packed)
+        reduction.use(engine, reduction.Packed(bytes_per_pack, compress=shorter))
         # One trace for vectors of all lengths, and not one for each.
         self._all_reduce = tf.function(self.all_reduce, autograph=False, reduce_retracing=True)
-
-    def choose(self, model: keras.Model, former: dict[str, Any]) -> str | None:
-        """Choose how gradients are added up over the tasks; each must call it at the same point.
-
-        Where it is TensorFlow's own choice it stays so: of GPUs, and in a job of one task.
-
-        Raises:
-            TrainingError: it is to be the host's way, and the tasks cannot connect.
-        """
-        if self._chosen or self._tasks == 1 or not self._on_cpu:
-            return None
-        is_asked = self._communication == "host"
-        self._chosen = "ring"
-        before = "host" if is_asked else former.get("communication")
-        # With two replicas both ways give the same bits. With more they do not, and what a clock
-        # chooses may differ from start to start.
-        if before == "ring" or (
-            before is None
-            and not (self.replicas == 2 and self._bytes(model) <= communication.LONGEST)
-        ):
-            return None
-        found = communication.connect(self._cluster, self._task, self.all_reduce_numbers)
-        if isinstance(found, str):
-            if is_asked:
-                raise communication.needed(found)
-            return f"gradients travel by TensorFlow's ring: {found}"
-        ways = {
-            "ring": self._packed,
-            "host": dataclasses.replace(self._packed, add_up=communication.over_host(found)),
-        }
-        if before == "host":
-            self._chosen, message = "host", None
-        else:
-            numbers = self.all_reduce_numbers
-            times, count = communication.measure(self._hosts, ways, model, numbers)
-            self._chosen = min(times, key=lambda name: times[name])
-            message = (
-                f"strategy.communication=auto is {self._chosen}: a sum of {count:,} bytes over the "
-                f"tasks took {1000 * times['host']:.2f} ms by the host's own way (host) and "
-                f"{1000 * times['ring']:.2f} ms by TensorFlow's (ring)"
-            )
-        self._exchange = found
-        reduction.use(self._hosts, ways[self._chosen])
-        return message
 
     def place(self, model: keras.Model) -> None:
         """Give all tasks the chief's variables, where each is to train a model of its own.
@@ -178,14 +122,6 @@ class MultiWorker(Strategy):
         if self.sync_every > 1:
             due = (done % self.sync_every == 0) | (done == steps)
             tf.cond(due, lambda: averages.taken(self._hosts, model), lambda: False)
-
-    def _bytes(self, model: keras.Model) -> int:
-        return communication.size(model, self._packed.travels(tf.float32))
-
-    @property
-    def choices(self) -> dict[str, Any]:
-        """The kind of communication."""
-        return {"communication": self._chosen} if self._chosen else {}
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.
@@ -236,10 +172,6 @@ class MultiWorker(Strategy):
 
     def barrier(self) -> None:
         """Wait until the chief is done; the last that a task does, when all is saved."""
-        if self._exchange is not None:
-            with contextlib.suppress(OSError):  # one was ended from outside
-                self._exchange.meet()
-            return
         # A task may be gone before another has pulled its part of this last sum, which is nothing.
         # TensorFlow then logs "Socket closed", of the call RecvBuf.
         with contextlib.suppress(tf.errors.OpError):

@@ -57,15 +57,8 @@ class PerHost(StrategyPlan):
         """Refuse what does not go together.
 
         Raises:
-            UsageError: gradients on GPUs would be added up by the host; or what tasks that train by
-                themselves cannot do is asked for.
+            UsageError: what tasks that train by themselves cannot do is asked for.
         """
-        if config.strategy.get("communication") == "host" and cluster.device_kind != "cpu":
-            raise UsageError(
-                "strategy.communication", "host",
-                "the gradients are on GPUs, and would pass through the host's memory in each step",
-                "auto, ring or nccl", "strategy.communication=auto",
-            )  # fmt: skip
         if self._sync_every == 1:
             return
         if cluster.chief.devices > 1:

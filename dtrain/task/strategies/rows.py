@@ -11,9 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
-from dtrain.task.step_logs import Returned, has_own, is_loss, named, scalars
+from dtrain.task.step_logs import Returned, adds_up, has_own, is_loss, leaves, named, scalars
 from dtrain.task.strategies.held_states import HeldStates
 from dtrain.task.tensors import fresh
 
@@ -27,46 +26,42 @@ class Rows:
     Args:
         model: compiled and built.
         strategy: reduces values over replicas, and resets metrics.
-        replay: the metrics whose states do not add up, if there are any.
         loss_parts: of how many parts a loss of a training step is the sum, and not the mean.
 
     Attributes:
         variables: states of the metrics.
-        sizes: numbers of each in a row; 0 for those of ``replay``.
+        averaged: the metrics whose states do not add up over batches: each step returns results.
+        sizes: numbers of each in a row; 0 for those of ``averaged``.
         width: numbers of all of them.
         held: the metrics that a training step may have in tensors, in place of variables.
         names: of what a step returns beside metrics, by training or not; known once traced.
     """
 
-    def __init__(
-        self, model: keras.Model, strategy: Replicas, replay: Replay | None, loss_parts: int
-    ):
+    def __init__(self, model: keras.Model, strategy: Replicas, loss_parts: int):
         self._model = model
         self._strategy = strategy
-        self._replay = replay
         self._loss_parts = loss_parts
         #: Whether the class says by hooks of Keras' steps what these return.
         self._hooks = has_own(model, "compute_metrics", "get_metrics_result")
         self._own = self._hooks or has_own(model, "train_step", "test_step")
-        self._returned = Returned(model, model.metrics if self._own else [])
+        self.averaged = [metric for metric in leaves(model) if not adds_up(metric)]
+        self._watched = self._own or bool(self.averaged)
+        self._returned = Returned(model, model.metrics if self._watched else [], self.averaged)
         self.variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
         self.names: dict[bool, list[str]] = {True: [], False: []}
-        replayed = set() if replay is None else set(replay.positions)
-        self.sizes = [
-            0 if position in replayed else math.prod(variable.shape)
-            for position, variable in enumerate(self.variables)
-        ]
+        averaged = {id(variable) for metric in self.averaged for variable in metric.variables}
+        self.sizes = [0 if id(v) in averaged else math.prod(v.shape) for v in self.variables]
         self.width = sum(self.sizes)
-        self.held = HeldStates(model.metrics, replayed)
+        self.held = HeldStates(model.metrics)
 
     def size(self, training: bool) -> int:
         """Return how many numbers a row has."""
         return self.width + len(self.names[training])
 
     def logs(self, logs: Any, training: bool) -> dict[str, tf.Tensor]:
-        """Return what a step of the model's class returned, by name; nothing of Keras' own."""
-        # Keras' own steps return the results of the metrics, which are read from their states.
-        return self._returned.values(logs, training) if self._own else {}
+        """Return the numbers that a step returned, but the results of metrics that add up."""
+        # Keras' own steps return results of metrics alone, which are read from their states.
+        return self._returned.values(logs, training) if self._watched else {}
 
     def row(
         self, logs: dict[str, Any], rows: float, training: bool, held: Sequence[Any] = ()
@@ -101,31 +96,27 @@ class Rows:
 
     def parts(self, name: str, training: bool) -> int:
         """Return of how many parts a number that a step returned is the sum, and not the mean."""
-        return self._loss_parts if training and is_loss(name) else 1
+        summed = training and is_loss(name) and name not in self._returned.averaged
+        return self._loss_parts if summed else 1
 
-    def sums(self, rows: np.ndarray, examples: int, batch: int, training: bool) -> Sums:
+    def sums(self, rows: np.ndarray, examples: int, training: bool) -> Sums:
         """Take rows apart.
 
         Args:
-            rows: of :meth:`row`, with what was recorded for replays behind: float64 ``[k, m]``.
+            rows: of :meth:`row`, float64 ``[k, m]``.
             examples: of all of them.
-            batch: examples of a replica's step.
             training: which kind of step.
         """
-        ends = [*itertools.accumulate(self.sizes), self.size(training)]
-        *states, returned, given = np.split(rows, ends, axis=1)
+        *states, returned = np.split(rows, [*itertools.accumulate(self.sizes)], axis=1)
         shaped = [
             state.reshape(len(rows), *variable.shape)
             if state.shape[1]
             else np.zeros([len(rows), *variable.shape])
             for state, variable in zip(states, self.variables, strict=True)
         ]
-        replayed = None
-        if self._replay is not None:
-            replayed = self._replay.of_steps(training, given, examples, batch)
         return Sums.of_steps(
             shaped, dict(zip(self.names[training], returned.T, strict=True)), examples,
-            len(rows) if training else 0, replayed,
+            len(rows) if training else 0,
         )  # fmt: skip
 
     def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
@@ -156,13 +147,10 @@ class Rows:
         *results, derived = self._results(tensors)
         for metric, result in zip(self._model.metrics, results, strict=True):
             states = sums.states[position : position + len(metric.variables)]
-            updated = not self._own or any(
-                np.any(state != initial)
-                for state, initial in zip(states, self._initial(position, metric), strict=True)
-            )
+            updated = not self._own or any(map(np.any, states))
             position += len(metric.variables)
             for name, value in result.items():
-                for shown in self._shown(name, updated, training):
+                for shown in self._shown(name, updated, training) - self._returned.averaged:
                     if updated or shown not in values:
                         values[shown] = float(value)
         for name, shown_as in self._returned.derived[training].items():
@@ -184,13 +172,6 @@ class Rows:
         if updated:
             shown |= (self._returned.names[not training] or {}).get(name, set())
         return shown or ({name} if updated else set())
-
-    def _initial(self, position: int, metric: keras.metrics.Metric) -> list[Any]:
-        """Return the states of a metric, whose variables begin at ``position``, before any step."""
-        known: dict[int, Any] = {}
-        if self._replay is not None:
-            known = dict(zip(self._replay.positions, self._replay.initial, strict=True))
-        return [known.get(position + i, 0) for i in range(len(metric.variables))]
 
     @tf.function(autograph=False)
     def _results(self, states: list[tf.Tensor]) -> list[dict[str, tf.Tensor]]:

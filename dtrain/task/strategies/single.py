@@ -5,8 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from dtrain.run.times import COMPUTE
-from dtrain.task import short_adam
+from dtrain.task import keras_internals, short_adam
 from dtrain.task.strategies.base import Strategy
 
 
@@ -16,27 +15,22 @@ class Default(Strategy):
     several_optimizers = True
     reads_in_loop = True
     short_updates = True
-    step_parts: tuple[str, ...] = (COMPUTE,)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())
 
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Let ``optimizer`` reduce no gradients: there is one replica."""
+        short_adam.shorten(optimizer)
+        keras_internals.reduce_nothing(optimizer)
 
-class OneDevice(Strategy):
+
+class OneDevice(Default):
     """Everything on one device.
 
     Args:
         devices: names of the devices of this task; the first is used.
     """
 
-    several_optimizers = True
-    reads_in_loop = True
-    short_updates = True
-    step_parts: tuple[str, ...] = (COMPUTE,)
-
     def __init__(self, devices: list[str]):
-        super().__init__(tf.distribute.OneDeviceStrategy(devices[0]))
-
-    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """One replica meets no other, in a branch or elsewhere."""
-        short_adam.shorten(optimizer)
+        Strategy.__init__(self, tf.distribute.OneDeviceStrategy(devices[0]))

@@ -13,7 +13,6 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.task import keras_internals
 from dtrain.task.inputs import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.replica import evaluation_seeds, gradients, random_draws
@@ -42,12 +41,8 @@ class Steps(Traced):
         train_iterator: of :meth:`Strategy.iterate`; gives batches, or None.
         evaluation_iterator: likewise; gives (batch, count), or None.
         jit_compile: compile each step by XLA.
-        replay: the metrics whose states do not add up, if there are any.
         rehearsed: what is known of the training step.
         in_loop: reads the batches of training in the loop, in place of ``train_iterator``.
-
-    Raises:
-        UsageError: what one of those metrics is given cannot be recorded.
     """
 
     def __init__(
@@ -58,7 +53,6 @@ class Steps(Traced):
         train_iterator: Any | None,
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
-        replay: Replay | None = None,
         rehearsed: Rehearsed | None = None,
         in_loop: InLoop | None = None,
     ):
@@ -70,63 +64,29 @@ class Steps(Traced):
         self._rehearsed = rehearsed or Rehearsed()
         self._global_batch = inputs.global_batch
         self._evaluation_batch = inputs.evaluation_batch
-        self._trains, self._evaluates = inputs.train is not None, inputs.validation is not None
+        self._trains = inputs.train is not None
         self._train_iterator: Any = train_iterator
         self._reads = in_loop or FromIterator(train_iterator)
         self._evaluation_iterator: Any = evaluation_iterator
-        self._replay = replay
         self._evaluate: Any = None
         self._draws = evaluation_seeds.Draws()
         #: Of a training step on one replica, once it was traced.
         self.graph: Any = None
-        #: Where the time of training steps goes.
-        self.waiting = Waiting(strategy.step_parts, strategy.replicas)
+        #: How long training steps wait for their input.
+        self.waiting = Waiting(strategy.has_float64)
         self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
-        self._rows = Rows(model, strategy, replay, strategy.batches if self._summed else 1)
+        self._rows = Rows(model, strategy, strategy.batches if self._summed else 1)
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
         self._one_device = on_one_device(model, inputs.global_batch)
         self._train_step = self._made_step()
 
-    def learn(self) -> None:
-        """Learn what the metrics whose states do not add up are given, where there are any.
-
-        Raises:
-            UsageError: it cannot be recorded.
-        """
-        replay, parts = self._replay, self._update_parts
-        if replay is None:
-            return
-
-        def trace(training: bool, specs: tuple[Any, ...]) -> None:
-            step = tf.function(lambda data: self._traced(data, training), autograph=False)
-            self._rows.held.tried(lambda: step.get_concrete_function(specs))
-
-        if self._trains:
-            rows = self._global_batch // parts
-            replay.learn(True, rows, parts, functools.partial(trace, True))
-        if self._evaluates:
-            replay.learn(False, self._evaluation_batch, 1, functools.partial(trace, False))
-        replay.check()
-
-    @property
-    def _update_parts(self) -> int:
-        """How many replicas have a part of the batch of an update, each a step of its own."""
-        return self._strategy.replicas
-
-    def _traced(self, data: Any, training: bool) -> None:
-        step = self._train_part if training else self._test_part
-        self._strategy.run(lambda part: step(part)[1], data)
-
     @property
     def max_steps(self) -> int:
         """How many steps one call may have: it returns the metric states of each."""
-        width = self._rows.width
-        if self._replay is not None:
-            width += self._strategy.replicas * max(map(self._replay.width, (True, False)))
-        return max(1, ROWS_BYTES // 8 // max(1, width))
+        return max(1, ROWS_BYTES // 8 // max(1, self._rows.width))
 
     @property
     def spans_points(self) -> bool:
@@ -150,7 +110,7 @@ class Steps(Traced):
         order = self.waiting.on_host(lambda: self._reads.order(steps))
         given = fresh(np.int64(steps)), fresh(order)
         rows = self._rows.held.tried(lambda: self._train(*given)).numpy()
-        return self._sums(self.waiting.taken(rows), steps * self._global_batch, training=True)
+        return self._rows.sums(self.waiting.taken(rows), steps * self._global_batch, training=True)
 
     def drain(self) -> Sums:
         """Wait for steps that were begun and not returned; here there are none."""
@@ -184,7 +144,7 @@ class Steps(Traced):
         outcome = self._evaluate(fresh(np.int64(steps + bool(rest))))
         examples = steps * self.evaluation_examples + rest
         self._draws.advance(-(-examples // self._evaluation_batch))
-        return self._sums(outcome.numpy(), examples, training=False)
+        return self._rows.sums(outcome.numpy(), examples, training=False)
 
     def _traced_evaluation(self) -> Any:
         """Return the function of many evaluation steps.
@@ -212,20 +172,15 @@ class Steps(Traced):
         """Return the states of a metric; none of one that the model does not have."""
         return self._rows.states(sums, metric)
 
-    def _sums(self, rows: np.ndarray, examples: int, training: bool) -> Sums:
-        """Turn the rows of steps, float64 ``[k, m]``, into sums."""
-        batch = self._global_batch // self._update_parts
-        return self._rows.sums(
-            rows, examples, batch if training else self._evaluation_batch, training
-        )
-
     # Keras does not put a step through AutoGraph, and neither do these loops.
     def _train_steps(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
         read = functools.partial(self._reads.batch, order)
-        return self._repeat(
+        found = self._repeat(
             steps, lambda data, _: self._train_step(self.waiting.entered(data)), read, rows, True
         )
+        keras_internals.optimize_dependencies()
+        return found
 
     _train: Any = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])
 
@@ -235,13 +190,17 @@ class Steps(Traced):
         return self._repeat(steps, self._drawn_part, lambda _: read(), rows=1, training=False)
 
     def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
-        """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch."""
+        """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch.
+
+        Returns:
+            What the step returned, and no states of metrics: they are in variables.
+        """
         replicas = self._strategy.replicas
         if replicas == 1:
-            return self._part(data)
+            return self._part(data), ()
         batch = turn * replicas + tf.cast(self._strategy.replica, tf.int64)
         with evaluation_seeds.evaluating(batch, self._draws):
-            return self._part(data)
+            return self._part(data), ()
 
     def _train_part(self, data: Any) -> Any:
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
@@ -249,11 +208,10 @@ class Steps(Traced):
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
         averaged = self._strategy.averaged(self._one_device.part(data), self._summed)
-        timed = self.waiting.exchanging(replica)
-        with self._rehearsed.traced(), part, averaged, timed, self._rows.held.begun() as states:
-            found = self._recorded(self._model.train_step, data, rows, training=True)
+        with self._rehearsed.traced(), part, averaged, self._rows.held.begun() as states:
+            returned = self._returned(self._model.train_step, data, rows)
         self.graph = tf.compat.v1.get_default_graph()
-        return *found, states
+        return returned, states
 
     def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
         """Say of each draw of a step whether it has a row an example, where sizes do not."""
@@ -263,25 +221,14 @@ class Steps(Traced):
     def _test_part(self, data: Any) -> Any:
         """Run Keras' step on a batch of an evaluation."""
         rows = tf.shape(tf.nest.flatten(data)[0])[0]
-        return self._recorded(self._model.test_step, data, rows, training=False)
+        return self._returned(self._model.test_step, data, rows)
 
-    def _recorded(self, step: Any, data: Any, rows: Any, training: bool) -> Any:
-        """Run a step of Keras' on a batch of ``rows``.
-
-        Returns:
-            What it returned, and what it gave to metrics whose states do not add up, as
-            ``[float64 [w]]``, or nothing where there are none.
-        """
+    def _returned(self, step: Any, data: Any, rows: Any) -> Any:
+        """Return what a step of Keras' returns for a batch of ``rows``."""
+        for metric in self._rows.averaged:
+            metric.reset_state()
         with self._weights.of(rows):
-            if self._replay is None:
-                return step(unwrapped(data)), []
-            with self._replay.recording() as calls:
-                logs = step(unwrapped(data))
-        return logs, self._replay.given(training, calls, rows, self._whole)
-
-    def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return a tensor of a replica in one piece."""
-        return tensor
+            return step(unwrapped(data))
 
     def _part(self, data: Any) -> Any:
         """Evaluate the real rows only; a replica that has none does nothing.
@@ -290,28 +237,25 @@ class Steps(Traced):
         included, and does not weight ``metrics``.
 
         Returns:
-            As of :meth:`_recorded`, each value that was returned times the rows it stands for.
+            Each value that the step returned, times the rows it stands for.
         """
         batch, count = data
         names: list[str] = []
 
         def some() -> Any:
-            logs, given = self._counted(self._real(batch, count), count)
+            logs = self._counted(self._real(batch, count), count)
             names.extend(logs)
-            return logs, given
+            return logs
 
         def none() -> Any:
-            given = [] if self._replay is None else [self._replay.width(training=False)]
-            zeros = {name: tf.constant(0.0) for name in names}
-            return zeros, [tf.zeros([width], tf.float64) for width in given]
+            return {name: tf.constant(0.0) for name in names}
 
         # ORDER: tf.cond traces the first branch first; the second must have the same names.
         return tf.cond(count > 0, some, none)
 
     def _counted(self, batch: Any, count: tf.Tensor) -> Any:
-        returned, given = self._test_part(batch)
-        logs = self._rows.logs(returned, training=False)
-        return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}, given
+        logs = self._rows.logs(self._test_part(batch), training=False)
+        return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
         """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
@@ -340,21 +284,15 @@ class Steps(Traced):
             return self.waiting.added(own)
 
         found = table(steps, row)
-        replayed = 0 if self._replay is None else self._replay.width(training)
-        width = self._rows.size(training) + self._strategy.replicas * replayed
-        width += self.waiting.width if training else 0
+        width = self._rows.size(training) + (self.waiting.width if training else 0)
         return self._strategy.all_reduce(tf.ensure_shape(found, [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""
 
         def replica(part: Any) -> Any:
-            logs, given, *states = step(part)
-            if self._replay is not None:
-                place = self._strategy.replica, self._strategy.replicas
-                given = self._replay.slots(given, *place)
-            return self._rows.logs(logs, training), given, states
+            logs, states = step(part)
+            return self._rows.logs(logs, training), states
 
-        logs, given, states = self._strategy.run(replica, data)
-        row = self._rows.row(logs, rows, training, *states)
-        return tf.concat([row, *map(self._strategy.reduce_local, given)], 0) if given else row
+        logs, states = self._strategy.run(replica, data)
+        return self._rows.row(logs, rows, training, states)

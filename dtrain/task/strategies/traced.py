@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -63,6 +64,11 @@ class Traced:
 
 def on_one_device(model: keras.Model, examples: int) -> GlobalBatch:
     """Return the training step of a model, compiled and built, on a batch of ``examples``."""
+    return GlobalBatch(step_on_one_device(model), examples)
+
+
+def step_on_one_device(model: keras.Model) -> Callable[[Any], None]:
+    """Return the training step of a model without its updates, to be traced."""
 
     def step(data: Any) -> None:
         states = [v for metric in model.metrics for v in metric.variables]
@@ -74,4 +80,4 @@ def on_one_device(model: keras.Model, examples: int) -> GlobalBatch:
         with scope, optimizers.caught(model):
             model.train_step(unwrapped(data))
 
-    return GlobalBatch(step, examples)
+    return step

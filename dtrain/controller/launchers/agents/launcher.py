@@ -189,7 +189,7 @@ class Agents(Launcher, LocalProcesses):
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
-        given = {**self.variables(), **variables.of_start(rundir.config.read_text())}
+        given = {**self.variables(), **variables.referred(rundir.config.read_text())}
         for host in self._used():
             host.send(
                 "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),

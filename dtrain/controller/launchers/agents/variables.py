@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-
-from dtrain.run.cluster import EXCHANGE_SECRET
 
 #: How their names begin: what the user trusts and allows, and secrets that were typed.
 _OWN = ("DTRAIN_TRUST", "DTRAIN_ENV", "DTRAIN_SECRET_", "TF_CPP_MIN_LOG_LEVEL")
@@ -25,8 +22,3 @@ def referred(text: str) -> dict[str, str]:
         text: of ``config.yaml``.
     """
     return {name: os.environ[name] for name in _REFERENCE.findall(text) if name in os.environ}
-
-
-def of_start(text: str) -> dict[str, str]:
-    """Return those of :func:`referred`, and what the tasks of one start prove to each other."""
-    return {**referred(text), EXCHANGE_SECRET: secrets.token_hex(32)}

@@ -1,4 +1,6 @@
-"""``debug=nan``: the training as it is, with probes that find the first value not finite."""
+"""``debug=nan``: the training as it is; the step after which something is not finite is repeated,
+on one device, with a check of every operation.
+"""
 
 from __future__ import annotations
 
@@ -7,180 +9,231 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from dtrain.config.schema import Config
+from dtrain.data import nest
+from dtrain.data.streams import Stream
 from dtrain.errors import CheckFailed
 from dtrain.run.checkpoint import Checkpoint
-from dtrain.task import restore
+from dtrain.task import input_pipeline, restore, train_state
 from dtrain.task.actions.train import Train
-from dtrain.task.debugging import findings, first
-from dtrain.task.debugging.probes import Count, Probe, Probes
+from dtrain.task.debugging import findings, numerics
+from dtrain.task.debugging.numerics import Finding
 from dtrain.task.session import Process, Session
 from dtrain.task.strategies import Strategy
+from dtrain.task.strategies.traced import step_on_one_device
 
-#: Probes that a report names behind the first one.
-OTHERS = 20
-#: From here on is the order of weights, which are looked at behind all that is in the step.
-WEIGHTS = 10**9
+#: Examples of a step that are tried one by one, at most, and named in a sentence.
+TRIED, NAMED = 256, 8
+
+_FORWARD = (
+    "look at this line: a division, a logarithm, a root or an exponential, or inputs that are too "
+    "large"
+)
+_BACKWARD = (
+    "look at the derivative: that of a root or a norm at 0 is infinite, and so is one of a value "
+    "that tf.where leaves out"
+)
+_MASK = (
+    "; where minus infinity is meant, as in a mask, a large finite number (-1e9) lets the check "
+    "look past it"
+)
 
 
 class Nan(Train):
-    """Trains until a loss, a gradient or a weight is not finite, and names where that began.
+    """Trains until a loss or a weight is not finite, and names where in the step that began.
 
     Args:
         steps: after which it ends; None: those of the training.
     """
 
     def __init__(self, steps: int | None = None):
-        self._steps, self._probes = steps, Probes()
+        self._steps = steps
 
     def assemble(
         self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
     ) -> Session:
         """Return the session of a training, whose loss may be what it is."""
-        process.ending.enter_context(self._probes.installed())
         session: Session = super().assemble(config, strategy, process, past)
         # What is not finite is found here, and named.
         schedule = dataclasses.replace(session.schedule, terminate_on_nan=False)
         return dataclasses.replace(session, schedule=schedule)
 
     def run(self, session: Session) -> None:
-        """Train, with a look at all probes after each step.
+        """Train, with a look at the loss and the weights after each step.
 
         Raises:
             CheckFailed: a value is not finite, naming it.
             Interrupted: it was asked to stop.
         """
-        self._probes.of_step(session.model)
-        watch = Watch(session, self._probes, self._steps)
+        watch = Watch(session, self._steps)
         super().run(dataclasses.replace(session, callbacks=(*session.callbacks, watch)))
-        watch.passed()
+        summary = f"all losses and weights are finite in {watch.steps:,} steps"
+        findings.write(session.process, summary, steps=watch.steps)
 
 
 class Watch(keras.callbacks.Callback):
-    """Looks at the probes after each step, together with the other tasks.
+    """Looks at the loss and the weights after each step, together with the other tasks.
 
     Args:
         session: of the training.
-        probes: of its steps.
         steps: after which the training ends.
     """
 
-    def __init__(self, session: Session, probes: Probes, steps: int | None):
+    def __init__(self, session: Session, steps: int | None):
         super().__init__()
-        self._session, self._probes, self._steps = session, probes, steps
-        self._harmless: dict[tuple[str, str], str] = {}
+        self._session, self._steps = session, steps
         past = session.past  # of a run that is forked: its training continues
         self._begun = self._done = past.step if past and restore.has_position(past) else 0
+        self._before: dict[str, np.ndarray] = {}
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made."""
+        return self._done - self._begun
 
     def get_state(self) -> None:
         """Return nothing: a check is not resumed."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Look at the weights that the training begins with."""
-        if self._weights():
-            self._judge(self._weights(), self._begun)
+        self._judge(lost=False)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Look at what the step has left."""
         self._done += 1
-        counts = {**self._probes.take(), **self._weights()}
         loss = (logs or {}).get("loss")
-        lost = loss is not None and not math.isfinite(loss)
-        self._judge(counts, self._done, lost)
-        if self._steps is not None and self._done - self._begun >= self._steps:
+        self._judge(lost=loss is not None and not math.isfinite(loss))
+        if self._steps is not None and self.steps >= self._steps:
             self.model.stop_training = True
 
-    def passed(self) -> None:
-        """Report that all was finite."""
-        summary = (
-            f"all losses, gradients and weights are finite in {self._done - self._begun:,} steps"
-        )
-        if self._harmless:
-            places = "; ".join(list(self._harmless.values())[:3])
-            summary += f"; not finite, and without an effect on them: {places}"
-        findings.write(self._session.process, summary, steps=self._done - self._begun)
+    def _judge(self, lost: bool) -> None:
+        """Keep the state for the next step, or say what is wrong with it.
 
-    def _judge(self, counts: dict[Probe, Count], step: int, lost: bool = False) -> None:
-        scaled = isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer)
-        found = first.bad(counts)
-        serious = bool(first.is_serious(counts, not scaled) or lost)
+        Raises:
+            CheckFailed: something is not finite in it.
+        """
         strategy = self._session.strategy
-        if strategy.all_reduce_numbers([serious])[0]:
-            self._raise(counts, step)
-        for probe in found:
-            self._harmless.setdefault((probe.kind, probe.path), first.where(probe))
+        state = train_state.snapshot(self.model, strategy)
+        bad = [name for name, value in state.items() if not _is_finite(value)]
+        if strategy.all_reduce_numbers([float(lost or bool(bad))])[0]:
+            self._fail(bad[0] if bad else None)
+        self._before = state
 
-    def _raise(self, counts: dict[Probe, Count], step: int) -> None:
-        """Name the first of the probes of all tasks.
+    def _fail(self, weight: str | None) -> None:
+        """Repeat the step from where it began, and name what is not finite in it.
+
+        Args:
+            weight: name of a variable that is not finite after it.
 
         Raises:
             CheckFailed: always.
         """
-        own = first.of(counts, self._harmless) if first.bad(counts) else None
-        probe, count, replicas = self._agreed(own, counts)
-        if probe is None or count is None:
-            message = f"the loss is not finite at step {step}, and what is computed in it is"
-            raise CheckFailed(message, "look at what the step returns as its loss")
-        begun = f"at step {step}" if step > self._begun else "before the first step"
-        several = f" on {replicas}" if self._session.strategy.replicas > 1 else ""
-        parts = [f"{first.described(probe, count)} {begun}{several}"]
-        if (given := first.given(probe, counts)) is not None:
-            parts.append(given)
-        rest = {each.order: each for each in first.bad(counts) if each.order > probe.order}
-        rows = [["after it", "NaN", "infinite", "of values"]]
-        for each in list(rest.values())[:OTHERS]:
-            found = counts[each]
-            rows.append([first.where(each), *map(str, (found.nan, found.infinite, found.size))])
-        where = {"step": step, "kind": probe.kind, "path": probe.path}
-        findings.write(self._session.process, None, rows if rest else (), (1, 2, 3), **where)
+        found: dict[str, Any] = {"step": self._done, "kind": "weight", "path": weight}
+        message, hint = f"{weight} is not finite before the first step", "begin with other weights"
+        if self._before:
+            train_state.restore(self.model, self._session.strategy, self._before)
+            message, hint, more = _Repeated(self._session, self._done).found(weight)
+            found |= more
+        findings.write(self._session.process, None, **found)
         self._session.strategy.barrier()  # ORDER: none leaves before all know it
-        raise CheckFailed("; ".join(parts), first.hint(probe))
+        raise CheckFailed(message, hint)
 
-    def _agreed(
-        self, own: Probe | None, counts: dict[Probe, Count]
-    ) -> tuple[Probe | None, Count | None, str]:
-        """Return the first probe of all tasks, as this task knows it, and the replicas it is on."""
-        strategy, cluster = self._session.strategy, self._session.process.cluster
-        tasks = [task for task in cluster.tasks if not task.serves]
-        size, at = strategy.replicas, tasks.index(self._session.process.task)
-        orders = [0.0] * len(tasks)
-        orders[at] = 0.0 if own is None else own.order + 1.0
-        known = [order for order in strategy.all_reduce_numbers(orders) if order]
-        if not known:
-            return None, None, ""
-        order = int(min(known)) - 1
-        here = [probe for probe in counts if probe.order == order]
-        if order >= WEIGHTS:  # they are the same on all replicas
-            return (here[0], counts[here[0]], "all replicas") if here else (None, None, "")
-        # What it has counted, and on which replicas: zeros where it is finite.
-        table = [0.0] * (3 * size)
-        for probe in here:
-            if (count := counts[probe]).bad:
-                table[3 * probe.replica : 3 * probe.replica + 3] = [
-                    count.nan, count.infinite, count.size
-                ]  # fmt: skip
-        found = strategy.all_reduce_numbers(table)
-        bad = [r for r in range(size) if found[3 * r] + found[3 * r + 1]]
-        replica = bad[0]
-        nan, infinite, values = map(round, found[3 * replica : 3 * replica + 3])
-        which = "all replicas" if len(bad) == size else f"replica {', '.join(map(str, bad))}"
-        return here[0], Count(nan, infinite, values, 0.0), f"{which} of {size}"
 
-    def _weights(self) -> dict[Probe, Count]:
-        """Return the weights, and slots of optimizers, that are not finite."""
-        found: dict[Probe, Count] = {}
-        optimizer = self.model.optimizer
-        kept = [] if optimizer is None else optimizer.variables
-        for number, variable in enumerate([*self.model.variables, *kept]):
-            value = tf.convert_to_tensor(variable.value)
-            if not value.dtype.is_floating:
-                continue
-            nan = int(tf.math.count_nonzero(tf.math.is_nan(value)))
-            infinite = int(tf.math.count_nonzero(tf.math.is_inf(value)))
-            if nan + infinite:
-                shape = " x ".join(map(str, variable.shape))
-                probe = Probe(WEIGHTS + number, first.WEIGHT, variable.path, shape, 0)
-                found[probe] = Count(nan, infinite, int(tf.size(value)), 0.0)
-        return found
+class _Repeated:
+    """A step of the training, repeated on one device with its state of before.
+
+    Args:
+        session: of the training.
+        number: of the step, from 1.
+    """
+
+    def __init__(self, session: Session, number: int):
+        inputs = dataclasses.replace(session.inputs, start_step=number - 1)
+        batches = input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
+        self._data, self._number = next(iter(batches)), number
+        self._parts = session.strategy.batches
+        self._checked = numerics.Checked(step_on_one_device(session.model))
+        self._rows = inputs.global_batch
+        self._indices: list[int] | None = None
+        if not isinstance(inputs.train, Stream):
+            steps = np.array([number - 1])
+            self._indices = inputs.rows(inputs.positions, steps, 1, slice(0, 1))[1][0].tolist()
+        self._all = range(self._rows)
+
+    def found(self, weight: str | None) -> tuple[str, str, dict[str, Any]]:
+        """Return what is not finite: as a clause, what to look at, and as JSON values."""
+        for name, part in zip(("inputs", "targets", "sample weights"), self._data, strict=False):
+            leaves = [leaf.numpy() for leaf in nest.leaves(part) if leaf is not None]
+            if bad := [
+                row for row in self._all if not all(_is_finite(leaf[row]) for leaf in leaves)
+            ]:
+                message = f"the {name} of the batch are not finite"
+                hint = "python -m dtrain data shows the data, and which examples are not finite"
+                return self._told(message, bad, hint, kind="data", path=name)
+        finding, rows = self._operation()
+        if finding is None:
+            message = f"{weight or 'the loss'} is not finite, and what the step computes is"
+            hint = (
+                "look at the optimizer (a smaller optimizer.learning_rate), or at what assigns it"
+                if weight
+                else "look at what the step returns as its loss"
+            )
+            return self._told(message, self._all, hint, kind="weight", path=weight)
+        where = f"layer {finding.layer}" if finding.layer else "the step, outside of layers,"
+        what = "passes on a gradient" if finding.backward else "computes a value"
+        values = f", {finding.values}" if finding.values else ""
+        line = f" in {finding.line}" if finding.line else ""
+        message = f"{where} {what} that is not finite ({finding.operation}{values}){line}"
+        hint = _BACKWARD if finding.backward else _FORWARD
+        if not finding.backward and finding.values in ("-Inf", ""):
+            hint += _MASK
+        kind = "gradient" if finding.backward else "value"
+        path = finding.layer.partition(" (")[0] or None
+        return self._told(message, rows, hint, kind=kind, path=path, line=finding.line or None)
+
+    def _operation(self) -> tuple[Finding | None, Any]:
+        """Return what the checks find, and in which rows of the batch; of the parts of replicas
+        where the whole batch is finite.
+        """
+        size = self._rows // self._parts
+        for first, end in [(0, self._rows), *((r, r + size) for r in range(0, self._rows, size))]:
+            if (finding := self._checked.first(self._cut(first, end))) is not None:
+                return finding, self._guilty(range(first, end))
+        return None, self._all
+
+    def _guilty(self, rows: range) -> Any:
+        """Return the rows that fail alone, where some do and some do not."""
+        if len(rows) > TRIED:
+            return rows
+        try:
+            bad = [row for row in rows if self._checked.first(self._cut(row, row + 1))]
+        except Exception:  # of a model for whole batches alone
+            return rows
+        return bad or rows
+
+    def _cut(self, first: int, end: int) -> Any:
+        with tf.device("CPU:0"):
+            return tuple(nest.mapped(lambda leaf: leaf[first:end], part) for part in self._data)
+
+    def _told(
+        self, message: str, rows: Any, hint: str, **found: Any
+    ) -> tuple[str, str, dict[str, Any]]:
+        if self._indices is None:
+            examples, numbers = "", None
+        else:
+            numbers = [self._indices[row] for row in rows]
+            shown = ", ".join(map(str, numbers[:NAMED]))
+            more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+            examples = f", of {'example' if len(numbers) == 1 else 'examples'} {shown}{more}"
+        return f"{message} at step {self._number}{examples}", hint, {**found, "indices": numbers}
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    # NumPy knows no bfloat16; a float64 beyond float32 is finite.
+    value = np.asarray(value)
+    if not tf.as_dtype(value.dtype).is_floating:
+        return True
+    return bool(np.isfinite(value.astype(np.float64)).all())

@@ -7,7 +7,7 @@ import dataclasses
 import time
 
 from dtrain.config.objective import Mode
-from dtrain.run.times import COMMUNICATION, COMPUTE, HOST, INPUT, WAITING
+from dtrain.run.times import HOST, INPUT
 from dtrain.task.actions import bottleneck
 from dtrain.task.actions.loop import Loop
 from dtrain.task.actions.train import Train
@@ -20,11 +20,11 @@ WARM = 3
 #: More epochs than there is time for.
 _ENDLESS = 10**6
 
+#: What is neither of the parts that are measured.
+STEP = "step"
 _ABOUT = {
-    COMPUTE: "forward, backward, update and metrics of a replica",
-    COMMUNICATION: "gradients travel between replicas",
-    WAITING: "for the slowest replica",
-    INPUT: "for the examples of the step",
+    INPUT: "the step waits for its examples",
+    STEP: "the step itself: forward, backward, exchange of gradients, update, metrics",
     HOST: "between two calls of steps: callbacks, points, ends of epochs",
 }
 
@@ -72,12 +72,9 @@ class Slow(Train):
         steps, speed = timing.measured_steps, timing.examples_per_second
         whole = timing.seconds / steps if steps else 0.0
         rows = [["part of a step", "ms", "share", "what it is"]]
-        shares = dict(sorted(timing.shares.items(), key=lambda item: -item[1]))
-        rest = max(0.0, 1.0 - sum(shares.values()))
-        for name, share in shares.items():
+        shares = {**timing.shares, STEP: max(0.0, 1.0 - sum(timing.shares.values()))}
+        for name, share in sorted(shares.items(), key=lambda item: -item[1]):
             rows.append([name, f"{1000 * share * whole:.3f}", f"{share:.1%}", _ABOUT[name]])
-        if rest > 0.005:  # what cannot be told apart under this strategy
-            rows.append(["the rest", f"{1000 * rest * whole:.3f}", f"{rest:.1%}", "of the step"])
         rows.append(["a step", f"{1000 * whole:.3f}", "100.0%", f"the mean of {steps:,} steps"])
         rows.append(["", "", "", ""])
         rows.append(["before the first step", "s", "", ""])
@@ -85,7 +82,9 @@ class Slow(Train):
         rows += [[name, f"{seconds:.2f}", "", ""] for name, seconds in phases.items()]
         said = bottleneck.sentence(max(timing.seconds, bottleneck.SECONDS), timing.shares)
         summary = f"{speed:,.0f} examples/s; " + (
-            said or "most of a step is computing; python -m dtrain tune finds faster settings"
+            said
+            or "most of the time is that of the steps themselves; a profiler shows what they do "
+            "(tracking.profile_steps), python -m dtrain tune finds faster settings"
         )
         findings.write(
             session.process, summary, rows, (1, 2),

@@ -18,7 +18,6 @@ from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import input_pipeline
 from dtrain.task.inputs import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import Rehearsed
 from dtrain.task.step_logs import evaluates, unwrapped
@@ -41,27 +40,20 @@ class MeshSteps(Steps):
         model: compiled and built, its variables on the mesh.
         strategy: the mesh.
         inputs: what to read.
-        replay: the metrics whose states do not add up, if there are any.
 
     Raises:
-        UsageError: DTensor cannot compute this model, or gets another loss than the host; or what
-            one of those metrics is given cannot be recorded.
+        UsageError: DTensor cannot compute this model, or gets another loss than the host.
     """
 
-    def __init__(
-        self, model: keras.Model, strategy: Mesh, inputs: Inputs, replay: Replay | None = None
-    ):
+    def __init__(self, model: keras.Model, strategy: Mesh, inputs: Inputs):
         def whole(make: Any) -> Any:
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
         held = None if inputs.validation is None else whole(input_pipeline.evaluation)
         training = None if inputs.train is None else whole(input_pipeline.training)
         rehearsed = Rehearsed(inputs.seed)
-        super().__init__(
-            model, strategy, inputs, training, held, replay=replay, rehearsed=rehearsed
-        )
+        super().__init__(model, strategy, inputs, training, held, rehearsed=rehearsed)
         self._mesh = strategy
-        self.learn()
         if not evaluates(model):
             return
         # A batch of training, which may be larger than one of a validation. ORDER: not of a second
@@ -78,7 +70,7 @@ class MeshSteps(Steps):
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run ``steps`` training steps, one a call; DTensor works on while the next is prepared."""
         rows = [self._run(self._next_batch(), training=True) for _ in range(steps)]
-        return self._sums(_numbers(rows), steps * self._global_batch, training=True)
+        return self._rows.sums(_numbers(rows), steps * self._global_batch, training=True)
 
     def _next_batch(self) -> Any:
         begin = time.perf_counter()
@@ -101,50 +93,32 @@ class MeshSteps(Steps):
             batches = (next(self._evaluation_iterator)[0] for _ in range(steps))
             rows = [self._run(batch, divided=even) for batch in batches]
             examples = steps * self._evaluation_batch
-            sums.append(self._sums(_numbers(rows), examples, training=False))
+            sums.append(self._rows.sums(_numbers(rows), examples, training=False))
         if rest:
             batch, _ = next(self._evaluation_iterator)
             real = nest.mapped(lambda part: part[:rest], batch)
             row = self._run(real, divided=False)
-            sums.append(self._sums(_numbers([row]), rest, training=False))
+            sums.append(self._rows.sums(_numbers([row]), rest, training=False))
         return sums
 
-    def _run(
-        self, batch: Any, training: bool = False, divided: bool = True, recorded: bool = True
-    ) -> tf.Tensor:
+    def _run(self, batch: Any, training: bool = False, divided: bool = True) -> tf.Tensor:
         """Begin one step on ``batch``, on the host; return the row that it will have."""
         data = tf.nest.map_structure(lambda part: self._mesh.pack(part, divided), batch)
-        return self._translated(lambda: self._step(data, training, recorded))
+        return self._translated(lambda: self._step(data, training))
 
-    def _one_step(self, data: Any, training: bool, recorded: bool) -> tf.Tensor:
+    def _one_step(self, data: Any, training: bool) -> tf.Tensor:
         step = self._model.train_step if training else self._model.test_step
         rows = tf.nest.flatten(data)[0].shape[0]
         with self._rehearsed.traced(), substituted(self._mesh.mesh):
-            if recorded:
-                returned, given = self._recorded(step, data, rows, training)
-            else:
-                returned, given = step(unwrapped(data)), []
+            returned = self._returned(step, data, rows)
         # The values that a step returns are means over the whole batch.
-        row = self._rows.row(self._rows.logs(returned, training), rows, training)
-        return tf.concat([row, *given], 0) if given else row
+        return self._rows.row(self._rows.logs(returned, training), rows, training)
 
     _step: Any = tf.function(_one_step, autograph=False)
 
     def _retrace(self) -> None:
         # Of an object that TensorFlow has not seen: it warns of functions that are traced often.
         self._step = tf.function(functools.partial(self._one_step), autograph=False)
-
-    def _whole(self, tensor: tf.Tensor) -> tf.Tensor:
-        return self._mesh.gathered(tensor)
-
-    @property
-    def _update_parts(self) -> int:
-        return 1  # DTensor divides it
-
-    def _traced(self, data: Any, training: bool) -> None:
-        step = self._model.train_step if training else self._model.test_step
-        with self._rehearsed.traced(), substituted(self._mesh.mesh):
-            self._recorded(step, data, tf.nest.flatten(data)[0].shape[0], training)
 
     def _check(self, batch: Any, rows: int) -> None:
         """Refuse a model of which DTensor gets an operation wrong, as it does without a word.
@@ -165,8 +139,8 @@ class MeshSteps(Steps):
 
         try:
             even = rows % self._mesh.replicas == 0
-            row = _numbers([self._run(batch, divided=even, recorded=False)])
-            sums = self._sums(row, rows, training=False)
+            row = _numbers([self._run(batch, divided=even)])
+            sums = self._rows.sums(row, rows, training=False)
         except tf.errors.OpError as error:
             on_the_host()  # raises what is wrong with the model itself
             reason = str(error).split("\n")[0]

@@ -15,7 +15,6 @@ from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
 from dtrain.task.inputs import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.strategies.dtensor import layouts
 from dtrain.task.strategies.dtensor.forward import MeshForward
 from dtrain.task.strategies.dtensor.layouts import Placement
@@ -150,8 +149,6 @@ class Mesh(HostBuilt):
         parts = self._sizes[1]
         return {} if parts == 1 else {"model_parts": parts, "rules": self._rules}
 
-    def steps(
-        self, model: keras.Model, inputs: Inputs, jit_compile: bool, replay: Replay | None = None
-    ) -> MeshSteps:
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> MeshSteps:
         """Return what runs the steps of ``model`` on the mesh."""
-        return MeshSteps(model, self, inputs, replay)
+        return MeshSteps(model, self, inputs)

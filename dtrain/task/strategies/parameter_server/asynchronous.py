@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import collections
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_sums import Sums
-from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given, worker_index
+from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, worker_index
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies.parameter_server.protocol import Coordinator
 
 
 class AsynchronousSteps(CoordinatedSteps):
@@ -23,16 +28,18 @@ class AsynchronousSteps(CoordinatedSteps):
     Args:
         max_staleness: how many updates may come between the reading of the variables and the
             update made of them; None for any.
-        given: what :class:`CoordinatedSteps` takes.
+        model, strategy, inputs: of :class:`CoordinatedSteps`.
     """
 
-    def __init__(self, max_staleness: int | None, given: Given):
-        super().__init__(given)
+    def __init__(
+        self, max_staleness: int | None, model: keras.Model, strategy: Coordinator, inputs: Inputs
+    ):
+        super().__init__(model, strategy, inputs)
         self._bound = max_staleness
         self._in_flight: dict[int, int] = {}  # step: how many may overtake it
         self._staleness: collections.Counter[int] = collections.Counter()
         self._interval: collections.Counter[int] = collections.Counter()
-        iterations = given.model.optimizer.iterations
+        iterations = model.optimizer.iterations
         # Keras would read, add and assign: of two at once one would be lost.
         iterations.assign_add = lambda n: iterations.value.assign_add(tf.cast(n, iterations.dtype))
 

@@ -53,7 +53,7 @@ class Feed:
         self.seconds = 0.0
         self._local: Iterator[Any] | None = None
         self._remote: Any = None
-        if not getattr(source, "in_graph", False):
+        if isinstance(source, Stream) or not source.in_graph:
             make = input_pipeline.training if training else input_pipeline.evaluation
             dataset = make(inputs, replicas=parts, first_replica=0, local_replicas=parts)
             self._local = iter(dataset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import reading
 from dtrain.task.inputs import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import rehearse
 from dtrain.task.replica import evaluation_seeds, gradients
@@ -37,36 +35,18 @@ _EVALUATION = "evaluation"  # marks the keys of its steps; those of training beg
 worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
 
 
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """What the steps of a coordinator are made of.
-
-    Attributes:
-        model: built in the strategy's scope.
-        strategy: has the coordinator.
-        inputs: the data.
-        replay: the metrics whose states do not add up, if there are any.
-    """
-
-    model: keras.Model
-    strategy: Coordinator
-    inputs: Inputs
-    replay: Replay | None
-
-
 class CoordinatedSteps(Steps):
     """What asynchronous and synchronous updates have in common: steps, evaluation, accounts.
 
     Args:
-        given: what they are made of.
+        model: built in the strategy's scope.
+        strategy: has the coordinator.
+        inputs: the data.
     """
 
-    def __init__(self, given: Given):
-        model, strategy, inputs = given.model, given.strategy, given.inputs
-        super().__init__(
-            model, strategy, inputs, None, None,
-            replay=given.replay, rehearsed=rehearse(model, strategy, inputs),
-        )  # fmt: skip
+    def __init__(self, model: keras.Model, strategy: Coordinator, inputs: Inputs):
+        rehearsed = rehearse(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, None, None, rehearsed=rehearsed)
         self._engine = strategy.engine
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers
@@ -146,8 +126,7 @@ class CoordinatedSteps(Steps):
 
         Returns:
             The gradient of each trainable variable (or None), the new value of each other
-            variable (or None), and the metric states, returned values and what was recorded as
-            float64 ``[m]``.
+            variable (or None), and the metric states and returned values as float64 ``[m]``.
         """
         model, caught = self._model, []
         share = tf.shape(tf.nest.flatten(data)[0])[0]
@@ -178,7 +157,7 @@ class CoordinatedSteps(Steps):
                 part = self._one_device.part(data)
                 try:
                     with gradients.apart(replicas, part, self._summed) as of_tapes:
-                        returned, recorded = self._recorded(model.train_step, data, share, True)
+                        returned = self._returned(model.train_step, data, share)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     check_pure(moved(), scope)
                     raise
@@ -187,13 +166,13 @@ class CoordinatedSteps(Steps):
                 check_pure(moved(), scope)
             else:
                 with evaluation_seeds.evaluating(batch, self._draws):
-                    returned, recorded = self._recorded(model.test_step, data, share, False)
+                    returned = self._returned(model.test_step, data, share)
             logs = self._rows.logs(returned, training)
         self._rows.names[training] = list(logs)
         pairs = zip(self._rows.variables, self._rows.sizes, strict=True)
         states = [scope.get_current_value(v) for v, size in pairs if size]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
-        vector = tf.concat([*numbers, tf.zeros([0], tf.float64), *recorded], 0)
+        vector = tf.concat([*numbers, tf.zeros([0], tf.float64)], 0)
         if not training:
             return [], [], vector
         if len(caught) != 1:
@@ -215,9 +194,6 @@ class CoordinatedSteps(Steps):
         found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         self._model.optimizer.apply_gradients(found)
 
-    def _traced(self, data: Any, training: bool) -> None:
-        self._pure(data, training, self._update_parts)
-
     def _account(
         self, vectors: list[np.ndarray], rows: int, training: bool, steps: int = 0
     ) -> Sums:
@@ -228,14 +204,13 @@ class CoordinatedSteps(Steps):
             rows: examples of each.
             training, steps: which step, and how many these are together.
         """
-        names, end = self._rows.names[training], self._rows.size(training)
-        weights = np.ones(end)
+        names = self._rows.names[training]
+        weights = np.ones(self._rows.size(training))
         weights[self._rows.width :] = [rows * self._rows.parts(name, training) for name in names]
-        row = np.zeros(end)
+        row = np.zeros(len(weights))
         for vector in vectors:
-            row = row + vector[:end] * weights
-        whole = np.concatenate([row, *(vector[end:] for vector in vectors)])
-        sums = self._sums(whole[None], rows * len(vectors), training)
+            row = row + vector * weights
+        sums = self._rows.sums(row[None], rows * len(vectors), training)
         sums.steps = steps
         return sums
 

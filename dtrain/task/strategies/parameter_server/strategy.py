@@ -17,13 +17,11 @@ from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals, optimizers
 from dtrain.task.inputs import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.replica import gradients
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.parameter_server.asynchronous import AsynchronousSteps
-from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given
+from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps
 from dtrain.task.strategies.parameter_server.synchronous import SynchronousSteps
-from dtrain.task.waiting import of_replicas
 
 
 class ParameterServer(Strategy):
@@ -59,9 +57,6 @@ class ParameterServer(Strategy):
         self.workers = sum(t.role == "worker" for t in cluster.tasks)
         self._replicas = cluster.replicas
         self._update = update
-        if update == "sync":
-            devices = [cluster.device_kind.upper()]
-            self.step_parts = of_replicas(2, devices)  # gradients are sent, by one worker too
         self._max_staleness = max_staleness
         self._backup_workers = backup_workers
         self._loads = [0] * sum(t.role == "ps" for t in cluster.tasks)  # bytes on each server
@@ -156,18 +151,11 @@ class ParameterServer(Strategy):
         """Return a value of the coordinator's own."""
         return tf.convert_to_tensor(value)
 
-    def steps(
-        self, model: keras.Model, inputs: Inputs, jit_compile: bool, replay: Replay | None = None
-    ) -> CoordinatedSteps:
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> CoordinatedSteps:
         """Return what dispatches the steps of ``model`` over the workers."""
-        steps: CoordinatedSteps
-        given = Given(model, self, inputs, replay)
         if self._update == "sync":
-            steps = SynchronousSteps(self._backup_workers, given)
-        else:
-            steps = AsynchronousSteps(self._max_staleness, given)
-        steps.learn()
-        return steps
+            return SynchronousSteps(self._backup_workers, model, self, inputs)
+        return AsynchronousSteps(self._max_staleness, model, self, inputs)
 
 
 def _enough_threads(cluster: Cluster) -> int:

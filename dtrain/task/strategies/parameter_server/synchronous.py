@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import keras
 import tensorflow as tf
 
-from dtrain.run.times import COMMUNICATION, COMPUTE, WAITING
+from dtrain.task.inputs import Inputs
 from dtrain.task.metric_sums import Sums
 from dtrain.task.replica import random_draws
 from dtrain.task.strategies.parameter_server.packing import Packing
-from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, Given, worker_index
+from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps, worker_index
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies.parameter_server.protocol import Coordinator
 
 
 class SynchronousSteps(CoordinatedSteps):
@@ -25,11 +27,13 @@ class SynchronousSteps(CoordinatedSteps):
 
     Args:
         backup_workers: how many gradients a step does without.
-        given: what :class:`CoordinatedSteps` takes.
+        model, strategy, inputs: of :class:`CoordinatedSteps`.
     """
 
-    def __init__(self, backup_workers: int, given: Given):
-        super().__init__(given)
+    def __init__(
+        self, backup_workers: int, model: keras.Model, strategy: Coordinator, inputs: Inputs
+    ):
+        super().__init__(model, strategy, inputs)
         self._needed = self._workers - backup_workers
         self._part_rows = self._global_batch // self._workers
         self._late = 0  # parts of earlier steps that are still being computed
@@ -48,7 +52,7 @@ class SynchronousSteps(CoordinatedSteps):
         while self._workers - self._late < self._needed:
             self._next()
             self._came_late()
-        free, begin = self._workers - self._late, time.perf_counter()
+        free = self._workers - self._late
         for turn in range(free):  # in turn, so that no part of the batches is always left out
             part = (step + turn) % self._workers
             self._begin((step, part), self._compute, parts[part])
@@ -59,7 +63,6 @@ class SynchronousSteps(CoordinatedSteps):
                 arrived[part] = value
             else:
                 self._came_late()
-        ended = time.perf_counter()
         self._late += free - len(arrived)
         self._dropped += self._workers - self._needed
         # Summed in the order of the parts: the result must not depend on who came first.
@@ -68,29 +71,8 @@ class SynchronousSteps(CoordinatedSteps):
         self._apply(*self._packing.together(floats, whole))
         for vector in vectors:
             self._worker_steps[int(vector[-1])] += 1
-        updated = time.perf_counter() - ended
-        self._take_times(np.array([v[-3:-1] for v in vectors]), ended - begin, updated)
         self._step += 1
-        return self._account([v[:-3] for v in vectors], self._part_rows, training=True, steps=1)
-
-    def _take_times(self, workers: np.ndarray, together: float, updated: float) -> None:
-        """Take note of where the time of a step has gone.
-
-        Args:
-            workers: seconds ``[parts, 2]`` that each worker took to load its examples, and then to
-                read the variables and compute.
-            together: from the first part that was handed out to the last that was needed.
-            updated: for the update on the servers, and the way of the gradients to them.
-        """
-        if not self.waiting.measured or not self._strategy.step_parts:
-            return
-        loaded, computed = workers.mean(axis=0)
-        slowest = workers.sum(axis=1).max()
-        self.waiting.add(float(loaded))
-        self.waiting.add(float(computed), COMPUTE)
-        self.waiting.add(float(slowest - loaded - computed), WAITING)
-        # From the chief to the slowest worker and back. All of it is on one clock or another.
-        self.waiting.add(max(0.0, together - float(slowest)) + updated, COMMUNICATION)
+        return self._account([v[:-1] for v in vectors], self._part_rows, training=True, steps=1)
 
     def _came_late(self) -> None:
         self._late -= 1
@@ -98,11 +80,7 @@ class SynchronousSteps(CoordinatedSteps):
     @tf.function(autograph=False)
     def _compute(self, *arguments: Any) -> Any:
         """Return gradients, new values and accounts, packed."""
-        begin = self.waiting.now([])
-        with tf.control_dependencies([begin]):
-            data = self._feed.load(*arguments)
-        loaded = self.waiting.now(tf.nest.flatten(data))
-        data = self.waiting.after(loaded, data)
+        data = self._feed.load(*arguments)
 
         def replica() -> Any:
             draws = self._drawn(data, self._part_rows)
@@ -110,10 +88,8 @@ class SynchronousSteps(CoordinatedSteps):
             with self._rehearsed.traced(), part:
                 gradients, others, vector = self._pure(data, True, self._workers)
             self._packing = Packing(self._model, gradients, others, self._same)
-            computed = tf.nest.flatten([gradients, others, vector], expand_composites=True)
-            times = [loaded - begin, self.waiting.now(computed) - loaded]
-            account = tf.stack([*times, tf.cast(worker_index(), tf.float64)])
-            return self._packing.pack(tf.concat([vector, account], 0))
+            worker = tf.cast(worker_index(), tf.float64)
+            return self._packing.pack(tf.concat([vector, [worker]], 0))
 
         return self._engine.run(replica)
 

@@ -96,14 +96,14 @@ class StaticSteps(Steps):
         if rest:
             for end, (_, examples) in enumerate(self._ends):
                 rows = self._evaluate_end(end).numpy()
-                sums.append(self._sums(rows, examples, training=False))
+                sums.append(self._rows.sums(rows, examples, training=False))
         return sums
 
     @tf.function(autograph=False)
     def _evaluate_end(self, end: int) -> tf.Tensor:
         iterator, examples = self._ends[end]
         part = super()._part if examples % self._strategy.replicas else self._part
-        row = self._one(part, next(iterator), 1, training=False)
+        row = self._one(lambda data: (part(data), ()), next(iterator), 1, training=False)
         return self._strategy.all_reduce(row[None])
 
     def _part(self, data: Any) -> Any:
@@ -114,16 +114,16 @@ class StaticSteps(Steps):
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         def replica(part: Any) -> list[tf.Tensor]:
-            logs, _, *states = step(part)
+            logs, states = step(part)
             logs = self._rows.logs(logs, training)
-            return self._rows.vectors(logs, rows, training, tf.convert_to_tensor, *states)
+            return self._rows.vectors(logs, rows, training, tf.convert_to_tensor, states)
 
         vectors = self._strategy.run(replica, data)
         with tf.device("CPU:0"):
             return flat([self._strategy.reduce_local(vector) for vector in vectors])
 
 
-class Stretch:
+class Stretch(Source):
     """Some neighbouring examples of a source.
 
     Args:
@@ -141,7 +141,7 @@ class Stretch:
     def __len__(self) -> int:
         return self._examples
 
-    def take(self, indices: Any) -> tuple[Any, ...]:
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         """Return as :meth:`gather`, at once."""
         return nest.mapped(np.asarray, self.gather(indices))
 

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task.inputs import Inputs
-from dtrain.task.metric_replay import Replay
 from dtrain.task.strategies.base import Strategy
 from dtrain.task.strategies.tpu.static import StaticSteps
 
@@ -35,6 +34,7 @@ class TPU(Strategy):
     """
 
     retraces = False
+    has_float64 = False
 
     def __init__(self, devices: list[str], tpu: str | None, zone: str | None, project: str | None):
         try:
@@ -60,12 +60,8 @@ class TPU(Strategy):
             )  # fmt: skip
         super().__init__(tf.distribute.TPUStrategy(resolver))
 
-    def steps(
-        self, model: keras.Model, inputs: Inputs, jit_compile: bool, replay: Replay | None = None
-    ) -> StaticSteps:
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> StaticSteps:
         """Return what trains and evaluates; a TPU runs nothing that XLA has not compiled."""
-        if replay is not None:
-            raise replay.refused("would be updated away from the TPU, which is not tried")
         return StaticSteps(model, self, inputs)
 
 

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from dtrain.data.encoding import Feature
+from dtrain.data.sources import Arrays, Splits
+from dtrain.data.tabular.source import ArraysOfTable, EncodedSource
+from dtrain.host.columns import aligned
 
 #: Rows and columns that are looked at, at most.
 ROWS, COLUMNS = 100_000, 1_000
@@ -27,6 +33,69 @@ _TELLS, _ENOUGH = 0.995, 30
 _FEW = 50
 #: Share of the rows with a value of its own that makes a column of whole numbers or texts an id.
 _OWN = 0.999
+
+
+def advice(splits: Splits, regression: bool) -> list[str]:
+    """Return what is worth knowing of a table, or of arrays of one row of numbers an example.
+
+    Args:
+        splits: the examples.
+        regression: whether the targets are numbers.
+    """
+    train, target = _columns(splits.train)
+    held, _ = _columns(splits.validation, list(train))
+    named = splits.encoding is not None
+    return look(train, held or None, target, not regression, named) if train else []
+
+
+def _columns(
+    source: Any, names: list[str] | None = None
+) -> tuple[dict[str, np.ndarray], str | None]:
+    """Return columns by name, and the name of the target; of what is no table none."""
+    source = source.source if isinstance(source, ArraysOfTable) else source
+    if isinstance(source, EncodedSource):
+        target = None if source.target is None else source.target.names
+        target = target if isinstance(target, str) else None
+        if names is None:
+            names = [feature.name for feature in source.fit.encoding.features][:COLUMNS]
+            names += [] if target is None else [target]
+        rows = np.arange(min(len(source), ROWS))
+        return source.cells(rows, [n for n in names if n in source.table.columns]), target
+    x = source.x if isinstance(source, Arrays) else None
+    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] > COLUMNS:
+        return {}, None
+    columns = {f"x[{index}]": x[:ROWS, index] for index in range(x.shape[1])}
+    y = source.info.labels()
+    if y is None or y.ndim != 1:
+        return columns, None
+    return {**columns, "y": y[:ROWS]}, "y"
+
+
+def columns(splits: Splits) -> list[str]:
+    """Return a row for each column of a table: what it is taken for, and what was fitted of it.
+
+    Raises:
+        UsageError: a column cannot be an input.
+    """
+    encoding = None if splits.encoding is None else splits.encoding()
+    if encoding is None:
+        return []
+    rows = [[f.name, f.kind, _fitted(f)] for f in encoding.features[:COLUMNS]]
+    rows += [[name, "left out", why] for name, why in encoding.left_out.items()]
+    return aligned([["column", "kind", "of training"], *rows])
+
+
+def _fitted(feature: Feature) -> str:
+    if feature.is_text:
+        noun = "values" if feature.kind == "category" else "words"
+        more = ", ..." if len(feature.values) > 5 else ""
+        what = f"{len(feature.values):,} {noun}: {', '.join(feature.values[:5])}{more}"
+    elif feature.kind == "date":
+        day = np.datetime64(0, "D") + int(feature.mean)
+        what = f"{day} on average, {feature.format or 'ISO 8601'}"
+    else:
+        what = f"mean {feature.mean:.4g}, deviation {feature.variance**0.5:.4g}"
+    return what + (f", {feature.missing:.1%} empty" if feature.missing else "")
 
 
 def look(
@@ -49,10 +118,10 @@ def look(
     names = list(itertools.islice(training, COLUMNS))
     if target is not None and target not in names and target in training:
         names.append(target)
-    train = pd.DataFrame({name: _short(training[name]) for name in names})
+    train = pd.DataFrame({name: training[name][:ROWS] for name in names})
     held = None
     if validation is not None:
-        held = pd.DataFrame({n: _short(validation[n]) for n in names if n in validation})
+        held = pd.DataFrame({n: validation[n][:ROWS] for n in names if n in validation})
     inputs = [name for name in train.columns if name != target]
     constant = [name for name in inputs if train[name].nunique() <= 1]
     ids = [name for name in inputs if name not in constant and _is_id(train[name])]
@@ -69,14 +138,11 @@ def look(
         sentences += _left_out(f"a leak? these alone {what} {target}", leaks, named)
         if classes:
             sentences += _imbalance(train[target])
-    sentences += _repeated(train.drop(columns=ids), None if held is None else held.drop(
-        columns=[name for name in ids if name in held]
-    ))  # fmt: skip
-    return sentences + ([] if held is None else list(_ranges(train[rest], held)))
-
-
-def _short(values: np.ndarray) -> np.ndarray:
-    return values[:ROWS]
+    if held is not None:
+        ranges = list(_ranges(train[rest], held))
+        held = held.drop(columns=ids, errors="ignore")
+    sentences += _repeated(train.drop(columns=ids), held)
+    return sentences if held is None else sentences + ranges
 
 
 def _names(names: Sequence[str]) -> str:
@@ -122,10 +188,6 @@ def _is_id(values: pd.Series) -> bool:
     return values.dtype.kind == "O" and not texts.str.contains(" ").mean() > 0.5
 
 
-def _codes(values: pd.Series) -> np.ndarray:
-    return pd.factorize(values)[0]
-
-
 def _doubled(inputs: pd.DataFrame) -> dict[str, str]:
     """Return columns that another one before them tells, value by value, with that one."""
     first: dict[bytes, str] = {}
@@ -136,7 +198,7 @@ def _doubled(inputs: pd.DataFrame) -> dict[str, str]:
         if values.dtype.kind in "biufM":
             codes = values.rank(method="dense").fillna(-1).to_numpy()
         elif values.nunique() < len(values):
-            codes = _codes(values)
+            codes = pd.factorize(values)[0]
         else:
             continue  # by their order texts that are all different are all alike
         key = codes.astype(np.int32).tobytes()
@@ -149,17 +211,11 @@ def _doubled(inputs: pd.DataFrame) -> dict[str, str]:
 def _leaks(inputs: pd.DataFrame, target: pd.Series, classes: bool) -> dict[str, str]:
     """Return columns that alone tell the target, with the share of the rows, or the correlation."""
     present = target.notna()
-    found: dict[str, str] = {}
     if present.sum() < _ENOUGH:
-        return found
-    for name in inputs:
-        if classes:
-            share = _told(inputs[name][present], target[present])
-        else:
-            share = _correlation(inputs[name][present], target[present])
-        if share >= _TELLS:
-            found[str(name)] = f"{share:.1%}" if classes else f"correlation {share:.3f}"
-    return found
+        return {}
+    measure, shown = (_told, "{:.1%}") if classes else (_correlation, "correlation {:.3f}")
+    shares = {str(name): measure(inputs[name][present], target[present]) for name in inputs}
+    return {name: shown.format(share) for name, share in shares.items() if share >= _TELLS}
 
 
 def _told(values: pd.Series, target: pd.Series) -> float:
@@ -167,27 +223,22 @@ def _told(values: pd.Series, target: pd.Series) -> float:
 
     Numbers are grouped into 20 quantiles. A share says nothing where each value has few rows.
     """
-    largest = target.value_counts(normalize=True).iloc[0]
-    if largest >= _TELLS:
+    if target.value_counts(normalize=True).iloc[0] >= _TELLS:
         return 0.0
     if values.dtype.kind in "fiuM" and values.nunique() > 20:
         values = pd.qcut(values.rank(method="first"), 20, labels=False)
-    groups = pd.DataFrame({"value": _codes(values), "class": _codes(target)})
-    sizes = groups.groupby("value").size()
-    if sizes.mean() < 5:
+    groups = pd.DataFrame({"value": pd.factorize(values)[0], "class": pd.factorize(target)[0]})
+    if len(groups) < 5 * groups["value"].nunique():
         return 0.0
-    most = groups.groupby(["value", "class"]).size().groupby("value").max().sum()
-    return float(most / len(groups))
+    return float(groups.value_counts().groupby("value").max().sum() / len(groups))
 
 
 def _correlation(values: pd.Series, target: pd.Series) -> float:
     if values.dtype.kind not in "fiu" or target.dtype.kind not in "fiu":
         return 0.0
-    both = values.notna() & target.notna()
-    one, other = values[both].astype(float), target[both].astype(float)
-    if both.sum() < _ENOUGH or one.std() == 0 or other.std() == 0:
-        return 0.0
-    return abs(float(np.corrcoef(one, other)[0, 1]))
+    with np.errstate(invalid="ignore", divide="ignore"):  # of a column of one value
+        found = values.astype(float).corr(target.astype(float), min_periods=_ENOUGH)
+    return 0.0 if np.isnan(found) else abs(float(found))
 
 
 def _imbalance(target: pd.Series) -> Iterator[str]:

@@ -1,0 +1,266 @@
+"""Tables: columns of rows in files, and which of them are inputs, targets and weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dtrain.data.data_file import DataFile
+from dtrain.errors import UsageError, nearest
+
+#: Names of columns for one role: one, a list of numbers that are put side by side, or by name.
+Names = str | Sequence[str] | Mapping[str, Any] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """What one column has in a row.
+
+    Attributes:
+        dtype: of NumPy; ``object`` for text and bytes.
+        shape: of the value of a row; None in the place of a length that differs by row.
+        kind: ``number``, ``boolean``, ``date``, ``text`` or ``bytes``, where the format says it.
+        path: where a file has it: its name, behind those of the structures that it is a field of.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...] = ()
+    kind: str = "number"
+    path: tuple[str, ...] = ()
+
+    @property
+    def item(self) -> tuple[int, ...]:
+        """Shape of a row of fixed size; of an item of a row whose length differs."""
+        return tuple(size for size in self.shape if size is not None)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it holds numbers or booleans."""
+        return self.dtype.kind in "biuf"
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether it is one number, boolean, date or text a row: :class:`Encoding` takes it."""
+        return not self.shape and self.kind != "bytes" and (self.is_number or self.kind != "number")
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one number or boolean a row."""
+        return self.is_number and not self.shape
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether its rows have different lengths."""
+        return None in self.shape
+
+
+class Table(ABC):
+    """Columns of rows, of one file or of several, one after the other.
+
+    Only one thread calls at a time. A constructor reads headers, and no rows: the controller makes
+    a table to know its columns, and its length where that is known (:meth:`known_length`). A table
+    can be pickled; files are opened anew where it arrives.
+
+    Attributes:
+        files: in order.
+        columns: by name, in the order of the file.
+        refused: columns that cannot be examples, by name, each with a clause that says why.
+    """
+
+    files: list[DataFile]
+    columns: dict[str, Column]
+    refused: Mapping[str, str] = {}
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+
+    def known_length(self) -> int | None:
+        """Return the length, or None where all rows would have to be passed to count them."""
+        return len(self)
+
+    @abstractmethod
+    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        """Read columns at some rows.
+
+        Args:
+            rows: int64 ``[b]``, in any order, with repetitions; ``b`` is at least 1.
+            names: of the columns.
+
+        Returns:
+            By name: an array ``[b, ...]``; of text and bytes one of objects (``str``, ``bytes``);
+            of a ragged column a :class:`Ragged`.
+
+        Raises:
+            DataError: naming file, row and column.
+        """
+
+    def cells(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+        """Read as :meth:`read`; where a format has empty cells, they are NaN, NaT or None."""
+        return self.read(rows, names)
+
+    @abstractmethod
+    def where(self, row: int) -> str:
+        """Return the place of a row for messages: ``FILE, row 17`` (of the file, from 0)."""
+
+    def blocks(self) -> np.ndarray | None:
+        """Return how many rows, one after the other, are read at once: int64 ``[k]``.
+
+        None where each row is read by itself at no greater cost.
+        """
+        return None
+
+
+class Pieces:
+    """Which of several files, one after the other, a row is in.
+
+    Args:
+        lengths: rows of each file.
+    """
+
+    def __init__(self, lengths: Sequence[int] | np.ndarray):
+        self.lengths = np.asarray(lengths, np.int64)
+        self.ends = np.cumsum(self.lengths)
+        self.starts = self.ends - self.lengths
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def split(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield (file, positions in ``rows``, rows of that file), for each file that has some."""
+        if not len(rows):
+            return
+        owners = np.searchsorted(self.ends, rows, side="right")
+        order = np.argsort(owners, kind="stable")
+        changes = np.flatnonzero(np.diff(owners[order])) + 1
+        for at in np.split(order, changes):
+            owner = int(owners[at[0]])
+            yield owner, at, rows[at] - self.starts[owner]
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Return the file of a row, and its number there."""
+        owner = int(np.searchsorted(self.ends, row, side="right"))
+        return owner, int(row - self.starts[owner])
+
+
+def described(column: Column) -> str:
+    """Return what a column holds, in words: ``float32 [28, 28]``, ``text``."""
+    kind = str(column.dtype) if column.is_number else column.kind
+    kind = "text or bytes" if kind == "number" else kind
+    shape = ", ".join("?" if size is None else str(size) for size in column.shape)
+    return f"{kind} [{shape}]" if column.shape else kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """Columns that are inputs, targets or weights.
+
+    Attributes:
+        names: as configured, without None.
+        key: that names them.
+        table: has the columns.
+        cells: whether a list may have columns of dates and text, too.
+        weights: whether all have to be numbers.
+
+    Raises:
+        UsageError: the table has no such column, or one cannot be what it is to be.
+    """
+
+    names: Any
+    key: str
+    table: Table
+    cells: bool = False
+    weights: bool = False
+
+    def __post_init__(self) -> None:
+        self._check(self.names)
+        columns = self.table.columns
+        for name in self.columns() if self.weights else ():
+            numbers = [n for n, c in columns.items() if c.is_number and not c.is_ragged]
+            if name not in numbers:
+                raise UsageError(
+                    self.key, name, f"holds {described(columns[name])}, and weights are numbers",
+                    ", ".join(numbers) or "null", f"{self.key}=null",
+                )  # fmt: skip
+
+    def columns(self) -> list[str]:
+        """Return the names of all columns, each once."""
+        return list(dict.fromkeys(flat(self.names)))
+
+    @property
+    def column(self) -> str | None:
+        """The one column that it is; None of several, and of a structure."""
+        return self.names if isinstance(self.names, str) else None
+
+    def arrange(self, values: Mapping[str, Any]) -> Any:
+        """Return the structure of arrays: a list of names becomes one array of their numbers."""
+        return arranged(self.names, values, _side_by_side)
+
+    def _check(self, part: Any) -> None:
+        if isinstance(part, Mapping) and part:
+            for each in part.values():
+                self._check(each)
+        elif isinstance(part, str):
+            self._check_name(part)
+        elif isinstance(part, Sequence) and part and all(isinstance(n, str) for n in part):
+            for name in part:
+                self._check_name(name)
+                column = self.table.columns[name]
+                if not (column.is_cell if self.cells else column.is_single):
+                    raise UsageError(
+                        self.key, self.names, "the columns of a list become one array, and "
+                        f"{name} holds {described(column)}",
+                        "columns with one number a row in a list; others by a name: {NAME: COLUMN}",
+                        f"'{self.key}={{{self._by_names(part)}}}'",
+                    )  # fmt: skip
+        else:
+            raise UsageError(
+                self.key, self.names, "names no columns",
+                "a column, a list of columns, or columns by name", f"{self.key}=COLUMN",
+            )  # fmt: skip
+
+    def _by_names(self, names: Sequence[str]) -> str:
+        """Return all columns of a list by names: those of one number a row are one array."""
+        known = [name for name in names if name in self.table.columns]
+        single = [name for name in known if self.table.columns[name].is_single]
+        others = [f"{name}:{name}" for name in known if name not in single]
+        return ",".join([*([f"numbers:[{','.join(single)}]"] if single else []), *others])
+
+    def _check_name(self, name: str) -> None:
+        table, key = self.table, self.key
+        if name in table.refused:
+            raise UsageError(
+                key, name, table.refused[name], "columns of numbers, booleans, text, bytes, or "
+                "lists of numbers, alike in all files", f"{key}=COLUMN",
+            )  # fmt: skip
+        if name not in table.columns:
+            near = nearest(name, table.columns) or "COLUMN"
+            hint = f"{key}={near}" if self.names == name else f"{near} in place of {name}"
+            problem = f"{table.files[0].name} has no such column"
+            raise UsageError(key, name, problem, ", ".join(table.columns), hint)
+
+
+def flat(names: Names) -> Iterator[str]:
+    """Yield the names of the columns of a role, or of none."""
+    if isinstance(names, Mapping):
+        for part in names.values():
+            yield from flat(part)
+    else:
+        yield from [names] if isinstance(names, str) else names or ()
+
+
+def arranged(names: Any, values: Mapping[str, Any], joined: Callable[[list[Any]], Any]) -> Any:
+    """Return the structure of names with their values; those of a list are ``joined``."""
+    if isinstance(names, Mapping):
+        return {str(key): arranged(part, values, joined) for key, part in names.items()}
+    if isinstance(names, str):
+        return values[names]
+    return joined([values[name] for name in names])
+
+
+def _side_by_side(arrays: list[Any]) -> np.ndarray:
+    return np.stack([array.astype(np.float32) for array in arrays], axis=1)
