@@ -22,8 +22,6 @@ from tests import warm
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "task(devices=1): run in a forked process with TensorFlow")
-    # Hypothesis would make a folder of its own in the checkout.
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(config.rootpath / ".pytest_cache/hypothesis")
     # Where Python is to keep no bytecode, each command of a test would compile dtrain anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Under `nohup`, or behind an `&` of a script, they are ignored, and each command that a test

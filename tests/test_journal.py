@@ -198,7 +198,6 @@ DAMAGED = {
     "zeros": b"\0" * 5000, "empty": b"", "torn": NOTICE[:20] + NOTICE[:20], "list": b"[1]",
     "not utf-8": b'{"event": "notice", "time": 1.0, "message": "\xff"}', "text": b'"x"',
     "deep": b"[" * 100_000, "deeper": b'{"event": "a", "time": 1, "x": ' + b"[" * 100_000,
-    "deep value": b'{"event": "a", "time": 1, "x": ' + b"[" * 99 + b"]" * 99 + b"}",
     "no event": b'{"time": 1.0}', "no time": b'{"event": "notice"}',
     "nan time": b'{"event": "a", "time": NaN}',
     "no step": b'{"event": "metrics", "time": 1.0, "metrics": {}}',
@@ -208,7 +207,6 @@ DAMAGED = {
     "a metric of a list": b'{"event": "metrics", "time": 1.0, "step": 1, "metrics": {"a": []}}',
     "a metric too large": b'{"event": "metrics", "time": 1, "step": 1, "metrics": {"a": 1'
     + b"0" * 400 + b"}}",
-    "half a character": b'{"event": "notice", "time": 1.0, "message": "\\ud800"}',
     "too long": b'{"event": "notice", "time": 1, "message": "' + b"x" * journal.LINE_BYTES + b'"}',
 }  # fmt: skip
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from dtrain.config.overrides import parse
+from dtrain.config.overrides import key_of, parse
 from dtrain.controller import cli, resume
 from dtrain.errors import UsageError, nearest
 from dtrain.run.folder import short
+
+#: Which weights of a checkpoint there are.
+_WEIGHTS = ("raw", "ema")
 
 
 class RunCommand(cli.Command):
@@ -65,6 +68,48 @@ class RunCommand(cli.Command):
             "hydra.mode", "MULTIRUN", f"{self.name} has one configuration",
             "overrides with one value each", "a command for each value",
         )  # fmt: skip
+
+
+class OfModel(RunCommand):
+    """A command ``python -m dtrain NAME RUN [WORD=VALUE ...] [dataset...=...]``."""
+
+    #: Its words, with what each means where it is left out.
+    words: Mapping[str, str | None]
+
+    def __init__(self, run: str):
+        super().__init__(run)
+        self._words: dict[str, str | None] = dict(self.words)
+
+    def check(self) -> None:
+        """Check the words.
+
+        Raises:
+            UsageError: one is wrong.
+        """
+
+    def arguments(self, given: list[str]) -> list[str]:
+        """Return the overrides of the run, and those that were typed; keep the command's own words.
+
+        Raises:
+            UsageError: there is no such run, a word is wrong, or a key means nothing here.
+        """
+        words, own = own_words(self.name, given, self.words)
+        self._words |= words
+        self.check()
+        if self._words["weights"] not in _WEIGHTS:
+            raise UsageError(
+                "weights", self._words["weights"], "are no weights of a run", " or ".join(_WEIGHTS),
+                "weights=raw",
+            )  # fmt: skip
+        self.check_run(self._words["checkpoint"] is not None)
+        replaced = {*map(key_of, own), "resume", "fork", "output_dir", "tracking", "debug",
+                    "sidecar", "sweep", "hydra"}  # fmt: skip
+        return self.overrides([*own, "tracking=none"], replaced)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """What was typed of the checkpoint that is meant, or the name of its folder."""
+        return self._words["checkpoint"] if self._chosen is None else self._chosen.name
 
 
 def own_words(

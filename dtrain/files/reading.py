@@ -19,8 +19,6 @@ from dtrain.files import plain_yaml
 
 #: Bytes of the largest JSON file and of the largest YAML file that are read.
 JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
-#: How deep JSON may be nested.
-DEPTH = 64
 _NOT = "not a regular file"
 #: Bytes of the longest file name (ext4, XFS, btrfs, NFS).
 NAME_BYTES = 255
@@ -129,37 +127,16 @@ def parse_json(data: bytes, path: Path, field: str | None = None) -> dict[str, A
     """Return the object that ``data`` is, from the file ``path``.
 
     Raises:
-        DamagedFile: it is none, not UTF-8, or nested deeper than :data:`DEPTH`.
+        DamagedFile: it is none, not UTF-8, or nested too deep for Python.
     """
     try:
         value = json.loads(data.decode("utf-8"))  # of bytes it would take UTF-16, too
         if not isinstance(value, dict):
             raise DamagedFile(path, "is not a JSON object", field)
-        check_value(value)
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "cannot be decoded"
         raise DamagedFile(path, f"is not valid JSON ({reason})", field) from None
     return value
-
-
-def check_value(value: Any, depth: int = 0) -> None:
-    """Refuse what cannot be walked, printed or written again.
-
-    Raises:
-        RecursionError: it is nested deeper than :data:`DEPTH`.
-        UnicodeEncodeError: a text in it has half a character.
-    """
-    if depth > DEPTH:
-        raise RecursionError
-    if isinstance(value, str):
-        value.encode()  # a lone surrogate is no character
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            str(name).encode()
-            check_value(item, depth + 1)
-    elif isinstance(value, list):
-        for item in value:
-            check_value(item, depth + 1)
 
 
 def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
@@ -172,12 +149,7 @@ def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
             mapping.
         OSError: there is none, or it may not be read.
     """
-    found = plain_yaml.parse(read_bytes(path, limit), path)
-    try:
-        check_value(found)
-    except (ValueError, RecursionError) as error:
-        raise plain_yaml.damaged(path, error) from None
-    return found
+    return plain_yaml.parse(read_bytes(path, limit), path)
 
 
 def check_tree(folder: Path) -> None:

@@ -176,15 +176,11 @@ def read(path: Path) -> Record:
 
 def files(folder: Path, name: str) -> dict[str, File]:
     """Return the files of a format below ``folder``, with sizes and checksums."""
+    tops = [folder / part for part in FORMATS[name].files]
     found: dict[str, File] = {}
-    for part in FORMATS[name].files:
-        top = folder / part
-        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.is_file():
-                sha256 = hashlib.sha256()
-                with os.fdopen(reading.open_read(path), "rb") as file:
-                    while piece := file.read(1 << 20):
-                        sha256.update(piece)
-                name_in = path.relative_to(folder).as_posix()
-                found[name_in] = {"bytes": path.stat().st_size, "sha256": sha256.hexdigest()}
+    for path in sorted(each for top in tops for each in (top, *top.rglob("*")) if each.is_file()):
+        with os.fdopen(reading.open_read(path), "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = path.stat().st_size
+        found[path.relative_to(folder).as_posix()] = {"bytes": size, "sha256": digest}
     return found

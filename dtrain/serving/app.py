@@ -95,9 +95,6 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
     async def server() -> dict[str, Any]:
         return {"name": "dtrain", "extensions": []}
 
-    async def page() -> Response:
-        return RedirectResponse("/docs")
-
     own: Any = {"dependencies": [Depends(authorize)]} if token else {}
     app.add_api_route("/invocations", invocations, methods=["POST"], **own)
     app.add_api_route("/v2/models/{model}/infer", infer, methods=["POST"], **own)
@@ -107,7 +104,7 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
     app.add_api_route("/metrics", metrics, **own)
     for path in ("/v2/health/live", "/v2/health/ready", "/ping"):
         app.add_api_route(path, live)
-    app.add_api_route("/", page, include_in_schema=False)
+    app.add_api_route("/", lambda: RedirectResponse("/docs"), include_in_schema=False)
     for kind in (RequestError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
     return app

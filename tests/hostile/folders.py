@@ -1,15 +1,14 @@
-"""Run folders from elsewhere: what is no file, what is no JSON, what has another type."""
+"""Run folders from elsewhere: what is no file, links, bombs of YAML, and secrets."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.hostile import forge
-from tests.hostile.harness import SECRET_VALUE, STOPPED, Case, Place
+from tests.hostile.harness import STOPPED, Case, Place
 
 #: Commands by the file that they read, of a run that was killed.
 _READERS = {
@@ -74,62 +73,6 @@ def _kinds() -> Iterable[Case]:
             yield Case(f"{name} is {kind}", build, commands, codes, exits=exits)
 
 
-# --- texts in the place of JSON and YAML
-
-_DEEP = 100_000
-TEXTS: dict[str, bytes] = {
-    "deep lists": b"[" * _DEEP,
-    "deep lists that end": b"[" * _DEEP + b"]" * _DEEP,
-    "deep tables": b'{"a":' * _DEEP + b"1" + b"}" * _DEEP,
-    "no UTF-8": b'{"overrides": ["\xff\xfe"], "config_dir": null}',
-    "a byte order mark": b'\xef\xbb\xbf{"overrides": [], "config_dir": null}',
-    "UTF-16": '{"overrides": [], "config_dir": null}'.encode("utf-16"),
-    "NUL bytes": b"\x00" * 512,
-    "half a file": b'{"overrides": ["seed=',
-    "a list": b"[]",
-    "a number": b"1",
-    "null": b"null",
-    "a text": b'"text"',
-    "NaN": b"NaN",
-    "a long number": b"1" * 100_000,
-    "a large exponent": b'{"step": 1e400, "status": "FINISHED", "seconds": 1e400}',
-    "keys twice": b'{"status": "KILLED", "status": "FINISHED", "overrides": [], "overrides": {}}',
-    "lone surrogates": b'{"status": "\\ud800", "error": "\\udfff", "overrides": ["\\ud800=1"]}',
-    "escapes": b'{"status": "\\u001b]0;x\\u0007\\u001b[2J", "error": "\\u009b31m"}',
-    "a text of a megabyte": b'{"status": "' + b"x" * (1 << 20) + b'"}',
-}
-
-
-def _texts() -> Iterable[Case]:
-    for name in ("command.json", "result.json", "cluster.json", "tracking.json"):
-        for what, text in TEXTS.items():
-
-            def build(place: Place, name: str = name, text: bytes = text) -> None:
-                (place.stopped / name).write_bytes(text)
-
-            codes: tuple[int, ...] = (2,)
-            exits: dict[str, tuple[int, ...]] = {**_COMPARED, "auto": (0,)}
-            if what in (
-                "large exponent",
-                "a large exponent",
-                "keys twice",
-                "lone surrogates",
-                "escapes",
-                "a text of a megabyte",
-            ):
-                codes = (0, 1, 2)  # JSON it is
-                exits = {**exits, "auto": (0, 2)}
-            if what == "a byte order mark":
-                codes = (0, 2)
-            if name in ("tracking.json", "cluster.json"):
-                codes = (0, 1, 2)  # found again, or planned anew
-            if name == "result.json":
-                exits["resume"] = (0, 2)  # it is about to be written
-            if name != "command.json":
-                exits["auto"] = (0, 2)
-            yield Case(f"{name} holds {what}", build, _READERS[name], codes, exits=exits)
-
-
 _YAML: dict[str, str] = {
     "a bomb of anchors": "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 10)}]\n"
@@ -188,26 +131,6 @@ def _yaml() -> Iterable[Case]:
                    slow=what in ("megabytes of small lines",))  # fmt: skip
 
 
-# --- JSON with other types, at every field
-
-#: In the place of a value: what it may be replaced by.
-VALUES: dict[str, Any] = {
-    "null": None, "a table": {"a": {"b": 1}}, "a list": [[1], None], "a text": "\x1b[31mtext",
-    "a number": 7, "minus one": -1, "a fraction": 0.5, "a large number": 10**400, "true": True,
-    "a long text": "x" * 100_000, "a path": "../../../../canary/folder",
-    "an absolute path": "/", "a text with NUL": "a\x00b",
-}  # fmt: skip
-
-
-def _fields(value: Any, prefix: tuple[Any, ...] = ()) -> Iterable[tuple[Any, ...]]:
-    """Yield the keys that lead to each value below ``value``."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, item in items:
-        yield (*prefix, key)
-        if isinstance(item, dict | list):
-            yield from _fields(item, (*prefix, key))
-
-
 def spoilt(path: Path, field: tuple[Any, ...], value: Any) -> None:
     """Put a value of another type at a field."""
 
@@ -218,108 +141,6 @@ def spoilt(path: Path, field: tuple[Any, ...], value: Any) -> None:
         node[field[-1]] = value
 
     forge.edit(path, change)
-
-
-#: What the files of a run hold; the template's have these, and a test holds them to it.
-FIELDS: dict[str, tuple[tuple[Any, ...], ...]] = {
-    "command.json": (("overrides",), ("overrides", 0), ("config_dir",)),
-    "result.json": (
-        ("status",), ("exit_code",), ("error",), ("objective",), ("metrics",),
-        ("metrics", "val_accuracy"), ("step",), ("examples_per_second",), ("replicas",),
-        ("started",), ("seconds",), ("restarts",),
-    ),
-    "cluster.json": (
-        ("tasks",), ("tasks", 0), ("tasks", 0, "role"), ("tasks", 0, "index"),
-        ("tasks", 0, "cores"), ("device_kind",), ("replicas",), ("environment",),
-        ("environment", "KERAS_BACKEND"),
-    ),
-    "tracking.json": (("uri",), ("experiment_id",), ("token",), ("run_id",), ("shipped",)),
-}  # fmt: skip
-_FIELD_READERS = {
-    "command.json": ("resume finished", "sync finished", "auto", "resume finished"),
-    "result.json": ("compare finished", "sync finished", "resume finished", "compare all", "auto"),
-    "cluster.json": ("compare finished", "sync finished", "resume finished"),
-    "tracking.json": ("sync finished",),
-}
-
-
-def _types() -> Iterable[Case]:
-    for name, fields in FIELDS.items():
-        for number, field in enumerate(fields):
-            # Each field in the default suite with one value; with all in the long campaign.
-            for position, (what, value) in enumerate(VALUES.items()):
-
-                def build(
-                    place: Place, name: str = name, field: Any = field, value: Any = value
-                ) -> None:
-                    if name == "tracking.json":
-                        given = (place.other / name).read_text()
-                        (place.run / name).write_text(given)
-                    spoilt(place.run / name, field, value)
-
-                label = ".".join(map(str, field))
-                # What the value means decides whether it can be passed over; never a traceback.
-                codes = (0, 1, 2)
-                yield Case(f"{label} of {name} is {what}", build,
-                           tuple(dict.fromkeys(_FIELD_READERS[name])), codes,
-                           slow=position != number % len(VALUES))  # fmt: skip
-
-
-# --- the journal: a damaged line costs that line
-
-_LINES: dict[str, bytes] = {
-    "NUL bytes": b"\x00" * 4096,
-    "half a line": b'{"event": "metrics", "time": 1795304715.8, "st',
-    "no UTF-8": b'{"event": "metrics", "\xff": 1}',
-    "a list": b"[1, 2]",
-    "a number": b"7",
-    "null": b"null",
-    "deep lists": b"[" * _DEEP,
-    "a table without event": b"{}",
-    "an event of another type": b'{"event": ["metrics"], "time": 1, "step": 2}',
-    "an unknown event": b'{"event": "reboot", "time": 1, "step": 2}',
-    "metrics that are a list": b'{"event": "metrics", "time": 1, "step": 2, "metrics": [1]}',
-    "metrics that are a text": b'{"event": "metrics", "time": 1, "step": 2, "metrics": "x"}',
-    "a metric that is a table": b'{"event": "metrics", "time": 1, "step": 2, "metrics": {"a": {}}}',
-    "a metric that is a text": b'{"event": "metrics", "time": 1, "step": 2, "metrics": {"a":"b"}}',
-    "metrics without a step": b'{"event": "metrics", "time": 1, "metrics": {"a": 1}}',
-    "a step that is a text": b'{"event": "metrics", "time": 1, "step": "2", "metrics": {"a": 1}}',
-    "a step that is a list": b'{"event": "metrics", "time": 1, "step": [2], "metrics": {"a": 1}}',
-    "a step below nothing": b'{"event": "metrics", "time": 1, "step": -2, "metrics": {"a": 1}}',
-    "a fraction of a step": b'{"event": "metrics", "time": 1, "step": 1.5, "metrics": {"a": 1}}',
-    "a huge step": b'{"event": "metrics", "time": 1, "step": 1e999, "metrics": {"a": 1}}',
-    "a step of 400 digits": b'{"event": "metrics", "time": 1, "step": 1' + b"0" * 400
-                            + b', "metrics": {"a": 1}}',
-    "no time": b'{"event": "metrics", "step": 2, "metrics": {"a": 1}}',
-    "a time that is a text": b'{"event": "start", "time": "now", "step": 0}',
-    "a huge time": b'{"event": "metrics", "time": 1e300, "step": 2, "metrics": {"a": 1}}',
-    "a metric with a name of 1 MB": b'{"event": "metrics", "time": 1, "step": 2, "metrics": {"'
-                                    + b"a" * (1 << 20) + b'": 1}}',
-    "a metric with escapes": b'{"event": "metrics", "time": 1, "step": 2, "metrics":'
-                             b' {"\\u001b[31m<script>alert(1)</script>": 1}}',
-    "10,000 metrics": json.dumps({"event": "metrics", "time": 1, "step": 2,
-                                  "metrics": {f"m{n}": n for n in range(10_000)}}).encode(),
-    "a notice with escapes": b'{"event": "notice", "time": 1, "step": 1, "message":'
-                             b' "\\u001b]0;pwned\\u0007"}',
-    "a start with lists": b'{"event": "start", "time": 1, "step": 0, "replicas": [[]],'
-                          b' "parameters": {"a": 1}}',
-    "an end of another type": b'{"event": "end", "time": 1, "status": {}, "step": [],'
-                              b' "metrics": 3}',
-    "a checkpoint elsewhere": b'{"event": "checkpoint", "time": 1, "step": 2, "path": "/etc"}',
-    "a line of 8 MB": b'{"event": "notice", "time": 1, "step": 1, "message": "'
-                      + b"x" * (8 << 20) + b'"}',
-}  # fmt: skip
-
-
-def _journals() -> Iterable[Case]:
-    for what, line in _LINES.items():
-
-        def build(place: Place, line: bytes = line) -> None:
-            path = place.stopped / "journal.jsonl"
-            lines = path.read_bytes().splitlines(keepends=True)
-            path.write_bytes(b"".join([lines[0], line + b"\n", *lines[1:]]))
-
-        yield Case(f"the journal has {what}", build, ("compare", "sync", "resume"), (0,))
 
 
 # --- what is a file, and does harm all the same
@@ -430,15 +251,6 @@ def _a_file_store(place: Place) -> None:
         uri=(place.canary / "folder").as_uri()))  # fmt: skip
 
 
-def _held(place: Place) -> None:
-    (place.stopped / ".lock").write_text("1\n\x1b[31mkill -9 -1\x1b[0m\n" * 100_000)
-
-
-def _escapes_in_logs(place: Place) -> None:
-    log = place.stopped / "logs" / "chief-0.log"
-    log.write_text("\x1b]0;pwned\x07\x1b[2J\x9b31m" * 1000 + f"{SECRET_VALUE[:4]}\n")
-
-
 def _config_dir(value: Callable[[Place], Any]) -> Callable[[Place], None]:
     def build(place: Place) -> None:
         forge.forge_words(place, config_dir=value(place))
@@ -477,8 +289,6 @@ OTHERS = [
          exits={"sync": (0, 2)}),
     Case("config.yaml makes a store elsewhere", _another_store, ("sync",), (0, 1, 2)),
     Case("config.yaml makes a store of files elsewhere", _a_file_store, ("sync",), (1, 2)),
-    Case("the lock holds escapes", _held, ("resume", "sync"), (0, 2)),
-    Case("the log holds escapes", _escapes_in_logs, ("resume",), (0,)),
     Case("presets in a pipe", _config_dir(_pipe_of_presets), _BY_WORDS),
     Case("presets in a list", _config_dir(lambda place: ["presets"]), _BY_WORDS),
     Case("presets in a number", _config_dir(lambda place: 7), _BY_WORDS),
@@ -490,5 +300,5 @@ OTHERS = [
 ]  # fmt: skip
 
 CASES = [
-    *_kinds(), *_texts(), *_yaml(), *_types(), *_journals(), *PLANTED, *OWN, *OTHERS,
+    *_kinds(), *_yaml(), *PLANTED, *OWN, *OTHERS,
 ]  # fmt: skip

@@ -1,13 +1,12 @@
-"""Sweeps from elsewhere: jobs whose folders lie outside, and a `sweep.json` of other types."""
+"""Sweeps from elsewhere: jobs whose folders lie outside, and words that are no overrides."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.hostile import forge
-from tests.hostile.folders import TEXTS, VALUES, spoilt
+from tests.hostile.folders import spoilt
 from tests.hostile.harness import Case, Place
 
 _ALL = ("sweep resume", "compare sweep", "sync sweep", "sweep resume dry")
@@ -87,39 +86,6 @@ def _name(name: Any) -> Callable[[Place], None]:
 def _a_log(place: Place) -> None:
     spoilt(place.sweep / "sweep.json", ("jobs", 1, "log"), "../../../../../../canary/secret.txt")
     spoilt(place.sweep / "sweep.json", ("jobs", 1, "status"), "FAILED")
-
-
-_FIELDS: tuple[tuple[Any, ...], ...] = (
-    ("name",), ("started",), ("command",), ("command", "overrides"), ("command", "overrides", 0),
-    ("command", "config_dir"), ("status",), ("ended",), ("objective",), ("objective_mode",),
-    ("baseline",), ("best",), ("jobs",), ("jobs", 0), ("jobs", 0, "number"),
-    ("jobs", 0, "folder"), ("jobs", 0, "overrides"), ("jobs", 0, "differs"),
-    ("jobs", 0, "differs", "seed"), ("jobs", 0, "hash"), ("jobs", 0, "status"),
-    ("jobs", 0, "objective"), ("jobs", 0, "seconds"), ("jobs", 0, "exit_code"),
-    ("jobs", 0, "error"), ("jobs", 0, "log"),
-)  # fmt: skip
-
-
-def _types() -> Iterable[Case]:
-    for number, field in enumerate(_FIELDS):
-        for position, (what, value) in enumerate(VALUES.items()):
-
-            def build(place: Place, field: Any = field, value: Any = value) -> None:
-                spoilt(place.sweep / "sweep.json", field, value)
-
-            label = ".".join(map(str, field))
-            yield Case(f"{label} of sweep.json is {what}", build, _ALL, (0, 1, 2),
-                       slow=position != number % len(VALUES))  # fmt: skip
-
-
-def _texts() -> Iterable[Case]:
-    for what, text in TEXTS.items():
-
-        def build(place: Place, text: bytes = text) -> None:
-            (place.sweep / "sweep.json").write_bytes(text)
-
-        yield Case(f"sweep.json holds {what}", build, _ALL, (2,),
-                   exits={"compare sweep": (0, 1, 2)})  # fmt: skip
 
 
 def _kinds() -> Iterable[Case]:
@@ -213,13 +179,6 @@ def _forged() -> Iterable[Case]:
                    codes, exits=exits)  # fmt: skip
 
 
-def _deep_words(place: Place) -> None:
-    text = json.dumps(json.loads((place.sweep / "sweep.json").read_text()))
-    (place.sweep / "sweep.json").write_text(
-        text.replace('"config_dir"', '"deep": ' + "[" * 900 + "]" * 900 + ', "config_dir"')
-    )
-
-
 CASES = [
     *(
         Case(f"the folder of a job is {what}", _folder(value), _ALL, (0, 2), exits=_OTHERS,
@@ -235,6 +194,5 @@ CASES = [
     Case("a sweep's name is HTML", _name("<script>alert(1)</script>"), _ALL, (0, 2), exits=_OTHERS),
     Case("a sweep's name has escapes", _name("\x1b]0;x\x07"), _ALL, (0, 2), exits=_OTHERS),
     Case("a job's log is elsewhere", _a_log, _ALL, (0, 1, 2)),
-    Case("a deep value that is not read", _deep_words, _ALL, (0, 2), exits=_OTHERS),
-    *_forged(), *_kinds(), *_texts(), *_types(),
+    *_forged(), *_kinds(),
 ]  # fmt: skip

@@ -209,9 +209,4 @@ def main(arguments: list[str] | None = None) -> int:
         help="a run folder, its folder checkpoints, or one checkpoint",
     )  # fmt: skip
     given = parser.parse_args(arguments)
-    try:
-        return show(given.path)
-    except UsageError as error:
-        return failures.report(error, "")
-    except OSError as error:
-        return failures.report(error, f"{given.path} cannot be read: {error.strerror}")
+    return failures.answered(lambda: show(given.path), given.path)

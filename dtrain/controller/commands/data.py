@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +167,10 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     given = _parser().parse_intermixed_args(arguments)
-    try:
+    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+
+    def look() -> int:
         _check(given.images)
-        words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
         return cli.composed([*words, *given.overrides], Data(given))
-    except UsageError as error:
-        return failures.report(error, "")
-    except OSError as error:
-        return failures.report(error, f"{error.filename or given.images}: {error.strerror}")
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return errors.FAILED
+
+    return failures.answered(look, given.images)

@@ -6,7 +6,6 @@ Exit codes: 0 a run would start, 2 it would be rejected; the last line says why.
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli, taken
+from dtrain.controller.commands import failures
 from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.examination import machine, network
 from dtrain.controller.examination.finding import Finding
@@ -148,9 +148,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_intermixed_args(arguments)
     words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     doctor = Doctor()
-    try:
+
+    def look() -> int:
         doctor.begin()
         return cli.composed([*words, *given.overrides], doctor)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return errors.FAILED
+
+    return failures.answered(look, "doctor")

@@ -14,9 +14,9 @@ from dtrain import errors
 from dtrain.config import suggest
 from dtrain.config.schema import Precision
 from dtrain.config.settle import settle
-from dtrain.controller import exporting
-from dtrain.controller.commands import of_model, of_run
-from dtrain.controller.commands.of_model import OfModel
+from dtrain.controller import cli, exporting
+from dtrain.controller.commands import failures, of_run
+from dtrain.controller.run_command import OfModel
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import UsageError, nearest, printable
 from dtrain.host.columns import aligned
@@ -141,4 +141,4 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     run, given = of_run.parsed(_PARSER, arguments)
-    return of_model.answer(run, given, lambda: Export(run))
+    return failures.answered(lambda: cli.composed(given, Export(run)), run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from dtrain import errors
 from dtrain.errors import DtrainError
@@ -25,3 +26,20 @@ def report(error: Exception, otherwise: str) -> int:
         text, code = wrong, errors.USAGE
     print(f"error: {text}", file=sys.stderr)
     return code
+
+
+def answered(work: Callable[[], int], what: object) -> int:
+    """Return the exit code of a command; what ends it is printed.
+
+    Args:
+        work: the command.
+        what: it works on, for an error that names no file.
+    """
+    try:
+        return work()
+    except (DtrainError, OSError) as error:
+        place = getattr(error, "filename", None) or what
+        return report(error, f"{place}: {getattr(error, 'strerror', None) or error}")
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return errors.FAILED

@@ -27,7 +27,7 @@ from dtrain.controller.code.state import State
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.parsing import Parser
 from dtrain.data.data_file import is_address
-from dtrain.errors import DtrainError, UsageError, printable
+from dtrain.errors import UsageError, printable
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short, write_json
 
@@ -262,13 +262,12 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     given = _parser().parse_intermixed_args(arguments)
-    try:
+
+    def again() -> int:
         with tracked.folder_of(given.run, given.uri) as folder:
             replay = Replay(states.read(folder, given.run), given)
             replay.check()
             replay.show()
             return replay.run()
-    except DtrainError as error:
-        return failures.report(error, "")
-    except OSError as error:
-        return failures.report(error, f"{error.filename or given.run}: {error.strerror}")
+
+    return failures.answered(again, given.run)

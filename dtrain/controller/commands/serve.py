@@ -28,7 +28,7 @@ from dtrain.controller.run_command import own_words
 from dtrain.controller.served import Folder, OfRegistry, OfRun, Server, Source
 from dtrain.controller.task_environment import task_environment
 from dtrain.controller.terminal.activity import Activity
-from dtrain.errors import DtrainError, UsageError, printable
+from dtrain.errors import UsageError, printable
 from dtrain.host import forkserver
 from dtrain.serving.options import Options
 from dtrain.tracking.mlflow.registered import SCHEME, Registered
@@ -232,11 +232,5 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     given, rest = of_run.parsed(_PARSER, arguments)
-    try:
-        with tempfile.TemporaryDirectory(prefix="dtrain-serve-", ignore_cleanup_errors=True) as own:
-            return _serve(given, rest, Path(own))
-    except (DtrainError, OSError) as error:
-        return failures.report(error, f"{getattr(error, 'filename', None) or given}: {error}")
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return errors.FAILED
+    with tempfile.TemporaryDirectory(prefix="dtrain-serve-", ignore_cleanup_errors=True) as own:
+        return failures.answered(lambda: _serve(given, rest, Path(own)), given)

@@ -14,9 +14,9 @@ from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
 from dtrain.controller.commands import failures
-from dtrain.controller.commands.of_model import OfModel
 from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.commands.promote import tracked_run
+from dtrain.controller.run_command import OfModel
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import NotPromoted, UsageError, printable
 from dtrain.files import reading
