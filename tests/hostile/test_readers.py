@@ -42,6 +42,7 @@ META = {
     "epoch": {"returned": {}, "examples": 0}, "examples": 64, "callbacks": [{"wait": 1}],
     "steps": {"worker_steps": {"worker-0": 4}, "staleness": {"0": 3}, "dropped_gradients": 1},
     "logs": {"loss": 0.5}, "objective": 0.5, "mlflow_run_id": None,
+    "pending_validation": False,
 }  # fmt: skip
 PROGRESS = {
     "step": 4, "total_steps": 8, "epoch": 1, "epochs": 2, "loss": 0.5, "metrics": {"val_a": 0.5},
