@@ -61,18 +61,6 @@ def test_each_part_has_a_hash_of_its_own(override: str, key: str) -> None:
     assert changed(override) == {key}
 
 
-def test_a_run_from_before_a_key_had_what_was_done_then() -> None:
-    plain = load.written(composed(*RUN))
-    now = identity.fingerprints(load.parse(plain, FILE))
-    del plain["trainer"]["gradient_reduction"]
-    assert identity.fingerprints(load.parse(plain, FILE)) == now
-    saved = {key: value for key, value in now.items() if key != "trainer.gradient_reduction"}
-    assert identity.changed(saved, now) == set()
-    assert identity.changed({}, now) == set(identity.FIXED)
-    other, _ = identified("trainer.gradient_reduction=sum")
-    assert identity.changed(saved, other) == {"trainer.gradient_reduction"}
-
-
 def test_what_does_not_change_the_numbers_is_not_in_it() -> None:
     others = (
         "trainer.epochs=99", "strategy=mirrored", "strategy=multiworker", "hardware=cpu",
@@ -82,16 +70,6 @@ def test_what_does_not_change_the_numbers_is_not_in_it() -> None:
         "trainer.log_every_steps=3", "trainer.validation_freq=3", "trainer.deterministic=true",
     )  # fmt: skip
     assert changed(*others) == set()
-
-
-def test_data_that_was_drawn_by_older_rules_is_told() -> None:
-    config = composed(*RUN)
-    ours = identity.fingerprints(config)
-    assert not identity.drawn_otherwise(config, ours)
-    assert identity.drawn_otherwise(config, {}), "of dtrain without identities"
-    older = ours | {"dataset": identity._hash(identity.value(config, "dataset"))}
-    assert older != ours and identity.drawn_otherwise(config, older)
-    assert not identity.drawn_otherwise(composed(*RUN, "dataset.noise=2"), older)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +96,7 @@ def test_what_a_hash_is_of() -> None:
     assert model(a=None) != model(a="None")
     assert model(of={0: 1, "a": {1.5: 2, True: 3}}) != model(of={0: 1, "a": {1.5: 2, True: 4}})
     assert model(a=1) == model(a=1) != model(a=True)
-    nothing = identity.fingerprints(load.parse({}, FILE))  # as in the file of an older run
+    nothing = identity.fingerprints(load.parse({}, FILE))
     assert set(nothing) == set(identity.FIXED)
     assert nothing["model"] == nothing["optimizer"] == identity._hash(None)
 

@@ -92,8 +92,11 @@ def lines(rundir: RunDir, *events: tuple[str, int, dict[str, Any]]) -> None:
     journal.close()
 
 
+META = {"objective": None, "pending_validation": False}
+
+
 def save(rundir: RunDir, step: int) -> None:
-    checkpoint.save(rundir.checkpoints, step, {"a": np.zeros(1)}, {"objective": None})
+    checkpoint.save(rundir.checkpoints, step, {"a": np.zeros(1)}, META)
 
 
 STARTED = {"parameters": 42, "objective": "val_accuracy", "objective_mode": "max"}

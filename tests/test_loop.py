@@ -737,24 +737,6 @@ def test_the_state_is_on_its_way_to_the_disk_before_the_validation(tmp_path: Pat
 
 
 @pytest.mark.task
-def test_a_checkpoint_of_an_older_version_has_no_mark(tmp_path: Path) -> None:
-    from dtrain.errors import Interrupted
-
-    first = Scripted(Clock(), seconds=1.0)
-    run = looped(
-        tmp_path / "run", first, validation_examples=3, checkpoint_epochs=1,
-        stopping=lambda: first.step >= 10 and len(first.evaluated) == 1,
-    )  # fmt: skip
-    with pytest.raises(Interrupted):
-        run.loop.run()
-    past = run.newest
-    assert past.meta.pop("pending_validation") is False
-    again = Scripted(Clock(), seconds=1.0, start=10)
-    looped(run.folder, again, validation_examples=3).loop.run(past)
-    assert again.evaluated == [(0, 3)], "that of the second epoch"
-
-
-@pytest.mark.task
 def test_a_stop_during_the_last_validation_leaves_it_too(tmp_path: Path) -> None:
     from dtrain.errors import Interrupted
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dtrain.config import load
 from dtrain.data import options
 from dtrain.data.options import Identity, OnError, Options, Shuffle
 from dtrain.run import identity
-from dtrain.run.folder import read_json
 from tests.test_schema import composed
 
-BEFORE = Path(__file__).parent / "data" / "run_before"
 NODE = {"_target_": "dtrain.datasets.digits", "validation_split": 0.2, "split_seed": 0}
 DEFAULTS: dict[str, Any] = {
     "augment": None, "shuffle": "auto", "window": 8, "balance": False, "pad": None, "workers": 0,
@@ -55,19 +51,6 @@ def test_what_decides_which_examples_a_step_sees() -> None:
     for name, value in (("workers", 3), ("identity", "all"), ("accept_changes", True),
                         ("cache", "decoded")):  # fmt: skip
         assert options.deciding({**NODE, **DEFAULTS, name: value}) == base, name
-
-
-def test_a_run_of_before_is_the_same() -> None:
-    """Its configuration has none of the options; that of now has all of them."""
-    folder = BEFORE / "one_device"
-    saved = read_json(folder / "checkpoints" / "5" / "manifest.json")["meta"]["config"]  # type: ignore[index]
-    config = load.read(folder / "config.yaml")
-    assert not identity.changed(saved, identity.fingerprints(config))
-    dataset = {**config.dataset, **DEFAULTS}
-    now = dataclasses.replace(config, dataset=dataset)
-    assert not identity.changed(saved, identity.fingerprints(now))
-    other = dataclasses.replace(config, dataset={**dataset, "shuffle": "none"})
-    assert identity.changed(saved, identity.fingerprints(other)) == {"dataset"}
 
 
 @pytest.mark.parametrize(

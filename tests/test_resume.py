@@ -41,7 +41,7 @@ def begun(tmp_path: Path) -> Any:
         if status is not None:
             write_json(rundir.result, {"status": status})
         for step in steps:
-            meta = {"config": identity.fingerprints(config)}
+            meta = {"config": identity.fingerprints(config), "versions": identity.versions()}
             checkpoint.save(rundir.checkpoints, step, {"a": np.zeros(3)}, meta)
         return rundir
 
@@ -343,16 +343,15 @@ def test_a_file_that_was_edited(begun) -> None:
     checked(rundir)
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_data_that_was_drawn_by_older_rules(named: bool, begun) -> None:
+def test_a_run_of_another_version(begun) -> None:
     rundir = begun()
-    config = composed(*WORDS)
-    older = {"dataset": identity._hash(identity.value(config, "dataset"))}
-    meta = {"config": identity.fingerprints(config) | older} if named else {}
+    config = identity.fingerprints(composed(*WORDS)) | {"dataset": "of other rules"}
+    meta = {"config": config, "versions": {"dtrain": "0.0.9"}}
     checkpoint.save(rundir.checkpoints, 4, {"a": np.zeros(3)}, meta)
+    now = identity.versions()["dtrain"]
     refused(
-        f"resume={rundir.path}: an older dtrain drew other examples to train on and to hold out "
-        f"from its dataset; accepted: the version of dtrain that began the run; "
+        f"resume={rundir.path}: was begun with another form of dataset (written by dtrain 0.0.9; "
+        f"this is dtrain {now}); accepted: the version of dtrain that began the run; "
         f"hint: fork={rundir.path} to begin a new run with its weights",
         checked, rundir,
     )  # fmt: skip
@@ -448,7 +447,8 @@ def test_a_fork_goes_on_with_what_was_pinned(begun) -> None:
         f"hint: fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
         checked, fork,
     )  # fmt: skip
-    meta = {"config": identity.fingerprints(composed(*WORDS))}
+    config = identity.fingerprints(composed(*WORDS))
+    meta = {"config": config, "versions": identity.versions()}
     checkpoint.save(fork.checkpoints, 6, {"a": np.zeros(3)}, meta)
     assert checked(fork).fork == str(pinned)  # it was forked from there all the same
 

@@ -143,6 +143,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return shipped
 
 
+MLFLOW = "dtrain.tracking.mlflow.tracker.MLflow"
 REST = "output_dir: {}\nname: {}\nstrategy: {{name: b}}\n"
 FORGED = {
     "a server": "http://127.0.0.1:9/x",
@@ -154,7 +155,7 @@ FORGED = {
 
 @pytest.mark.parametrize("case", FORGED)
 def test_a_forged_address(case: str, sent: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    config = f"tracking: {{experiment: a, uri: {json.dumps(FORGED[case])}}}\n"
+    config = f"tracking: {{_target_: {MLFLOW}, experiment: a, uri: {json.dumps(FORGED[case])}}}\n"
     config += REST.format("x", "a")
     for command in ({"overrides": []}, consent.signed(["seed=1"], None, "http://127.0.0.1:9")):
         code, printed = sent(config, command, capsys)
@@ -167,7 +168,7 @@ def test_a_forged_address(case: str, sent: Any, capsys: pytest.CaptureFixture[st
 def test_a_forged_name(
     sent: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, store: Path
 ) -> None:
-    config = "tracking: {uri: null, experiment: '${oc.env:CANARY}'}\n"
+    config = f"tracking: {{_target_: {MLFLOW}, uri: null, experiment: '${{oc.env:CANARY}}'}}\n"
     config += REST.format(tmp_path / "outputs", "'${oc.env:CANARY}'")
     code, printed = sent(config, {"overrides": []}, capsys, "--uri", f"sqlite:///{store}")
     assert code == 2, printed

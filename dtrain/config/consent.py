@@ -20,7 +20,6 @@ from typing import Any
 
 from omegaconf import Node, OmegaConf
 
-from dtrain.config import former_keys
 from dtrain.config import given as given_modules
 from dtrain.config.overrides import key_of
 from dtrain.errors import UsageError
@@ -110,7 +109,7 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
         _typed = (_typed or set()) | set(words)
         if key == "fork":  # where its own new folder goes is the user's to say
             overrides = [override for override in overrides if key_of(override) not in _FOLDERS]
-    return list(former_keys.overrides(overrides)), config_dir
+    return overrides, config_dir
 
 
 def _is_override(override: str) -> bool:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import secrets
-from dtrain.config import former_keys, section
+from dtrain.config import section
 from dtrain.config.schema import Config
 from dtrain.config.section import Node, Reference, Section
 from dtrain.errors import DamagedFile
@@ -32,9 +32,8 @@ class _NoMapping(ValueError):
 def typed(node: DictConfig) -> Config:
     """Return a configuration with the types of the schema.
 
-    What ``node`` lacks, as the file of an older run does, has the default of the schema; a group
-    that it lacks is None. What no code reads is left out. ``objective_mode`` is ``max`` or ``min``,
-    or ``auto`` with ``objective=auto``.
+    What ``node`` lacks has the default of the schema; a group that it lacks is None. What no code
+    reads is left out. ``objective_mode`` is ``max``, ``min``, or ``auto`` with ``objective=auto``.
 
     Raises:
         ValueError: it has a group or a value of the wrong kind.
@@ -70,7 +69,7 @@ def parse(values: Mapping[str, Any], path: Path) -> Config:
     except (ValueError, RecursionError, OmegaConfBaseException) as error:
         raise plain_yaml.damaged(path, error) from None
     try:
-        return typed(former_keys.translated(node))
+        return typed(node)
     except _NoMapping as error:
         raise DamagedFile(path, "is not what a run has there", str(error)) from None
     except (ValueError, OmegaConfBaseException) as error:

@@ -45,7 +45,6 @@ def settle(node: DictConfig) -> Config:
     if is_address(config.output_dir):
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
     config.output_dir = str(Path(config.output_dir).absolute())
-    if config.debug["_target_"] == TRAIN:
-        # As in the folders of runs from before there was the group.
+    if config.debug["_target_"] == TRAIN:  # the file of a training has no such group
         config.debug = None  # type: ignore[assignment]
     return config

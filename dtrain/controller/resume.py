@@ -271,20 +271,14 @@ def check(config: Config, overrides: list[str]) -> None:
             "a run that saved one", "the command that began the run, to start anew",
         )  # fmt: skip
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
-    saved = begun if found is None else found.meta.get("config", {})
-    if identity.drawn_otherwise(past, saved):
+    if found is not None and (edited := identity.changed(found.meta["config"], begun)):
+        [key, *_] = (each for each in begun if each in edited)
+        if found.meta["versions"]["dtrain"] != identity.versions()["dtrain"]:
+            raise _of_another_version(config.resume, f"with another form of {key}", found)
         raise UsageError(
-            "resume", config.resume,
-            "an older dtrain drew other examples to train on and to hold out from its dataset",
-            "the version of dtrain that began the run",
-            f"fork={config.resume} to begin a new run with its weights",
+            "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",
+            "the configuration of the run", f"fork={config.resume} to begin a new run from it",
         )  # fmt: skip
-    for key, fingerprint in begun.items():
-        if saved.get(key, fingerprint) != fingerprint:
-            raise UsageError(
-                "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",
-                "the configuration of the run", f"fork={config.resume} to begin a new run from it",
-            )  # fmt: skip
     own = (read_command(rundir) or {"overrides": []})["overrides"]
     for fixed in identity.FIXED:
         if begun[fixed] == now[fixed]:
@@ -296,13 +290,8 @@ def check(config: Config, overrides: list[str]) -> None:
         ]
         lacking = _lacking(identity.value(past, fixed), identity.value(config, fixed))
         if not words and lacking:
-            version = (found.meta.get("versions", {}) if found else {}).get("dtrain", "unknown")
-            raise UsageError(
-                "resume", config.resume,
-                f"was begun when there was no {fixed}.{lacking[0]} (dtrain {version})",
-                "the version that began the run",
-                f"fork={config.resume} to begin a new run with its weights",
-            )  # fmt: skip
+            what = f"when there was no {fixed}.{lacking[0]}"
+            raise _of_another_version(config.resume, what, found)
         if not words:  # the file was edited, or a default is another one by now
             key, old, new = _differing(
                 fixed, identity.value(past, fixed), identity.value(config, fixed)
@@ -332,6 +321,14 @@ def check(config: Config, overrides: list[str]) -> None:
             ) from None  # fmt: skip
 
 
+def _of_another_version(run: str, begun: str, found: checkpoint.Checkpoint | None) -> UsageError:
+    about = "" if found is None else f" {checkpoint.versions(found.meta)}"
+    return UsageError(
+        "resume", run, f"was begun {begun}{about}", "the version of dtrain that began the run",
+        f"fork={run} to begin a new run with its weights",
+    )  # fmt: skip
+
+
 def nothing_to_do(config: Config) -> str | None:
     """Return a sentence where all that a resumed run would train is trained; None otherwise.
 
@@ -353,7 +350,7 @@ def nothing_to_do(config: Config) -> str | None:
     starts = [e for e in Follower(rundir.journal).events() if e["event"] == "start"]
     per_epoch = starts[-1].get("steps_per_epoch") if starts else None
     newest, _ = checkpoint.newest(rundir.checkpoints)
-    if newest is None or not isinstance(per_epoch, int) or newest.meta.get("pending_validation"):
+    if newest is None or not isinstance(per_epoch, int) or newest.meta["pending_validation"]:
         return None
     if newest.step < config.trainer.epochs * per_epoch:
         return None

@@ -99,7 +99,7 @@ class RunFiles:
         """
         found, _ = checkpoint.newest(self._rundir.checkpoints)
         step = found.step if found else 0
-        pending = found is not None and bool(found.meta.get("pending_validation"))
+        pending = found is not None and found.meta["pending_validation"]
         passed = journal.cut(self._rundir.journal, step, validated=not pending)
         writing.remove(self._rundir.progress)
         if (sidecar := Sidecar(self._rundir)).folder.is_dir():

@@ -34,14 +34,8 @@ FIXED = (
     "init",
     "finetune",
 )
-#: What runs had that say nothing of a key: they began before there was such a one, or with a
-#: strategy that has none.
-BEFORE = {
-    "strategy.sync_every": 1,
-    "trainer.gradient_reduction": "mean",
-    "init": {"weights": None, "rules": []},
-    "finetune": {"freeze": [], "unfreeze": None, "learning_rates": [], "lora": []},
-}
+#: What a strategy does that has no such key.
+WITHOUT = {"strategy.sync_every": 1}
 #: What may be otherwise about two jobs that are the same one.
 OUTSIDE = (
     "debug",  # a job of a sweep has none
@@ -70,7 +64,7 @@ def value(config: Config, key: str) -> Any:
     single = isinstance(found, str) or (isinstance(found, dict) and "_target_" in found)
     if key == "trainer.metrics" and single:
         found = [found]  # as it is meant
-    return secrets.hide(BEFORE.get(key) if found is None else found, key)
+    return secrets.hide(WITHOUT.get(key) if found is None else found, key)
 
 
 def fingerprints(config: Config) -> dict[str, str]:
@@ -86,23 +80,10 @@ def changed(saved: dict[str, str], now: dict[str, str]) -> set[str]:
     """Return the keys of :data:`FIXED` whose fingerprints differ.
 
     Args:
-        saved: those in a checkpoint, of a dtrain that perhaps did not have all keys; empty in one
-            of the first rules.
+        saved: those in a checkpoint.
         now: of a configuration.
     """
-    before = {key: _hash(BEFORE.get(key)) for key in FIXED} if saved else {}
-    return {key for key in FIXED if {**before, **saved}.get(key) != now[key]}
-
-
-def drawn_otherwise(config: Config, saved: dict[str, str]) -> bool:
-    """Say whether a checkpoint is of the same dataset, with examples drawn by older rules.
-
-    Args:
-        config: of a run.
-        saved: the fingerprints in one of its checkpoints. Those of the first rules did not name
-            them, and before that there were no fingerprints.
-    """
-    return saved.get("dataset") in (None, _hash(value(config, "dataset")))
+    return {key for key in FIXED if saved.get(key) != now[key]}
 
 
 def config_hash(config: Config) -> str:

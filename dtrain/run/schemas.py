@@ -200,6 +200,7 @@ class Evaluation(TypedDict):
 
 
 class _Tracked(TypedDict):
+    _target_: str
     uri: NotRequired[str | None]
     experiment: str
 
@@ -253,6 +254,7 @@ class Position(TypedDict):
     examples: Count
     steps: _Steps
     callbacks: list[Any]
+    pending_validation: bool
     began: NotRequired[Began]
     logs: dict[str, Number]
     epoch_logs: NotRequired[dict[str, Number]]
@@ -271,7 +273,7 @@ class Manifest(TypedDict):
     step: Count
     files: dict[str, _File]
     dtypes: dict[str, str]
-    digest: NotRequired[str]
+    digest: str
     meta: Origin
 
 

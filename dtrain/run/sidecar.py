@@ -224,5 +224,4 @@ def digest_of(path: Path) -> str:
     Raises:
         CheckpointError: it is damaged, or gone.
     """
-    manifest = read_manifest(path)
-    return str(manifest.get("digest", manifest["sha256"]))
+    return str(read_manifest(path)["digest"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dtrain.config import targets
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
+from dtrain.host.versions import version
 from dtrain.run.cluster import Cluster, Task
 
 #: Keys of the strategy group that are not for the strategy's class.
@@ -86,9 +87,15 @@ def of(config: Config) -> StrategyPlan:
     """Make the plan that ``strategy.plan`` names.
 
     Raises:
-        UsageError: it cannot be made, or is none.
+        UsageError: it cannot be made, or is none, or the configuration has none.
     """
     node = dict(config.strategy)
+    if "plan" not in node:
+        raise UsageError(
+            "strategy.plan", "null", "is not in the configuration of the run: another version of "
+            f"dtrain wrote it, and this is dtrain {version('dtrain')}", "the version that wrote it",
+            "fork=RUN_DIR to begin a new run with its weights",
+        )  # fmt: skip
     plan = targets.instantiate(
         node["plan"], "strategy.plan", **{k: v for k, v in node.items() if k != "_target_"}
     )

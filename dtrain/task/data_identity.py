@@ -141,9 +141,8 @@ def check_past(
         UsageError: the data has changed, and a run of one history would be trained on two.
     """
     saved, changes = {} if past is None else past.meta.get("data", {}), {}
-    for split, before in saved.items() if isinstance(saved, dict) else ():
-        # A fork may do without a split.
-        if not isinstance(before, dict) or split not in found:
+    for split, before in saved.items():
+        if split not in found:  # a fork may do without a split
             continue
         changed = identity.differences(found[split], before)
         if changed is not None:

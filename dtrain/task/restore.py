@@ -86,7 +86,7 @@ def restore(
         try:
             schemas.check(restored.meta, schemas.Position, restored.path / MANIFEST, "meta")
         except DamagedFile as error:
-            raise CheckpointError(str(error)) from None
+            raise CheckpointError(f"{error} {checkpoint.versions(restored.meta)}") from None
     forked = restored.path.parent != rundir.checkpoints
     if forked and restored.step >= schedule.total_steps:
         epochs = restored.step // schedule.steps_per_epoch
@@ -131,8 +131,7 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     Returns:
         The checkpoint to begin with, and a sentence that says what it is.
     """
-    theirs = restored.meta.get("config", {})
-    changed = identity.changed(theirs, fingerprints)
+    changed = identity.changed(restored.meta["config"], fingerprints)
     source = f"forked from step {restored.step} of {restored.path.parent.parent}"
     meta: dict[str, Any] = dict(restored.meta)
     meta.pop("objective_name", None)  # a fork chooses its own
@@ -145,7 +144,7 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     dropped: list[str] = []
     if "optimizer" in changed:
         dropped += [n for n in restored.arrays if n.startswith("optimizer/") and _is_rate(n)]
-        meta["began"] = {"values": [], **meta.get("began", {}), "learning_rate": None}
+        meta["began"] = {**meta["began"], "learning_rate": None}
     if changed & {"trainer.callbacks", "trainer.early_stopping"}:
         dropped += [n for n in restored.arrays if n.startswith("callbacks/")]
         meta["callbacks"] = []

@@ -20,6 +20,7 @@ import numpy as np
 
 from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
+from dtrain.host.versions import version
 from dtrain.run import schemas
 from dtrain.run.checkpoint import disk
 from dtrain.run.checkpoint.arrays import (
@@ -152,10 +153,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Read and verify the manifest of the checkpoint at ``path``; its arrays are not looked at.
 
     Returns:
-        ``step``, ``meta``, ``files``, ``dtypes`` and, but for older ones, ``digest``.
+        ``step``, ``meta``, ``files``, ``dtypes`` and ``digest``.
 
     Raises:
-        CheckpointError: it is missing, truncated or altered.
+        CheckpointError: it is missing, truncated or altered, or of another version of dtrain.
     """
     file = path / MANIFEST
     try:
@@ -164,17 +165,33 @@ def read_manifest(path: Path) -> dict[str, Any]:
         sound = manifest["sha256"] == _checksum(manifest)
         if not sound or data != _text(manifest):  # JSON has several spellings: \u00e9, \u00E9
             raise CheckpointError(f"{file} does not match its checksum")
-        schemas.check(manifest, schemas.Manifest, file)
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     except DamagedFile as error:
         raise CheckpointError(str(error)) from error
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{file} is not a manifest: {error!r}") from error
+    try:
+        schemas.check(manifest, schemas.Manifest, file)
+    except DamagedFile as error:
+        raise CheckpointError(f"{error} {versions(manifest.get('meta'))}") from error
     name = path.name.removeprefix(".old-")
     if name.isdecimal() and name != str(manifest["step"]):
         raise CheckpointError(f"{file}: step {manifest['step']} is not that of its folder")
     return manifest
+
+
+def versions(meta: Any) -> str:
+    """Say which dtrain wrote a checkpoint, and which this is.
+
+    Args:
+        meta: of the checkpoint.
+    """
+    try:
+        then = meta["versions"]["dtrain"]
+    except (KeyError, TypeError):
+        then = "of another version"
+    return f"(written by dtrain {then}; this is dtrain {version('dtrain')})"
 
 
 def load(path: Path) -> Checkpoint:
@@ -186,8 +203,8 @@ def load(path: Path) -> Checkpoint:
     manifest = read_manifest(path)
     try:
         arrays = _read(path / STATE, manifest["files"][STATE], manifest["dtypes"])
-        # Older ones have no digest. This finds no damage, but another reading of whole files.
-        if "digest" in manifest and digest(arrays) != manifest["digest"]:
+        # This finds no damage, but another reading of whole files.
+        if digest(arrays) != manifest["digest"]:
             raise CheckpointError(f"{path} does not match its digest: it is read otherwise")
         return Checkpoint(manifest["step"], path, arrays, manifest["meta"])
     except OSError as error:
@@ -196,7 +213,7 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(str(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError) as error:
         # Checksums fit: another version of dtrain wrote it.
-        raise CheckpointError(f"{path} is of another version: {error!r}") from error
+        raise CheckpointError(f"{path}: {error!r} {versions(manifest['meta'])}") from error
 
 
 def _read(path: Path, expected: dict[str, Any], dtypes: dict[str, str]) -> dict[str, np.ndarray]:

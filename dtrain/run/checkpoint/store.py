@@ -58,7 +58,7 @@ def _pointer(step: int) -> bytes:
 
 
 def committed(folder: Path) -> int | None:
-    """Return the step that the pointer names, None where there is none, as in older runs.
+    """Return the step that the pointer names, None where there is none yet.
 
     Raises:
         CheckpointError: the pointer cannot be read, or is damaged.

@@ -41,9 +41,9 @@ def best(objectives: Mapping[int, float], mode: str) -> int | None:
 
     Args:
         objectives: by step.
-        mode: ``max`` or ``min``: which is better; ``auto`` for the default of former versions.
+        mode: ``max`` or ``min``: which is better.
     """
-    sign = -1 if mode == "min" else 1  # that was val_accuracy
+    sign = -1 if mode == "min" else 1
     return max(objectives, key=lambda step: (sign * objectives[step], -step), default=None)
 
 

@@ -114,7 +114,7 @@ class Follow(Action):
         points.write(
             EVALUATED, step=found.step, digest=digest,
             metrics=session.steps.results(sums, training=False),
-            logs={k: v for k, v in found.meta.get("logs", {}).items() if not k.startswith(PREFIX)},
+            logs={k: v for k, v in found.meta["logs"].items() if not k.startswith(PREFIX)},
             examples=sums.examples, seconds=round(time.perf_counter() - begin, 3),
         )  # fmt: skip
         self._report(session, found.step, count, examples, begin, always=True)

@@ -413,7 +413,7 @@ class Loop:
         self._steps.restore(meta["steps"])
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
         self._callbacks.restore(arrays, meta["callbacks"])
-        if meta.get("pending_validation", False):
+        if meta["pending_validation"]:
             # A fork with another loss or other metrics has none.
             self._unvalidated = meta.get("epoch_logs") or self._steps.results(self._epoch)
         if self._late is not None:
