@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,14 @@ from dtrain import datasets
 from dtrain.data import text as module
 from dtrain.data.sources import Windows
 from dtrain.data.streams import known_length
-from tests import test_datasets
 from tests.test_datasets import check_refusal
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def write(content: str | bytes) -> Any:
-    return test_datasets.text(content, "a.txt")
+def write(content: str | bytes, name: str = "a.txt") -> Callable[[], Any]:
+    data = content if isinstance(content, bytes) else content.encode()
+    return lambda: Path(name).write_bytes(data)
 
 
 def read(source: Any, alphabet: str = LETTERS, first: int = ord("a")) -> list[tuple[str, str]]:
@@ -223,7 +225,7 @@ def test_refusals(case: str) -> None:
 @pytest.mark.task
 def test_several_files_are_one_text() -> None:
     write(LETTERS[:10])()
-    test_datasets.text(LETTERS[10:], "b.txt")()
+    write(LETTERS[10:], "b.txt")()
     one = datasets.text("[ab].txt", length=25, validation_split=0)
     assert read(one.train) == [(LETTERS[:-1], LETTERS[1:])]
 
