@@ -23,7 +23,7 @@ def picture(path: str, mode: str = "RGB", value: int = 200) -> None:
 
 
 def listed(splits):
-    return [(Path(s.where(i)).as_posix(), int(s.y[i])) for s in splits for i in range(len(s))]
+    return [(Path(s.info.place(i)).as_posix(), int(s.y[i])) for s in splits for i in range(len(s))]
 
 
 class TestFolders:

@@ -149,6 +149,9 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "no such column": (
         ROWS, {"columns": {"cty": "text"}}, "dataset.columns=cty: a.csv has no such column; ",
     ),
+    "no such kind": (
+        ROWS, {"columns": {"city": "txt"}}, "dataset.columns={city: txt}: is no kind of a column; ",
+    ),
     "words that are numbers": (
         ROWS, {"columns": {"city": "number"}},
         "dataset.path=a.csv: column 'city' is 'Rome', a text, line 2, where numbers are expected; ",

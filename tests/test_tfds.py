@@ -156,7 +156,7 @@ def test_rows_of_different_lengths_are_padded(data: str) -> None:
         "tiny_things", data_dir=data, validation_split=0, target="label",
         inputs={"tokens": "tokens", "boxes": "boxes/box"},
     ).train  # fmt: skip
-    train.pad({"tokens": {"length": 3, "value": -1}, "boxes": {"length": 2}})
+    train = train.padded({"tokens": {"length": 3, "value": -1}, "boxes": {"length": 2}})
     x, _ = read(train, WANTED)
     for at, row in enumerate(WANTED):
         tokens = expected[row]["tokens"]
@@ -171,7 +171,7 @@ def test_what_the_folder_says(data: str) -> None:
     assert found.images == {"image": [6, 5, 3]} and found.encoded == {"image", "free"}
     assert found.classes == {"label": 3}
     train = datasets.tfds("tiny_things", data_dir=data).train
-    files = [Path(file.name).name for file in train.files]
+    files = [Path(file.name).name for file in train.info.files()]
     assert files == [f"tiny_things-train.array_record-0000{n}-of-00003" for n in range(3)]
     assert "tensorflow" not in sys.modules
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,12 +42,9 @@ class Counted:
         Raises:
             UsageError: they are few whole numbers, and one is negative.
         """
-        labels = self._whole
-        if labels is None:
-            return None
-        if self._is_doubtful:
-            raise self._negative(labels)
-        return self.highest() if self._are_classes else None
+        if self._kind == "doubtful":
+            raise self._negative()
+        return self.highest() if self._kind == "classes" else None
 
     def highest(self) -> int:
         """Return how many classes there are if whole targets are classes, whatever they are.
@@ -62,15 +59,13 @@ class Counted:
                 "whole numbers from 0", f"{_KEY}=regression",
             )  # fmt: skip
         if labels.min() < 0:
-            raise self._negative(labels)
+            raise self._negative()
         return int(labels.max()) + 1
 
     @property
     def is_regression(self) -> bool | None:
         """Whether the targets are numbers to predict; None where they are not one an example."""
-        if self._whole is None:
-            return True if self._has_fractions else None
-        return not self._are_classes and not self._is_doubtful
+        return None if self._kind is None else self._kind == "numbers"
 
     @property
     def notice(self) -> str | None:
@@ -78,11 +73,9 @@ class Counted:
         labels = self._whole
         if labels is None or (labels.max() < FEW and labels.min() >= 0):
             return None
-        made, other = f"{int(labels.max()) + 1:,} classes", "classification"
-        if self._are_classes:
-            other = "regression"
-        else:
-            made = "numbers to predict, a regression"
+        made, other = "numbers to predict, a regression", "classification"
+        if self._kind == "classes":
+            made, other = f"{int(labels.max()) + 1:,} classes", "regression"
         return (
             f"the targets are whole numbers from {int(labels.min()):,} to {int(labels.max()):,} in "
             f"{len(labels):,} examples, taken for {made}; for another reading: {_KEY}={other}"
@@ -102,24 +95,23 @@ class Counted:
         labels = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         return labels if len(labels) else None
 
-    @property
-    def _is_doubtful(self) -> bool:
-        """Whether they may be meant as classes that are not counted from 0, such as -1 and 1."""
-        labels = self._whole
-        return labels is not None and bool(labels.min() < 0 and np.ptp(labels) < FEW)
-
     @functools.cached_property
-    def _are_classes(self) -> bool:
+    def _kind(self) -> Literal["classes", "numbers", "doubtful"] | None:
+        """What they are; doubtful may be meant as classes that are not counted from 0."""
         labels = self._whole
-        if labels is None or labels.min() < 0:
-            return False
+        if labels is None:
+            return "numbers" if self._has_fractions else None
+        if labels.min() < 0:
+            return "doubtful" if np.ptp(labels) < FEW else "numbers"
         count = int(labels.max()) + 1
         if count <= FEW:
-            return True
+            return "classes"
         occurring = int(np.count_nonzero(np.bincount(labels))) if 2 * count <= len(labels) else 0
-        return count <= 2 * occurring
+        return "classes" if count <= 2 * occurring else "numbers"
 
-    def _negative(self, labels: np.ndarray) -> UsageError:
+    def _negative(self) -> UsageError:
+        labels = self._whole
+        assert labels is not None
         at = int(labels.argmin())
         place = "" if self._where is None else f" ({self._where(at)})"
         return UsageError(

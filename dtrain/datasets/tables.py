@@ -60,7 +60,6 @@ def table(
     from dtrain.data.tabular.reader import ArrowTable
 
     declared = dict(columns or {})
-    dataset.check_kinds(declared)
     reading = Reading(format, separator, header, dataset.types_of(declared, encoding))
 
     whole, others = ArrowTable(dataset.files_of(path, format), reading), None

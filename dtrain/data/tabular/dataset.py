@@ -23,20 +23,6 @@ from dtrain.data.tabular.table import Names, flat
 from dtrain.errors import UsageError, nearest
 
 
-def check_kinds(declared: Mapping[str, str]) -> None:
-    """Refuse kinds of columns that are none.
-
-    Raises:
-        UsageError: naming one.
-    """
-    for name, kind in declared.items():
-        if kind not in KINDS:
-            raise UsageError(
-                "dataset.columns", f"{{{name}: {kind}}}", "is no kind of a column",
-                ", ".join(KINDS), f"'dataset.columns={{{name}: {nearest(kind, KINDS) or 'text'}}}'",
-            )  # fmt: skip
-
-
 def of_tables(
     whole: ArrowTable,
     others: ArrowTable | None,
@@ -60,13 +46,15 @@ def of_tables(
         UsageError: a column cannot be what it is to be, or there is nothing to train on.
     """
     notices = list(whole.notices)
-    for name in declared:
+    for name, kind in declared.items():
+        if kind not in KINDS:
+            hint = f"'dataset.columns={{{name}: {nearest(kind, KINDS) or 'text'}}}'"
+            shown, accepted = f"{{{name}: {kind}}}", ", ".join(KINDS)
+            raise UsageError("dataset.columns", shown, "is no kind of a column", accepted, hint)
         if name not in whole.columns and name not in whole.refused:
-            near = nearest(name, whole.columns) or "COLUMN"
-            raise UsageError(
-                "dataset.columns", name, f"{whole.files[0].name} has no such column",
-                ", ".join(whole.columns), f"'dataset.columns={{{near}: {declared[name]}}}'",
-            )  # fmt: skip
+            hint = f"'dataset.columns={{{nearest(name, whole.columns) or 'COLUMN'}: {kind}}}'"
+            problem = f"{whole.files[0].name} has no such column"
+            raise UsageError("dataset.columns", name, problem, ", ".join(whole.columns), hint)
     if encoding is not None and not isinstance(inputs, str | Mapping):
         if inputs is None and target is None:
             target = _own_target(whole, encoding)
@@ -77,7 +65,8 @@ def of_tables(
     chosen, left_out = inputs is not None, dict[str, str]()
     if inputs is None:
         inputs, left_out = _inputs(whole, target, weight, declared)
-    kind = TableSource if inputs is None or isinstance(inputs, str | Mapping) else EncodedSource
+    is_raw = inputs is None or isinstance(inputs, str | Mapping)
+    make = TableSource if is_raw else EncodedSource
     categories = [name for name in flat(target) if declared.get(name) == "category"]
 
     def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
@@ -85,7 +74,7 @@ def of_tables(
         if on_error is OnError.skip or whole.is_small:
             rows, notice = _with_targets(table, list(flat(target)), on_error is OnError.skip)
             notices.extend(notice)
-        return kind(table, names, target, weight, rows, words, categories)
+        return make(table, names, target, weight, rows, words, categories)
 
     train, held = source(whole, inputs), None
     _refuse_dates(train, declared)
