@@ -436,7 +436,7 @@ def test_the_data_of_a_run(show: Any, dtrain: Any) -> None:
         (("--images", "sheet.jpg"), "--images=sheet.jpg: is no name of a PNG file"),
         (("--images", "gone/sheet.png"), "--images=gone/sheet.png: there is no folder gone"),
         (("--images", "folder.png"), "--images=folder.png: is a folder"),
-        (("hydra.mode=MULTIRUN",), "hydra.mode=MULTIRUN: data is shown of one configuration"),
+        (("hydra.mode=MULTIRUN",), "hydra.mode=MULTIRUN: data has one configuration"),
         (("--config-dir", "gone"), "is no folder"),
         (("resume=gone",), "resume=gone: there is no such folder"),
     ],

@@ -64,7 +64,7 @@ def test_a_step_of_slurm(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_sweep_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = report(capsys, "seed=1,2", "hydra.mode=MULTIRUN", "tracking=none")
-    assert code == 2 and "doctor looks at one configuration" in err
+    assert code == 2 and "doctor has one configuration" in err
 
 
 # --- tracking and disks

@@ -308,7 +308,7 @@ def test_the_machine() -> None:
     [
         (["resume=x"], "is of a run, and tune keeps none"),
         (["hardware=tuned"], "is what tune measures"),
-        (["hydra.mode=MULTIRUN", "seed=1,2"], "tune measures one configuration"),
+        (["hydra.mode=MULTIRUN", "seed=1,2"], "tune has one configuration"),
         (["launcher=inline"], "starts tasks elsewhere, and tune measures this machine"),
         (["trainer.batch_size=63", "strategy=mirrored"], "2 replicas cannot share it evenly"),
     ],

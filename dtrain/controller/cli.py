@@ -77,6 +77,20 @@ class Command:
         self.exit_code = command.run(Master(loader, master), source)
 
 
+class OneConfiguration(Command):
+    """A command that takes no sweep."""
+
+    #: Of the command.
+    name: str
+
+    def sweep(self, loader: Any, master: DictConfig, source: Source) -> None:
+        """Refuse a sweep."""
+        raise UsageError(
+            "hydra.mode", "MULTIRUN", f"{self.name} has one configuration",
+            "overrides with one value each", "a command for each value",
+        )  # fmt: skip
+
+
 def main() -> int:
     """Compose the configuration and run its job, or the jobs of a sweep.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from dtrain.config.overrides import key_of, parse
 from dtrain.controller import cli, resume
@@ -14,15 +13,12 @@ from dtrain.run.folder import short
 _WEIGHTS = ("raw", "ema")
 
 
-class RunCommand(cli.Command):
+class RunCommand(cli.OneConfiguration):
     """A command on a run.
 
     Args:
         run: a run folder, or one of its checkpoints.
     """
-
-    #: Of the command.
-    name: str
 
     def __init__(self, run: str):
         self._run = run
@@ -61,13 +57,6 @@ class RunCommand(cli.Command):
         """
         typed = f"python -m dtrain {self.name} "
         return resume.of_run("RUN", self._run, self.rundir, own, replaced, typed)
-
-    def sweep(self, loader: Any, master: Any, source: Any) -> None:
-        """Refuse a sweep."""
-        raise UsageError(
-            "hydra.mode", "MULTIRUN", f"{self.name} has one configuration",
-            "overrides with one value each", "a command for each value",
-        )  # fmt: skip
 
 
 class OfModel(RunCommand):

@@ -65,12 +65,14 @@ def _count(text: str) -> int:
     return int(text)
 
 
-class Data(cli.Command):
+class Data(cli.OneConfiguration):
     """Shows the data of a configuration.
 
     Args:
         given: the options of the command.
     """
+
+    name = "data"
 
     def __init__(self, given: argparse.Namespace):
         self._given = given
@@ -108,13 +110,6 @@ class Data(cli.Command):
         ask("data", values, cluster, asked, self._hear, self._activity.continues)
         if self._pictures is not None:
             self._draw(images, self._pictures)
-
-    def sweep(self, loader: Any, master: Any, source: Any) -> None:
-        """Refuse a sweep: a report is of one dataset."""
-        raise UsageError(
-            "hydra.mode", "MULTIRUN", "data is shown of one configuration",
-            "overrides with one value each", "a command for each value",
-        )  # fmt: skip
 
     def _hear(self, part: tuple[str, Any]) -> None:
         kind, value = part

@@ -32,8 +32,10 @@ from dtrain.tracking import choose
 _PROGRAMS = ("srun", "sbatch", "mpirun", "ssh", "kubectl", "ray")
 
 
-class Doctor(cli.Command):
+class Doctor(cli.OneConfiguration):
     """Looks at what a run of a configuration would need."""
+
+    name = "doctor"
 
     def __init__(self) -> None:
         self._doubts: list[str] = []
@@ -74,13 +76,6 @@ class Doctor(cli.Command):
             raise refused
         print("a run would start")
         return errors.OK
-
-    def sweep(self, loader: object, master: object, source: object) -> None:
-        """Refuse a sweep: a report is of one run."""
-        raise UsageError(
-            "hydra.mode", "MULTIRUN", "doctor looks at one configuration",
-            "overrides with one value each", "a command for each value",
-        )  # fmt: skip
 
     def _print(self, title: str, findings: list[Finding]) -> None:
         print(title)

@@ -96,12 +96,14 @@ def _number(least: float, most: float) -> Callable[[str], float]:
     return number
 
 
-class Tune(cli.Command):
+class Tune(cli.OneConfiguration):
     """Measures the settings of one configuration.
 
     Args:
         given: the options of the command.
     """
+
+    name = "tune"
 
     def __init__(self, given: argparse.Namespace):
         self._given = given
@@ -208,13 +210,6 @@ class Tune(cli.Command):
             print(f"kept: {settings.named(best.setting)}")
         path = tuned.write(config, best.setting)
         print(f"use it: hardware={tuned.OPTION} beside the same overrides ({short(path)})")
-
-    def sweep(self, loader: Any, master: Any, source: Any) -> None:
-        """Refuse a sweep: what is measured is of one configuration."""
-        raise UsageError(
-            "hydra.mode", "MULTIRUN", "tune measures one configuration",
-            "overrides with one value each", "a command for each value",
-        )  # fmt: skip
 
 
 def first_settings(config: Config, planned: Plan, here: Machine) -> list[Setting]:

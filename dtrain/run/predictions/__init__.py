@@ -7,12 +7,10 @@ computed, and, once all is done, which files they are. A small result is joined 
 
 ``division``  rows into pieces, pieces into batches, pieces to workers
 ``formats``   the files of a piece
-``manifest``  ``predictions.json``
 ``store``     writes pieces, finds those that are done, joins and records them
 """
 
 from dtrain.run.predictions.division import Division, size_of
-from dtrain.run.predictions.manifest import Manifest, read
-from dtrain.run.predictions.store import Store
+from dtrain.run.predictions.store import Manifest, Store, read
 
 __all__ = ["Division", "Manifest", "Store", "read", "size_of"]

@@ -1,8 +1,13 @@
-"""The pieces of a folder: written, found, joined, and recorded once they are all of the data."""
+"""The pieces of a folder: written, found, joined, and recorded once they are all of the data.
+
+``predictions.json`` has the keys of :data:`_IDENTITY`, ``may_join``, and ``files`` when all are
+done, in the order of the rows: ``name``, ``first``, ``rows``, ``bytes`` and ``sha256`` of each.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,15 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.errors import TrainingError
+from dtrain.errors import TrainingError, UsageError
 from dtrain.files import reading, writing
-from dtrain.run.predictions import formats, manifest
+from dtrain.run.predictions import formats
 from dtrain.run.predictions.division import Division
-from dtrain.run.predictions.manifest import Manifest
 
 #: Bytes up to which all pieces are joined to one file.
 SMALL = 64 << 20
 PIECES = "pieces"
+NAME = "predictions.json"
+#: What later commands must have in common with the first; in the order of the messages.
+_IDENTITY = ("checkpoint", "data", "rows", "function", "include", "columns", "format", "batch",
+             "piece_rows", "arithmetic")  # fmt: skip
+Manifest = dict[str, Any]
 
 
 class Store:
@@ -28,7 +37,7 @@ class Store:
 
     Args:
         folder: it exists.
-        own: what this worker computes (:func:`dtrain.run.predictions.manifest.begin`).
+        own: what this worker computes (:func:`_begin`).
 
     Attributes:
         manifest: of the folder.
@@ -41,7 +50,7 @@ class Store:
 
     def __init__(self, folder: Path, own: Manifest):
         self.folder = folder
-        self.manifest = manifest.begin(folder, own)
+        self.manifest = _begin(folder, own)
         self.division = Division(own["rows"], own["piece_rows"], own["batch"])
         self._pieces = folder / PIECES
         self._format: str = own["format"]
@@ -62,7 +71,7 @@ class Store:
 
     def refresh(self) -> bool:
         """Read the manifest again, and say whether all is done."""
-        latest = manifest.read(self.folder)
+        latest = read(self.folder)
         if latest is not None and "files" in latest:
             self.manifest = latest
         return self.finished
@@ -128,7 +137,9 @@ class Store:
                     for name in names
                 ]
             # ORDER: pieces are removed when the manifest has the one file in their place.
-            self.manifest = manifest.finish(self.folder, self.manifest, files)
+            done = {**self.manifest, "files": files}
+            writing.write_bytes(self.folder / NAME, _text(done), lasting=True)
+            self.manifest = done
         except FileNotFoundError as error:
             if not self.refresh():  # by another command
                 problem = "was written, and is not there any more"
@@ -159,3 +170,64 @@ class Store:
         else:
             writing.remove(self._pieces)
         writing.remove_leftovers(self.folder)
+
+
+def read(folder: Path) -> Manifest | None:
+    """Return the manifest of a folder; None where there is none.
+
+    Raises:
+        DamagedFile: it is no JSON.
+        OSError: it cannot be read.
+    """
+    return reading.read_json(folder / NAME)
+
+
+def _begin(folder: Path, given: Manifest) -> Manifest:
+    """Write the manifest of a folder, or find that there is one of the same predictions.
+
+    Args:
+        folder: it exists.
+        given: without ``files``.
+
+    Returns:
+        What the folder has: with ``files`` where all is done already.
+
+    Raises:
+        UsageError: it has other predictions.
+        DamagedFile: its manifest is no JSON.
+        OSError: it cannot be written.
+    """
+    if writing.write_first(folder / NAME, _text(given)):
+        writing.sync(folder)
+    found = read(folder)
+    if found is None:
+        raise FileNotFoundError(f"{folder / NAME} was removed while this command began")
+    # As it would be read: a tuple is a list there.
+    now = json.loads(_text(given))
+    for name in _IDENTITY:
+        if found.get(name) != now[name]:
+            raise _other(folder, name, found, now)
+    return found
+
+
+def _text(manifest: Manifest) -> bytes:
+    return (json.dumps(manifest, indent=1, ensure_ascii=False, default=str) + "\n").encode()
+
+
+def _other(folder: Path, name: str, found: Any, now: Any) -> UsageError:
+    """Return the refusal of a folder whose ``name`` is not that of this command."""
+    there, here = found.get(name), now[name]
+    if isinstance(there, dict) and isinstance(here, dict):
+        part = next(key for key in (*there, *here) if there.get(key) != here.get(key))
+        name, there, here = f"{name}.{part}", there.get(part), here.get(part)
+    return UsageError(
+        "to", folder, f"has predictions of another command: their {name} is {_shown(there)}, and "
+        f"here it is {_shown(here)}",
+        "the folder of predictions of the same checkpoint, data and options, or a new one",
+        "to=FOLDER with another folder",
+    )  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 100 else f"{text[:99]}…"
