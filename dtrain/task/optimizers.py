@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -115,9 +115,13 @@ def _applied(
 
 @contextlib.contextmanager
 def caught(
-    model: keras.Model,
+    model: keras.Model, note: Callable[[list[Any], list[keras.Variable]], None] | None = None
 ) -> Iterator[list[tuple[keras.optimizers.Optimizer, dict[int, keras.Variable]]]]:
     """Let no optimizer of a model apply anything.
+
+    Args:
+        model: with its optimizers.
+        note: called with gradients and variables in the place of each update.
 
     Yields:
         Each with the variables, by their ids, that it was given to update.
@@ -128,6 +132,8 @@ def caught(
         def apply(grads: Any, trainable_variables: Any = None, **_: Any) -> Any:
             variables = trainable_variables or model.trainable_variables
             updated.update({id(variable): variable for variable in variables})
+            if note is not None:
+                note(list(grads), list(variables))
             return optimizer.iterations
 
         return apply

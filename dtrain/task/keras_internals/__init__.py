@@ -10,7 +10,6 @@ with a sentence that says what to do instead.
 ``draws``         the functions through which layers draw random numbers
 ``contexts``      what Keras keeps for a process: training, precision, counts of names
 ``variables``     TensorFlow's variable inside of one of Keras', a strategy's; a model's strategy
-``replicas``      replicas of one graph, on one device
 ``collectives``   the devices of a task of several
 ``callbacks``     when callbacks of Keras choose how they compare
 ``additions``     the order in which a compiled step adds, reads and assigns

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
-from dtrain.task import reading
+from dtrain.task import optimizers, reading
 from dtrain.task.inputs import Inputs
 from dtrain.task.metric_sums import Sums
 from dtrain.task.rehearsal.rehearse import rehearse
@@ -128,15 +128,13 @@ class CoordinatedSteps(Steps):
             The gradient of each trainable variable (or None), the new value of each other
             variable (or None), and the metric states and returned values as float64 ``[m]``.
         """
-        model, caught = self._model, []
+        model, updates = self._model, []
         share = tf.shape(tf.nest.flatten(data)[0])[0]
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._rows.variables]
-        optimizer = model.optimizer
 
-        def catch(grads: Any, trainable_variables: Any = None) -> Any:
-            caught.append((list(grads), list(trainable_variables or model.trainable_variables)))
+        def note(grads: list[Any], variables: list[keras.Variable]) -> None:
+            updates.append((grads, variables))
             scope.old = set(weights)
-            return optimizer.iterations
 
         # Regularizers ask the scope for weights. It must return the variables themselves, for the
         # gradient tape knows no others; its constructor would read them.
@@ -153,16 +151,16 @@ class CoordinatedSteps(Steps):
 
         with scope:
             if training:
-                optimizer.apply = catch
                 part = self._one_device.part(data)
                 try:
-                    with gradients.apart(replicas, part, self._summed) as of_tapes:
+                    with (
+                        optimizers.caught(model, note),
+                        gradients.apart(replicas, part, self._summed) as of_tapes,
+                    ):
                         returned = self._returned(model.train_step, data, share)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     check_pure(moved(), scope)
                     raise
-                finally:
-                    del optimizer.apply
                 check_pure(moved(), scope)
             else:
                 with evaluation_seeds.evaluating(batch, self._draws):
@@ -175,16 +173,16 @@ class CoordinatedSteps(Steps):
         vector = tf.concat([*numbers, tf.zeros([0], tf.float64)], 0)
         if not training:
             return [], [], vector
-        if len(caught) != 1:
+        if len(updates) != 1:
             raise UsageError(
-                "strategy", "ps", f"the model's train_step applies gradients {len(caught)} times",
+                "strategy", "ps", f"the model's train_step applies gradients {len(updates)} times",
                 "a train_step that calls self.optimizer.apply or apply_gradients once",
                 "strategy=mirrored",
             )  # fmt: skip
         if replicas > 1:
-            check_whole(caught[0][0], [gradient for gradient, _ in of_tapes])
+            check_whole(updates[0][0], [gradient for gradient, _ in of_tapes])
         self._same = {id(gradient): same for gradient, same in of_tapes}
-        found = {id(variable): gradient for gradient, variable in zip(*caught[0], strict=True)}
+        found = {id(variable): gradient for gradient, variable in zip(*updates[0], strict=True)}
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [found.get(id(v)) for v in model.trainable_variables], others, vector
 
