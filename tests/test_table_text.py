@@ -141,6 +141,7 @@ def test_several_files_are_one_table() -> None:
 REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "nothing": (b"", {}, "dataset.path=a.csv: has no rows; "),
     "a header": ("a,y\n", {}, "dataset.path=a.csv: has no row to train on; "),
+    "a header, an index": (",a,y\n", {}, "dataset.path=a.csv: has no row to train on; "),
     "no text": (b"\x80\0\1", {}, "dataset.path=a.csv: cannot be read as CSV (it is no text); "),
     "lines that differ": (
         "a,b\n1,0\n1,2,3,4\n", {}, "dataset.path=a.csv: cannot be read as CSV (",

@@ -294,10 +294,10 @@ def _text_among_numbers(parts: list[Part], name: str) -> UsageError:
 
 def index_column(table: ArrowTable, name: str) -> bool:
     """Say whether a column of text files numbers the rows, or names each of them."""
-    if not INDEX.fullmatch(name):
+    if not INDEX.fullmatch(name) or not len(table):
         return False
     rows = np.arange(len(table))
     values = table.cells(rows, [name])[name]
     if values.dtype.kind in "iu":
-        return len(values) > 0 and np.array_equal(values, rows + values[0])
+        return np.array_equal(values, rows + values[0])
     return values.dtype == object and len({*values} - {None}) == len(values)
