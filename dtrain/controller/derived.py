@@ -78,13 +78,13 @@ class Derived(RunCommand):
                     f"the command without {override}",
                 )  # fmt: skip
         own = [self._translated(override) for override in given]
-        self._typed = known = {key_of(override) for override in own}
-        self.check_run("action.checkpoint" in known)
+        self._typed = keys = {key_of(override) for override in own}
+        self.check_run("action.checkpoint" in keys)
         if self._chosen is not None:
             own.append(f"action.checkpoint={self._chosen.name}")
         own += [f"action={self.name}", "tracking=none"]
         # Which checkpoint is the best is the run's: its objective stays.
-        replaced = {*known, *_OF_A_RUN, *(_SIZES if "strategy" in known else ())} - {"objective"}
+        replaced = {*keys, *_OF_A_RUN, *(_SIZES if "strategy" in keys else ())} - {"objective"}
         return self.overrides(own, replaced)
 
     def _translated(self, override: str) -> str:

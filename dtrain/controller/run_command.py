@@ -117,15 +117,15 @@ def own_words(
     """
     values, rest = {}, []
     for text in given:
-        found = parse(text)
-        if text.startswith("-") or (group and found.key.partition(".")[0] == group):
+        override = parse(text)
+        if text.startswith("-") or (group and override.key.partition(".")[0] == group):
             rest.append(text)
-        elif found.name in words and found.value is not None and not found.sign:
-            values[found.name] = found.value.strip("'\"")
+        elif override.name in words and override.value is not None and not override.sign:
+            values[override.name] = override.value.strip("'\"")
         else:
-            near, accepted = nearest(found.name, words), ", ".join(f"{word}=" for word in words)
+            near, accepted = nearest(override.name, words), ", ".join(f"{word}=" for word in words)
             raise UsageError(
-                found.name or text, found.value or "", f"is no option of {command}",
+                override.name or text, override.value or "", f"is no option of {command}",
                 f"{accepted} and overrides of {group}" if group else accepted,
                 f"the command with {near}=" if near else f"the command without {text}",
             )  # fmt: skip

@@ -53,8 +53,8 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
     async def predicted(body: InferRequest | Invocation) -> Response:
         began, (version, batcher) = time.perf_counter(), current.serves
         signature = batcher.signature
-        found = await batcher.infer(model_inputs(body.columns(signature), signature))
-        outputs = {spec.name: found[spec.name] for spec in signature.outputs}
+        tensors = await batcher.infer(model_inputs(body.columns(signature), signature))
+        outputs = {spec.name: tensors[spec.name] for spec in signature.outputs}
         answer = body.answer(outputs, labels(outputs, signature.classes))
         if isinstance(body, InferRequest):
             answer = {"model_name": current.name, "model_version": version, **answer}

@@ -76,8 +76,8 @@ class InferRequest(BaseModel):
         names = [each.name for each in self.outputs] or list(tensors)
         if unknown := [each for each in names if each not in tensors]:
             raise RequestError(400, f"unknown output {unknown[0][:60]!r}: {', '.join(tensors)}")
-        found = {"outputs": [tensors[each] for each in names]}
-        return found if self.id is None else {**found, "id": self.id}
+        answer = {"outputs": [tensors[each] for each in names]}
+        return answer if self.id is None else {**answer, "id": self.id}
 
 
 class Split(BaseModel):
@@ -129,5 +129,5 @@ class Invocation(BaseModel):
     ) -> dict[str, Any]:
         """Return the answer: the only output, or an object of all by name."""
         values = {name: plain(value) for name, value in outputs.items()}
-        found = {"predictions": values if len(values) > 1 else next(iter(values.values()))}
-        return found if labels is None else {**found, "labels": plain(labels)}
+        answer = {"predictions": values if len(values) > 1 else next(iter(values.values()))}
+        return answer if labels is None else {**answer, "labels": plain(labels)}

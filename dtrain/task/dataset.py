@@ -165,13 +165,13 @@ def _sound(source: Any) -> tuple[Any, str | None]:
 
 def _balanced(source: Any, seed: int) -> Order:
     """Return an order that draws the examples of each class as often as those of any other."""
-    known = None if isinstance(source, Stream | Mixture) else source.info.labels()
-    if known is None or known.ndim != 1 or known.dtype.kind not in "biu":
+    labels = None if isinstance(source, Stream | Mixture) else source.info.labels()
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
         raise UsageError(
             "dataset.balance", "true", "the classes of the examples are not known without their "
             "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
         )  # fmt: skip
-    return Balanced(known, seed)
+    return Balanced(labels, seed)
 
 
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:

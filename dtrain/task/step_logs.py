@@ -92,10 +92,10 @@ def is_mean(metric: keras.metrics.Metric) -> bool:
 
 def leaves(model: keras.Model) -> list[keras.metrics.Metric]:
     """Return the metrics of a model; of those of ``compile`` each."""
-    found: list[keras.metrics.Metric] = []
+    metrics: list[keras.metrics.Metric] = []
     for metric in model.metrics:
-        found += getattr(metric, "metrics", None) or [metric]
-    return found
+        metrics += getattr(metric, "metrics", None) or [metric]
+    return metrics
 
 
 def adds_up(metric: keras.metrics.Metric) -> bool:

@@ -237,8 +237,8 @@ def _correlation(values: pd.Series, target: pd.Series) -> float:
     if values.dtype.kind not in "fiu" or target.dtype.kind not in "fiu":
         return 0.0
     with np.errstate(invalid="ignore", divide="ignore"):  # of a column of one value
-        found = values.astype(float).corr(target.astype(float), min_periods=_ENOUGH)
-    return 0.0 if np.isnan(found) else abs(float(found))
+        correlation = values.astype(float).corr(target.astype(float), min_periods=_ENOUGH)
+    return 0.0 if np.isnan(correlation) else abs(float(correlation))
 
 
 def _imbalance(target: pd.Series) -> Iterator[str]:

@@ -225,9 +225,9 @@ class Role:
 
     def _by_names(self, names: Sequence[str]) -> str:
         """Return all columns of a list by names: those of one number a row are one array."""
-        known = [name for name in names if name in self.table.columns]
-        single = [name for name in known if self.table.columns[name].is_single]
-        others = [f"{name}:{name}" for name in known if name not in single]
+        columns = [name for name in names if name in self.table.columns]
+        single = [name for name in columns if self.table.columns[name].is_single]
+        others = [f"{name}:{name}" for name in columns if name not in single]
         return ",".join([*([f"numbers:[{','.join(single)}]"] if single else []), *others])
 
     def _check_name(self, name: str) -> None:

@@ -199,15 +199,15 @@ def _begin(folder: Path, given: Manifest) -> Manifest:
     """
     if writing.write_first(folder / NAME, _text(given)):
         writing.sync(folder)
-    found = read(folder)
-    if found is None:
+    manifest = read(folder)
+    if manifest is None:
         raise FileNotFoundError(f"{folder / NAME} was removed while this command began")
     # As it would be read: a tuple is a list there.
     now = json.loads(_text(given))
     for name in _IDENTITY:
-        if found.get(name) != now[name]:
-            raise _other(folder, name, found, now)
-    return found
+        if manifest.get(name) != now[name]:
+            raise _other(folder, name, manifest, now)
+    return manifest
 
 
 def _text(manifest: Manifest) -> bytes:

@@ -95,22 +95,22 @@ def arranged(inputs: Inputs, slices: Slices) -> Inputs:
 def _values(source: Any, examples: int, by: str) -> tuple[np.ndarray, list[str]]:
     """Return the values that slices are made by, and the names of classes if they are such."""
     if by == LABEL:
-        known = source.info.labels()
-        if known is not None:
-            return np.asarray(known)[:examples], list(source.info.class_names())
-        found = _read(source, examples, lambda parts: parts[1] if len(parts) > 1 else None)
-        if found is None or nest.is_nest(found):
+        labels = source.info.labels()
+        if labels is not None:
+            return np.asarray(labels)[:examples], list(source.info.class_names())
+        values = _read(source, examples, lambda parts: parts[1] if len(parts) > 1 else None)
+        if values is None or nest.is_nest(values):
             raise _refused(by, "the dataset has not one array of targets")
-        return found, list(source.info.class_names())
+        return values, list(source.info.class_names())
     held = source.info.column(by)
     if held is not None:
         return np.asarray(held)[:examples], []
-    found = _read(
+    values = _read(
         source, examples, lambda parts: parts[0].get(by) if isinstance(parts[0], dict) else None
     )
-    if found is None or nest.is_nest(found):
+    if values is None or nest.is_nest(values):
         raise _refused(by, "is neither a column of the dataset's table nor one of its inputs")
-    return found, []
+    return values, []
 
 
 def _read(source: Any, examples: int, chosen: Any) -> Any:

@@ -48,8 +48,8 @@ class Timing:
         now = time.perf_counter()
         seconds = now - self._began
         between = self._began - self._ended if self.calls else 0.0
-        found = {**parts, HOST: max(0.0, between)}
-        self._call, self._ended = (seconds, found), now
+        spent = {**parts, HOST: max(0.0, between)}
+        self._call, self._ended = (seconds, spent), now
         self.calls += 1
         self.step_seconds = seconds / steps
         compiles, self._compiles = self._compiles, False
@@ -57,7 +57,7 @@ class Timing:
             self.measured_steps += steps
             self._seconds += seconds
             self._examples += examples
-            for name, value in found.items():
+            for name, value in spent.items():
                 self._parts[name] = self._parts.get(name, 0.0) + value
 
     def leave_next_out(self) -> None:

@@ -150,7 +150,7 @@ def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
     compiled = getattr(model, "_compile_loss", model)
     if compiled is None:  # it has no loss
         return []
-    found = getattr(compiled, "metrics", None)
-    if compiled is model or found is None:
+    metrics = getattr(compiled, "metrics", None)
+    if compiled is model or metrics is None:
         raise unknown("makes trackers of losses")
-    return [metric for metric in found if isinstance(metric, keras.metrics.Mean)]
+    return [metric for metric in metrics if isinstance(metric, keras.metrics.Mean)]

@@ -40,11 +40,11 @@ def check(
 
     def spec(of: Source | Stream) -> dict[str, tuple[str, Any]]:
         parts, at = [*reading.specs(of, None), None], list(_HINTS).index(part)
-        found = spec_of((None,) * at + (parts[at],))
+        named = spec_of((None,) * at + (parts[at],))
         general = r"[bu]?(float|int)\d+"  # of any size
         return {
             name: (kind if sizes else re.sub(general, r"\1", kind), shape)
-            for name, (kind, shape) in found.items()
+            for name, (kind, shape) in named.items()
         }
 
     if (problem := spec_difference(spec(built_on), spec(source))) is not None:

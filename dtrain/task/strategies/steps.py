@@ -176,11 +176,11 @@ class Steps(Traced):
     def _train_steps(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
         rows = self._global_batch / self._strategy.replicas
         read = functools.partial(self._reads.batch, order)
-        found = self._repeat(
+        rows_of_steps = self._repeat(
             steps, lambda data, _: self._train_step(self.waiting.entered(data)), read, rows, True
         )
         keras_internals.optimize_dependencies()
-        return found
+        return rows_of_steps
 
     _train: Any = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])
 

@@ -189,11 +189,11 @@ class Agents(Launcher, LocalProcesses):
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
-        given = {**self.variables(), **variables.referred(rundir.config.read_text())}
+        environment = {**self.variables(), **variables.referred(rundir.config.read_text())}
         for host in self._used():
             host.send(
                 "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),
-                variables=given,
+                variables=environment,
             )  # fmt: skip
         self._wait("begun", "start its tasks", self.start_timeout)
         return cluster

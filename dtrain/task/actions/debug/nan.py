@@ -131,13 +131,13 @@ class Watch(keras.callbacks.Callback):
         Raises:
             CheckFailed: always.
         """
-        found: dict[str, Any] = {"step": self._done, "kind": "weight", "path": weight}
+        finding: dict[str, Any] = {"step": self._done, "kind": "weight", "path": weight}
         message, hint = f"{weight} is not finite before the first step", "begin with other weights"
         if self._before:
             train_state.restore(self.model, self._session.strategy, self._before)
             message, hint, more = _Repeated(self._session, self._done).found(weight)
-            found |= more
-        findings.write(self._session.process, None, **found)
+            finding |= more
+        findings.write(self._session.process, None, **finding)
         self._session.strategy.barrier()  # ORDER: none leaves before all know it
         raise CheckFailed(message, hint)
 

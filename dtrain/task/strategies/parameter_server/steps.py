@@ -182,9 +182,9 @@ class CoordinatedSteps(Steps):
         if replicas > 1:
             check_whole(updates[0][0], [gradient for gradient, _ in of_tapes])
         self._same = {id(gradient): same for gradient, same in of_tapes}
-        found = {id(variable): gradient for gradient, variable in zip(*updates[0], strict=True)}
+        by_weight = {id(variable): gradient for gradient, variable in zip(*updates[0], strict=True)}
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
-        return [found.get(id(v)) for v in model.trainable_variables], others, vector
+        return [by_weight.get(id(v)) for v in model.trainable_variables], others, vector
 
     def _update(self, gradients: list[Any]) -> None:
         """Let the optimizer update the weights that have a gradient."""
