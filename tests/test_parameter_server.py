@@ -431,7 +431,7 @@ def synchronous(cluster: Cluster, task: Task, devices: list[str], own: str) -> A
     strategy = strategy_of(cluster, task, "sync")
     model, steps = made(strategy, config(own))
     sums = steps.train(2)
-    assert steps.waiting.pop() == {"input": 0.0}, "workers gather in their own graph"
+    assert steps.waiting.pop()["input"] > 0
     sums.add(steps.train(4, ahead=3))
     settled = steps.drain().steps
     point = steps.interval()

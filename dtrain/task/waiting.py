@@ -22,6 +22,7 @@ class Waiting:
     Attributes:
         measured: whether it does. Op determinism (``trainer.deterministic``) admits no timestamp.
         traced: called when a training step has been traced.
+        seconds: of the wait in the step that is being traced, a float64 scalar in its graph.
     """
 
     #: Numbers of a row: the seconds that a task has waited in the step; and 1, by which the sum
@@ -32,8 +33,9 @@ class Waiting:
         self.measured = True
         self.traced: Callable[[], None] = lambda: None
         self._ordered = ordered
-        self._seconds = 0.0
-        self._ready = self._fetch = None  # tensors of the step that is traced
+        self._sum = 0.0
+        self._ready: Any = None
+        self.seconds: Any = None
 
     def fetched(self, fetch: Callable[[], Any], quick: bool = False) -> Any:
         """Return what ``fetch`` returns, the input of the step that is traced from here on.
@@ -43,13 +45,13 @@ class Waiting:
             quick: to measure it would take longer: it is a part of what computes.
         """
         if quick:
-            self._ready, self._fetch = None, tf.zeros([], tf.float64)
+            self._ready, self.seconds = None, tf.zeros([], tf.float64)
             return fetch()
         begin = self._now([])
         with tf.control_dependencies([begin]):
             data = fetch()
         self._ready = self._now(tf.nest.flatten(data, expand_composites=True))
-        self._fetch = self._ready - begin
+        self.seconds = self._ready - begin
         return data
 
     def entered(self, data: Any) -> Any:
@@ -69,7 +71,7 @@ class Waiting:
     def added(self, row: tf.Tensor) -> tf.Tensor:
         """Return a row, float64 ``[m]``, with what was measured of its step behind; in a graph."""
         self.traced()
-        return tf.concat([row, tf.stack([self._fetch, tf.ones([], tf.float64)])], 0)
+        return tf.concat([row, tf.stack([self.seconds, tf.ones([], tf.float64)])], 0)
 
     def _now(self, tensors: list[Any]) -> tf.Tensor:
         """Return the time at which ``tensors`` are there, float64; in a graph."""
@@ -86,7 +88,7 @@ class Waiting:
 
     def add(self, seconds: float) -> None:
         """Add what was measured on the host."""
-        self._seconds += seconds
+        self._sum += seconds
 
     def on_host(self, read: Callable[[], Any]) -> Any:
         """Return what ``read`` returns, and add how long that took."""
@@ -97,5 +99,5 @@ class Waiting:
 
     def pop(self) -> Mapping[str, float]:
         """Return the seconds since the last such call; nothing where they are not measured."""
-        seconds, self._seconds = self._seconds, 0.0
+        seconds, self._sum = self._sum, 0.0
         return {INPUT: seconds} if self.measured else {}

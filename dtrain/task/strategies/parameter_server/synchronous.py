@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from dtrain.task.inputs import Inputs
@@ -71,8 +72,9 @@ class SynchronousSteps(CoordinatedSteps):
         self._apply(*self._packing.together(floats, whole))
         for vector in vectors:
             self._worker_steps[int(vector[-1])] += 1
+        self.waiting.add(float(np.mean([vector[-2] for vector in vectors])))
         self._step += 1
-        return self._account([v[:-1] for v in vectors], self._part_rows, training=True, steps=1)
+        return self._account([v[:-2] for v in vectors], self._part_rows, training=True, steps=1)
 
     def _came_late(self) -> None:
         self._late -= 1
@@ -80,7 +82,7 @@ class SynchronousSteps(CoordinatedSteps):
     @tf.function(autograph=False)
     def _compute(self, *arguments: Any) -> Any:
         """Return gradients, new values and accounts, packed."""
-        data = self._feed.load(*arguments)
+        data = self.waiting.entered(self.waiting.fetched(lambda: self._feed.load(*arguments)))
 
         def replica() -> Any:
             draws = self._drawn(data, self._part_rows)
@@ -88,8 +90,8 @@ class SynchronousSteps(CoordinatedSteps):
             with self._rehearsed.traced(), part:
                 gradients, others, vector = self._pure(data, True, self._workers)
             self._packing = Packing(self._model, gradients, others, self._same)
-            worker = tf.cast(worker_index(), tf.float64)
-            return self._packing.pack(tf.concat([vector, [worker]], 0))
+            account = [self.waiting.seconds, tf.cast(worker_index(), tf.float64)]
+            return self._packing.pack(tf.concat([vector, account], 0))
 
         return self._engine.run(replica)
 
