@@ -383,7 +383,7 @@ def test_nan_ends_the_run_unless_it_may_go_on(tmp_path: Path) -> None:
 
         def train(self, steps: int, ahead: int = 0) -> Any:
             first, sums = self.step + 1, super().train(steps, ahead)
-            (states, returned, _), last = sums._steps(), self.step + 1
+            (states, returned), last = sums._steps(), self.step + 1
             gaps = [math.nan if step == 11 else 0.0 for step in range(first, last)]
             returned = {**returned, "gap": np.array(gaps)}
             return Sums.of_steps(states, returned, sums.examples, steps)
