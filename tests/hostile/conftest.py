@@ -66,7 +66,7 @@ def template(
     about = identity.fingerprints(load.read(place.stopped / "config.yaml"))
     for step in (1, 2):
         weights = {"a": np.arange(4.0), "b/c": np.ones((2, 3), np.float32)}
-        meta = {"objective": step / 10, "config": about}
+        meta = {"objective": step / 10, "config": about, "pending_validation": False}
         checkpoint.save(place.stopped / "checkpoints", step, weights, meta)
     _kill(place.sweep / "1")
     sweep = json.loads((place.sweep / "sweep.json").read_text())
