@@ -119,7 +119,7 @@ def averaged(kind: str, name: str, devices: int, strategy: Any = None) -> list[A
         if training:
             examples, batch, rows = in_order(splits.train, 2)[0], BATCH // parts, 2 * BATCH
         else:
-            examples, batch, rows = splits.validation.take(range(21))[0], BATCH, 21
+            examples, batch, rows = splits.validation[np.arange(21)][0], BATCH, 21
         results = []
         for begin in range(0, rows, batch):
             # Of inputs: training does not change it.
