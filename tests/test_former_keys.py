@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from dtrain.config import preset_files
+from dtrain.config.section import Node
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
 from tests.test_schema import composed
@@ -26,6 +28,7 @@ def test_a_preset_that_has_one_is_refused_with_its_line(tmp_path: Path, experime
 
 def test_a_run_of_a_version_without_plans_is_refused() -> None:
     config = composed("strategy=mirrored")
-    del config.strategy["plan"]
+    node = {key: value for key, value in config.strategy.items() if key != "plan"}
+    config = dataclasses.replace(config, strategy=Node(node))
     with pytest.raises(UsageError, match=r"another version of dtrain wrote it, and this is dt"):
         strategy_plan.of(config)

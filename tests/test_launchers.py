@@ -102,7 +102,7 @@ def test_exit_codes_and_logs(tmp_path: Path, cluster: Cluster, launcher: Local) 
     launcher.start(rundir, cluster)
     assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["started", "ended"]}
     assert launcher.exit_codes() == {"chief-0": 1}
-    assert "AttributeError" in rundir.log("chief-0").read_text()
+    assert "TypeError" in rundir.log("chief-0").read_text()
     assert launcher.poll(0) == []  # each event is returned once
 
 
