@@ -39,7 +39,7 @@ def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[An
     return build.model(config, splits, strategy, 16, 4), strategy, splits.train, BATCH
 
 
-def told(kind: str, devices: int, config: Any) -> str | None:
+def notice_of(kind: str, devices: int, config: Any) -> str | None:
     from dtrain.task.rehearsal import across
 
     return across.notice(*made(kind, devices, config))
@@ -94,11 +94,15 @@ def test_what_looks_across_the_examples_is_told_of(
     of = importlib.import_module(f"tests.zoo.{name}")
     monkeypatch.setattr(of, "gather", lambda x: x)
     for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
-        said = told(kind, devices, config)
-        assert said is not None and said.startswith(f"on {devices} replicas the loss is not that")
-        assert said.endswith("and where it looks across the examples, dtrain.replicas.gather does")
+        notice = notice_of(kind, devices, config)
+        assert notice is not None and notice.startswith(
+            f"on {devices} replicas the loss is not that"
+        )
+        assert notice.endswith(
+            "and where it looks across the examples, dtrain.replicas.gather does"
+        )
     for kind in ("OneDevice", "Default"):
-        assert told(kind, 1, config) is None
+        assert notice_of(kind, 1, config) is None
 
 
 @pytest.mark.task(devices=4)
@@ -109,26 +113,26 @@ def test_what_gathers_wrongly_is_told_of(monkeypatch: pytest.MonkeyPatch) -> Non
 
     of = importlib.import_module("tests.zoo.batch_hard")
     config = configured("batch_hard")
-    assert told("Mirrored", 2, config) is None
+    assert notice_of("Mirrored", 2, config) is None
 
     def some(self: Any, y: Any, p: Any) -> Any:
         return ops.mean(of.gather(p)) + ops.mean(ops.square(p - ops.mean(p, axis=0)))
 
     monkeypatch.setattr(of.BatchHard, "call", some)
-    said = told("Mirrored", 2, config) or ""
-    assert said.endswith("all that it compares has to come from dtrain.replicas.gather")
+    notice = notice_of("Mirrored", 2, config) or ""
+    assert notice.endswith("all that it compares has to come from dtrain.replicas.gather")
 
     def reduced(self: Any, y: Any, p: Any) -> Any:  # a value for each example of all replicas
         self.reduction = "sum"
         return ops.sum(ops.square(of.gather(p) - 0.1), axis=1)
 
     monkeypatch.setattr(of.BatchHard, "call", reduced)
-    said = told("Mirrored", 2, config) or ""
-    assert said.endswith("it adds up what was gathered, once on each replica (reduction=mean)")
+    notice = notice_of("Mirrored", 2, config) or ""
+    assert notice.endswith("it adds up what was gathered, once on each replica (reduction=mean)")
     config.trainer.gradient_reduction = schema.Reduction.sum
     monkeypatch.undo()
-    said = told("Mirrored", 2, config) or ""
-    assert said.endswith("it is a mean over its examples (trainer.gradient_reduction=mean)")
+    notice = notice_of("Mirrored", 2, config) or ""
+    assert notice.endswith("it is a mean over its examples (trainer.gradient_reduction=mean)")
 
 
 def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:
@@ -206,23 +210,23 @@ def test_what_a_step_of_its_own_wants_gradients_of() -> None:
         **dict.fromkeys(("spread", "met"), "the examples, dtrain.replicas.gather does"),
     }
     for loss, ending in endings.items():
-        said = told("Mirrored", 4, stepping_with(loss))
-        assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+        notice = notice_of("Mirrored", 4, stepping_with(loss))
+        assert notice is None if ending is None else (notice or "").endswith(ending), (loss, notice)
 
     same = ("each", "divided", "by tensorflow", "by replicas", "over replicas", "held",
             "held by replicas")  # fmt: skip
     mean = "it is a mean over its examples (trainer.gradient_reduction=mean)"
     endings = {**dict.fromkeys((*same, *unknown)), "mean": mean}
     for loss, ending in endings.items():
-        said = told("Mirrored", 4, stepping_with(loss, "sum"))
-        assert said is None if ending is None else (said or "").endswith(ending), (loss, said)
+        notice = notice_of("Mirrored", 4, stepping_with(loss, "sum"))
+        assert notice is None if ending is None else (notice or "").endswith(ending), (loss, notice)
 
 
 @pytest.mark.task(devices=2)
 def test_losses_of_as_many_tasks_as_a_replica_has_examples_are_means() -> None:
-    assert told("Mirrored", 2, stepping_with("tasks")) is None
-    said = told("Mirrored", 2, stepping_with("divided")) or ""
-    assert said.endswith("it is divided by all examples (trainer.gradient_reduction=sum)")
+    assert notice_of("Mirrored", 2, stepping_with("tasks")) is None
+    notice = notice_of("Mirrored", 2, stepping_with("divided")) or ""
+    assert notice.endswith("it is divided by all examples (trainer.gradient_reduction=sum)")
 
 
 def tracking(input_shape: Any, classes: int, named: str, given: str) -> Any:
@@ -262,12 +266,12 @@ def test_numbers_under_other_names_than_losses_are_told_of() -> None:
                       "each tracked"):  # fmt: skip
             node = {"_target_": "tests.test_across.tracking", "named": named, "given": given}
             trainer = {"loss": None, "metrics": [], "gradient_reduction": "sum"}
-            said = told("Mirrored", 2, settings(model=node, trainer=trainer))
+            notice = notice_of("Mirrored", 2, settings(model=node, trainer=trainer))
             if (named, given.split()[0]) in right:
-                assert said is None, (named, given, said)
+                assert notice is None, (named, given, notice)
             else:
-                assert (said or "").startswith(f"on 2 replicas {named} is not that of one device")
-                assert (said or "").endswith("has the word loss, and averaged elsewhere")
+                assert (notice or "").startswith(f"on 2 replicas {named} is not that of one device")
+                assert (notice or "").endswith("has the word loss, and averaged elsewhere")
 
 
 def padded(examples: int = 48) -> Any:
@@ -344,22 +348,22 @@ def test_a_mean_over_what_counts_is_told_of_and_exact_by_the_advice() -> None:
 
     from tests.test_steps import prepare
 
-    said = told("Mirrored", 4, of_padded()) or ""
-    assert said.startswith("on 4 replicas the loss is not that of one device (nor r2): ")
-    assert "dtrain.replicas.mean(NUMBER) makes it exact" in said
-    said = told("Mirrored", 4, of_padded(guarded=False)) or ""
-    assert "the mean of their parts' is nan; " in said and "may be 0 on a replica" in said
-    assert (told("Mirrored", 4, of_padded(stepping=True)) or "").count("(nor r2)") == 1
+    notice = notice_of("Mirrored", 4, of_padded()) or ""
+    assert notice.startswith("on 4 replicas the loss is not that of one device (nor r2): ")
+    assert "dtrain.replicas.mean(NUMBER) makes it exact" in notice
+    notice = notice_of("Mirrored", 4, of_padded(guarded=False)) or ""
+    assert "the mean of their parts' is nan; " in notice and "may be 0 on a replica" in notice
+    assert (notice_of("Mirrored", 4, of_padded(stepping=True)) or "").count("(nor r2)") == 1
     known = of_padded()
     known.trainer.loss = "mse"  # beside which the metric is a function of the user's
     for config in (of_padded(advised=True), known):
-        said = told("Mirrored", 4, config) or ""
-        assert said.startswith("on 4 replicas r2 is not that of one device: ")
+        notice = notice_of("Mirrored", 4, config) or ""
+        assert notice.startswith("on 4 replicas r2 is not that of one device: ")
 
     right = of_padded(advised=True, r2={"advised": True})
     found = []
     for kind, devices in (("OneDevice", 1), ("Mirrored", 4), ("CentralStorage", 2)):
-        assert told(kind, devices, right) is None
+        assert notice_of(kind, devices, right) is None
         keras.utils.clear_session()
         _, _, steps, _ = prepare(kind, devices, right, strategy=_strategies[kind, devices])
         found.append([steps.results(steps.train(1)) for _ in range(5)])
@@ -413,9 +417,9 @@ def test_noise_and_counters_are_named_and_draws_of_keras_are_the_same() -> None:
         "counter": "Drawing drawing changes self.calls in Python",
     }.items():
         node = {"_target_": "tests.test_across.drawing", "how": how}
-        said = told("Mirrored", 2, settings(model=node))
-        assert said is None if words is None else words in (said or ""), (how, said)
-        assert "is not that of one device" not in (said or ""), said
+        notice = notice_of("Mirrored", 2, settings(model=node))
+        assert notice is None if words is None else words in (notice or ""), (how, notice)
+        assert "is not that of one device" not in (notice or ""), notice
 
 
 @pytest.mark.task(devices=2)
@@ -464,9 +468,11 @@ def noisy_labels(input_shape: Any, classes: int, at_once: bool) -> Any:
 def test_noise_of_two_rows_an_example_is_told_of() -> None:
     for at_once in (True, False):
         node = {"_target_": "tests.test_across.noisy_labels", "at_once": at_once}
-        said = told("Mirrored", 2, settings(model=node, trainer={"loss": None, "metrics": []}))
-        assert bool(said) == at_once, said
-        assert not at_once or "one draw for each is exact" in (said or "")
+        notice = notice_of(
+            "Mirrored", 2, settings(model=node, trainer={"loss": None, "metrics": []})
+        )
+        assert bool(notice) == at_once, notice
+        assert not at_once or "one draw for each is exact" in (notice or "")
 
 
 def normalised(input_shape: Any, classes: int, how: str) -> Any:
@@ -488,10 +494,12 @@ def normalised(input_shape: Any, classes: int, how: str) -> Any:
 def test_batch_normalisation_is_no_loss_that_looks_across() -> None:
     for how in ("plain", "synchronized", "own"):
         node = {"_target_": "tests.test_across.normalised", "how": how}
-        said = told("Mirrored", 2, settings(model=node))
+        notice = notice_of("Mirrored", 2, settings(model=node))
         begins = {"plain": "batch normalisation (batch_normalization", "own": "on 2 replicas the"}
-        assert (said or "").startswith(begins.get(how, "")) and bool(said) == (how in begins), said
-        assert how != "plain" or "the loss" not in (said or "")
+        assert (notice or "").startswith(begins.get(how, "")) and bool(notice) == (how in begins), (
+            notice
+        )
+        assert how != "plain" or "the loss" not in (notice or "")
 
 
 @pytest.mark.task(devices=2)
@@ -524,13 +532,13 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         assert across._is_known(model) == (name == "own_optimizer"), name
 
     monkeypatch.setattr(across, "_of_a_trial", None)  # is not called
-    assert told("Mirrored", 2, settings()) is None
+    assert notice_of("Mirrored", 2, settings()) is None
     monkeypatch.undo()
     node = {"loss": {"_target_": "keras.losses.Dice"}, "metrics": []}
     parts = {"dataset": "tests.zoo.data.halves", "model": "tests.test_steps.logistic"}
     of = {key: {"_target_": name} for key, name in parts.items()}
-    said = told("Mirrored", 2, settings(trainer=node, **of))
-    assert said is not None and "it looks across the examples" in said, said
+    notice = notice_of("Mirrored", 2, settings(trainer=node, **of))
+    assert notice is not None and "it looks across the examples" in notice, notice
 
 
 def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:

@@ -89,7 +89,8 @@ def wrong(kinds: list[str], strategy: str, devices: int, engine: Any = None) -> 
                 seen.append(dict(logs or {}))
 
         reference.fit(x, y, BATCH, shuffle=False, verbose=0, callbacks=[Each()], **given)
-        xs, ys, *ws = plain.validation[np.arange(21)]  # type: ignore[union-attr]
+        assert plain.validation is not None
+        xs, ys, *ws = plain.validation[np.arange(21)]
         expected = reference.evaluate(
             np.asarray(xs), np.asarray(ys), BATCH, verbose=0, return_dict=True,
             sample_weight=ws[0] if ws else None,

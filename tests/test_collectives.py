@@ -160,8 +160,8 @@ def _step(cluster: Any, task: Any, devices: list[str]) -> Any:
             other = gradients.mean([tf.constant(1 + 2.0**-20)])
         return weights - gradient, other[0]
 
-    found = tf.function(lambda: strategy.engine.run(replica), autograph=False)()
-    return [np.asarray(each).tolist() for each in found]
+    returned = tf.function(lambda: strategy.engine.run(replica), autograph=False)()
+    return [np.asarray(each).tolist() for each in returned]
 
 
 def test_gradients_travel_between_tasks_as_bfloat16() -> None:

@@ -83,9 +83,9 @@ def test_nan_names_a_planted_layer(
     error = run.result["error"]
     assert "layer inner/planted (Logarithm) computes a value that is not finite (Log, " in error
     assert "return keras.ops.log(x - keras.ops.mean(x)) at step 1, of examples " in error
-    found = run.result["debug"]
-    assert (found["path"], found["step"], found["kind"]) == ("inner/planted", 1, "value")
-    assert found["line"].startswith("mine.py:") and found["indices"]
+    debug = run.result["debug"]
+    assert (debug["path"], debug["step"], debug["kind"]) == ("inner/planted", 1, "value")
+    assert debug["line"].startswith("mine.py:") and debug["indices"]
     # It is no run: not tracked, below a folder of its own, and taken for none by other commands.
     assert "outputs/debug/" in str(run.rundir.path)
     from dtrain.compare import load_folders
@@ -132,11 +132,11 @@ def test_one_batch_goes_through_all_stages(
 def test_slow_shows_the_parts_of_a_step(quick: tuple[str, ...], dtrain: Commands) -> None:
     run = dtrain(*quick, "debug=slow", "debug.seconds=0.5")
     assert run.code == 0, run.output
-    found = run.result["debug"]
-    assert {"step", "input", "host"} == set(found["shares"])
-    assert sum(found["shares"].values()) == pytest.approx(1, abs=0.05)
+    debug = run.result["debug"]
+    assert {"step", "input", "host"} == set(debug["shares"])
+    assert sum(debug["shares"].values()) == pytest.approx(1, abs=0.05)
     last = run.events("end")[-1]["step"]
-    assert 0 < found["seconds_per_step"] * last < 60 and "first_step" in found["phases"]
+    assert 0 < debug["seconds_per_step"] * last < 60 and "first_step" in debug["phases"]
 
 
 def test_shapes_shows_layers_inside_of_layers(
@@ -213,16 +213,16 @@ def test_checks_name_layers_gradients_and_the_users_lines() -> None:
         model.compile(optimizer=keras.optimizers.SGD(0.1))
         model.optimizer.build(model.trainable_variables)
         before = [v.numpy() for v in model.variables]
-        found = Checked(step_on_one_device(model)).first((inputs, y))
+        finding = Checked(step_on_one_device(model)).first((inputs, y))
         assert all((v.numpy() == b).all() for v, b in zip(model.variables, before, strict=True))
         if expected is None:
-            assert found is None
+            assert finding is None
             continue
         operation, path, backward, code = expected
-        assert found is not None, expected
-        assert (found.layer.endswith(path), found.backward) == (True, backward), found
-        assert found.operation == operation and found.values
-        assert code in found.line and "test_debugging.py:" in found.line, found
+        assert finding is not None, expected
+        assert (finding.layer.endswith(path), finding.backward) == (True, backward), finding
+        assert finding.operation == operation and finding.values
+        assert code in finding.line and "test_debugging.py:" in finding.line, finding
     assert keras.Operation.__call__ is original
 
 

@@ -56,8 +56,8 @@ def whole(source: Any) -> tuple[np.ndarray, np.ndarray]:
             return tf.ensure_shape(pixels, shape), labels
 
         read = rows.map(plain(load))
-    found = list(read.map(plain(lambda *parts: finished(source, parts))).as_numpy_iterator())
-    return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
+    batches = list(read.map(plain(lambda *parts: finished(source, parts))).as_numpy_iterator())
+    return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
 
 
 @pytest.mark.task

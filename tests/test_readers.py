@@ -358,8 +358,8 @@ def test_two_are_read_at_once(load: Any, tmp_path: Path) -> None:
         ThreadPoolExecutor(2) as threads,
     ):
         asked = [np.arange(4) + begin for begin in range(12)]
-        found = list(threads.map(pool.splits.train.__getitem__, asked))
-    assert [y.tolist() for _, y in found] == [rows.tolist() for rows in asked]
+        examples = list(threads.map(pool.splits.train.__getitem__, asked))
+    assert [y.tolist() for _, y in examples] == [rows.tolist() for rows in asked]
     assert met == [6]
 
 

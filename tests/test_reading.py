@@ -218,9 +218,9 @@ class Alone(Python):
         assert Alone.inside.acquire(blocking=False), "another thread reads"
         for _ in range(50):
             os.sched_yield()
-        found = super().__getitem__(indices)
+        examples = super().__getitem__(indices)
         Alone.inside.release()
-        return found
+        return examples
 
 
 @pytest.mark.task

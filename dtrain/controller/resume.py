@@ -321,8 +321,8 @@ def check(config: Config, overrides: list[str]) -> None:
             ) from None  # fmt: skip
 
 
-def _of_another_version(run: str, begun: str, found: checkpoint.Checkpoint | None) -> UsageError:
-    about = "" if found is None else f" {checkpoint.versions(found.meta)}"
+def _of_another_version(run: str, begun: str, saved: checkpoint.Checkpoint | None) -> UsageError:
+    about = "" if saved is None else f" {checkpoint.versions(saved.meta)}"
     return UsageError(
         "resume", run, f"was begun {begun}{about}", "the version of dtrain that began the run",
         f"fork={run} to begin a new run with its weights",

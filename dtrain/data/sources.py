@@ -111,7 +111,7 @@ class Source(ABC):
 
     def gather(self, indices: Any) -> tuple[Any, ...]:
         """Return tensors of the examples at a tensor int64 ``[b]``, in a graph or at once."""
-        raise NotImplementedError
+        raise NotImplementedError("it is not read in the graph")
 
     def padded(self, lengths: Mapping[str, Any]) -> Source:
         """Return the source with rows of one length: ``dataset.pad``.

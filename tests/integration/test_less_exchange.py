@@ -80,9 +80,9 @@ def test_a_killed_run_ends_with_the_same_bits(key: str, dtrain, user_code) -> No
 def test_gradients_in_fewer_bytes_train_as_well(dtrain) -> None:
     exact = dtrain(*RUN)
     expected = exact.points("loss")
-    found = dtrain(*RUN, "strategy.compress=bfloat16").points("loss")
-    assert expected != found and expected.keys() == found.keys()
-    np.testing.assert_allclose([*found.values()], [*expected.values()], rtol=0.02)
+    compressed = dtrain(*RUN, "strategy.compress=bfloat16").points("loss")
+    assert expected != compressed and expected.keys() == compressed.keys()
+    np.testing.assert_allclose([*compressed.values()], [*expected.values()], rtol=0.02)
 
 
 def test_averages_train_as_well(dtrain, user_code) -> None:

@@ -85,9 +85,7 @@ class Store:
 
     def count(self) -> int:
         """Return how many pieces are done."""
-        last = formats.names(self._format, "", self._columns)[
-            -1
-        ]  # of a piece's files, in their order
+        *_, last = formats.names(self._format, "", self._columns)  # of a piece's files
         try:
             names = os.listdir(self._pieces)
         except FileNotFoundError:  # joined
@@ -214,9 +212,9 @@ def _text(manifest: Manifest) -> bytes:
     return (json.dumps(manifest, indent=1, ensure_ascii=False, default=str) + "\n").encode()
 
 
-def _other(folder: Path, name: str, found: Any, now: Any) -> UsageError:
+def _other(folder: Path, name: str, manifest: Any, now: Any) -> UsageError:
     """Return the refusal of a folder whose ``name`` is not that of this command."""
-    there, here = found.get(name), now[name]
+    there, here = manifest.get(name), now[name]
     if isinstance(there, dict) and isinstance(here, dict):
         part = next(key for key in (*there, *here) if there.get(key) != here.get(key))
         name, there, here = f"{name}.{part}", there.get(part), here.get(part)

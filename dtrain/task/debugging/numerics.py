@@ -79,12 +79,12 @@ class Checked:
 
     def __init__(self, step: Callable[[Any], None]):
         self._scopes = _Scopes()
-        self._seen: Any = None
+        self._watched: Any = None
 
         def checked(batch: Any) -> None:
             tf.debugging.enable_check_numerics(FRAMES, PATH)
             try:
-                with self._seen():
+                with self._watched():
                     step(batch)
             finally:
                 tf.debugging.disable_check_numerics()
@@ -93,7 +93,7 @@ class Checked:
 
     def first(self, batch: Any) -> Finding | None:
         """Run it; return the operation that fails, None where all are finite."""
-        with calls.watched(self._scopes) as self._seen:
+        with calls.watched(self._scopes) as self._watched:
             try:
                 self._function(batch)
             except tf.errors.InvalidArgumentError as error:

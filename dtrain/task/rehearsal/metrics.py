@@ -71,7 +71,7 @@ def _add_up(
     """Say of each metric whether its state is seen to be a sum.
 
     It is where a batch adds the same to any state: to zero, and to greater and smaller numbers than
-    it adds, so that a maximum, a minimum and a last value are told from a sum. Of a batch that adds
+    it adds, so that a maximum, a minimum and a last value fail. Of a batch that adds
     nothing, such as one without the class that is counted, nothing is seen.
     """
     states = {id(v): v for metric in own for v in metric.variables}

@@ -164,8 +164,8 @@ class Trial:
         strategy, together = self._strategy, exchanges(self._strategy)
 
         def replica(number: Any) -> tf.Tensor:
-            given: list[Any] | None = None if together else []
-            now = gradients.Step(self.parts, given=given, summed=self._summed)
+            own: list[Any] | None = None if together else []  # gradients of this part
+            now = gradients.Step(self.parts, given=own, summed=self._summed)
             with random_draws.part(number, self.parts, self.rows, self._draws):
                 return self._step(self._part(batch, number), now)
 

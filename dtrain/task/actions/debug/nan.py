@@ -135,7 +135,7 @@ class Watch(keras.callbacks.Callback):
         message, hint = f"{weight} is not finite before the first step", "begin with other weights"
         if self._before:
             train_state.restore(self.model, self._session.strategy, self._before)
-            message, hint, more = _Repeated(self._session, self._done).found(weight)
+            message, hint, more = _Repeated(self._session, self._done).finding(weight)
             finding |= more
         findings.write(self._session.process, None, **finding)
         self._session.strategy.barrier()  # ORDER: none leaves before all know it
@@ -163,7 +163,7 @@ class _Repeated:
             self._indices = inputs.rows(inputs.positions, steps, 1, slice(0, 1))[1][0].tolist()
         self._all = range(self._rows)
 
-    def found(self, weight: str | None) -> tuple[str, str, dict[str, Any]]:
+    def finding(self, weight: str | None) -> tuple[str, str, dict[str, Any]]:
         """Return what is not finite: as a clause, what to look at, and as JSON values."""
         for name, part in zip(("inputs", "targets", "sample weights"), self._data, strict=False):
             leaves = [leaf.numpy() for leaf in nest.leaves(part) if leaf is not None]
@@ -172,7 +172,7 @@ class _Repeated:
             ]:
                 message = f"the {name} of the batch are not finite"
                 hint = "python -m dtrain data shows the data, and which examples are not finite"
-                return self._told(message, bad, hint, kind="data", path=name)
+                return self._described(message, bad, hint, kind="data", path=name)
         finding, rows = self._operation()
         if finding is None:
             message = f"{weight or 'the loss'} is not finite, and what the step computes is"
@@ -181,7 +181,7 @@ class _Repeated:
                 if weight
                 else "look at what the step returns as its loss"
             )
-            return self._told(message, self._all, hint, kind="weight", path=weight)
+            return self._described(message, self._all, hint, kind="weight", path=weight)
         where = f"layer {finding.layer}" if finding.layer else "the step, outside of layers,"
         what = "passes on a gradient" if finding.backward else "computes a value"
         values = f", {finding.values}" if finding.values else ""
@@ -192,11 +192,12 @@ class _Repeated:
             hint += _MASK
         kind = "gradient" if finding.backward else "value"
         path = finding.layer.partition(" (")[0] or None
-        return self._told(message, rows, hint, kind=kind, path=path, line=finding.line or None)
+        return self._described(message, rows, hint, kind=kind, path=path, line=finding.line or None)
 
     def _operation(self) -> tuple[Finding | None, Any]:
-        """Return what the checks find, and in which rows of the batch; of the parts of replicas
-        where the whole batch is finite.
+        """Return what the checks find, and in which rows of the batch.
+
+        Where the whole batch is finite, each replica's part is tried alone.
         """
         size = self._rows // self._parts
         for first, end in [(0, self._rows), *((r, r + size) for r in range(0, self._rows, size))]:
@@ -218,8 +219,8 @@ class _Repeated:
         with tf.device("CPU:0"):
             return tuple(nest.mapped(lambda leaf: leaf[first:end], part) for part in self._data)
 
-    def _told(
-        self, message: str, rows: Any, hint: str, **found: Any
+    def _described(
+        self, message: str, rows: Any, hint: str, **facts: Any
     ) -> tuple[str, str, dict[str, Any]]:
         if self._indices is None:
             examples, numbers = "", None
@@ -228,7 +229,7 @@ class _Repeated:
             shown = ", ".join(map(str, numbers[:NAMED]))
             more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
             examples = f", of {'example' if len(numbers) == 1 else 'examples'} {shown}{more}"
-        return f"{message} at step {self._number}{examples}", hint, {**found, "indices": numbers}
+        return f"{message} at step {self._number}{examples}", hint, {**facts, "indices": numbers}
 
 
 def _is_finite(value: np.ndarray) -> bool:
