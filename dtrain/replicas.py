@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task.replica import gradients
+from dtrain.task.backends.tensorflow.replica import gradients
 
 #: Types that TensorFlow's collectives gather, and by which of them others travel.
 _SENT_AS = {

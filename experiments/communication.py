@@ -55,8 +55,8 @@ def task(arguments: argparse.Namespace) -> None:
 
     from dtrain.config.schema import Hardware
     from dtrain.run.cluster import Cluster, Task
-    from dtrain.task.process import hardware
-    from dtrain.task.replica import reduction
+    from dtrain.task.backends.tensorflow import hardware
+    from dtrain.task.backends.tensorflow.replica import reduction
     from dtrain.task.strategies import MultiWorker
 
     rank, cores = arguments.task, os.cpu_count() or 1
@@ -163,7 +163,9 @@ def every_so_many(strategy: Any, steps: int) -> Any:
 def made(strategy: Any, name: str, tasks: int) -> tuple[Any, Any]:
     """Return the steps of a model, and that."""
     from dtrain.config import load
-    from dtrain.task import build, dataset, input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
 
     config = load.parse(
         {

@@ -156,7 +156,7 @@ def dtrain(name: str, kind: str, folder: Path) -> Any:
     from dtrain.data.convert import adapted
     from dtrain.data.options import Shuffle
     from dtrain.data.order import order_of
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     images = IMAGES if kind == "jpeg" else None
     common: dict[str, Any] = {"target": "y", "images": images, "validation_split": 0, "classes": 10}
@@ -387,7 +387,7 @@ def measure(reader: str, kind: str, folder: Path, seconds: float) -> None:
     tf.config.set_visible_devices([], "GPU")
     side, _, name = reader.partition(":")
     if side == "dtrain":
-        import dtrain.task.input_pipeline  # noqa: F401
+        import dtrain.task.backends.tensorflow.input_pipeline  # noqa: F401
 
         batches = dtrain_reader(name, kind, folder)
     else:

@@ -74,7 +74,7 @@ def pipelines(rounds: int, batches: int) -> list[tuple[float, float]]:
     import tensorflow as tf
 
     from dtrain.data.sources import Arrays
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     generator = np.random.default_rng(0)
     x = generator.standard_normal((60_000, 28, 28, 1), np.float32)

@@ -76,14 +76,10 @@ def dtrain(name: str, in_loop: bool, without: str = "") -> tuple[Side, Any, Any]
     import keras
     import tensorflow as tf
 
-    from dtrain.task import (
-        build,
-        dataset,
-        input_pipeline,
-        keras_internals,
-        short_adam,
-        strategies,
-    )  # fmt: skip
+    from dtrain.task import strategies  # fmt: skip
+    from dtrain.task.backends.tensorflow import input_pipeline, keras_internals, short_adam
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
 
     config = config_of(name, without)
     strategy = strategies.OneDevice(["CPU:0"])

@@ -25,7 +25,9 @@ def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[An
 
     import keras
 
-    from dtrain.task import build, dataset, strategies
+    from dtrain.task import strategies
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
 
     os.environ["DTRAIN_TRUST"] = "tests"
     keras.utils.clear_session()
@@ -40,7 +42,7 @@ def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[An
 
 
 def notice_of(kind: str, devices: int, config: Any) -> str | None:
-    from dtrain.task.rehearsal import across
+    from dtrain.task.backends.tensorflow.rehearsal import across
 
     return across.notice(*made(kind, devices, config))
 
@@ -60,8 +62,8 @@ UNTRIED = ["running_mean"]
 def test_models_that_are_exact_are_tried_and_not_told_of(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dtrain.task import train_state
-    from dtrain.task.rehearsal import across, trial
+    from dtrain.task.backends.tensorflow.rehearsal import across, trial
+    from dtrain.task.model import train_state
 
     seen: list[Any] = []
     original = trial.Trial.values
@@ -425,8 +427,8 @@ def test_noise_and_counters_are_named_and_draws_of_keras_are_the_same() -> None:
 @pytest.mark.task(devices=2)
 @pytest.mark.parametrize("name", sampled(["average_loss", "vae", "batch_hard"], "vae"))
 def test_a_model_that_was_tried_trains_as_ever(name: str) -> None:
-    from dtrain.task import input_pipeline
-    from dtrain.task.rehearsal import across
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.backends.tensorflow.rehearsal import across
 
     found = []
     for tries in (False, True):
@@ -507,7 +509,7 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     import keras
     from keras import layers, ops
 
-    from dtrain.task.rehearsal import across
+    from dtrain.task.backends.tensorflow.rehearsal import across
 
     def compiled(built: Any, loss: Any = "mse") -> Any:
         built.compile("sgd", loss=loss)
@@ -542,7 +544,7 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
-    from dtrain.task.rehearsal import across
+    from dtrain.task.backends.tensorflow.rehearsal import across
 
     strategy = strategy_of(cluster, task, "sync")
     found = {}

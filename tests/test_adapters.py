@@ -227,7 +227,7 @@ def test_tables_of_pandas() -> None:
 def test_tables_train_as_in_fit() -> None:
     import pandas as pd
 
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     frame = pd.DataFrame({"a": np.arange(6.0), "b": np.arange(6)})
     x, y = reading.first(adapted((frame, pd.Series(np.arange(6)))).train, 6)

@@ -75,7 +75,7 @@ def changed(kind: str, strategy: Any, replicas: int) -> list[Any]:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica import random_draws
+    from dtrain.task.backends.tensorflow.replica import random_draws
 
     with strategy.scope():
         layer = made(kind)

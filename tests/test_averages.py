@@ -171,7 +171,7 @@ def synchronized(input_shape: Any, classes: int) -> Any:
 
 def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
     from dtrain.errors import UsageError
-    from dtrain.task.rehearsal import across
+    from dtrain.task.backends.tensorflow.rehearsal import across
     from dtrain.task.strategies import MultiWorker
     from tests.test_steps import BATCH, prepare, settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.task.actions.bottleneck import SECONDS, SHARE, sentence
+from dtrain.task.train.bottleneck import SECONDS, SHARE, sentence
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ def without_optimizer(input_shape: Any, classes: int, own: bool = True) -> Any:
 @pytest.mark.task(devices=2)
 def test_a_model_without_an_optimizer() -> None:
     from dtrain.errors import UsageError
-    from dtrain.task import strategies, train_state
+    from dtrain.task import strategies
+    from dtrain.task.model import train_state
 
     node = {"_target_": "tests.test_build.without_optimizer"}
     loss = {"loss": "mse", "metrics": []}
@@ -191,9 +192,10 @@ def with_method(input_shape: Any, classes: int, method: str) -> Any:
 
 @pytest.mark.task
 def test_methods_that_are_never_called_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtrain.after import predict
     from dtrain.errors import UsageError
-    from dtrain.task import dataset, strategies
-    from dtrain.task.actions import predict
+    from dtrain.task import strategies
+    from dtrain.task.data import dataset
 
     def config(method: str) -> Any:
         return settings(model={"_target_": "tests.test_build.with_method", "method": method})
@@ -222,7 +224,7 @@ def test_a_compiled_model_is_left_alone() -> None:
 
 @pytest.mark.task
 def test_optimizers_from_nodes() -> None:
-    from dtrain.task.build import optimizer
+    from dtrain.task.model.build import optimizer
 
     adam = {"_target_": "keras.optimizers.Adam", "learning_rate": 0.5}
     plain = optimizer({**adam, "schedule": None, "clipnorm": 2.0, "use_ema": True}, 100, 10)
@@ -331,7 +333,7 @@ def made(name: str) -> Any:
 
 @pytest.mark.task
 def test_losses_and_metrics_from_nodes() -> None:
-    from dtrain.task import dataset
+    from dtrain.task.data import dataset
 
     trainer = {
         "loss": {"_target_": "keras.losses.SparseCategoricalCrossentropy", "ignore_class": 2},
@@ -436,7 +438,7 @@ def test_labels_that_are_no_classes_are_refused() -> None:
     import tensorflow as tf
 
     from dtrain.errors import UsageError
-    from dtrain.task import class_labels
+    from dtrain.task.model import class_labels
 
     def build(loss: Any = "sparse_categorical_crossentropy", **data: Any) -> None:
         build_model(
@@ -723,7 +725,9 @@ def ending(input_shape: Any, classes: int, activation: Any, units: int, loss: An
 def test_outputs_that_are_no_probabilities_are_told_of() -> None:
     import keras
 
-    from dtrain.task import build, dataset, strategies
+    from dtrain.task import strategies
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
 
     os.environ["DTRAIN_TRUST"] = "tests"
     strategy = strategies.OneDevice(["CPU:0"])

@@ -18,7 +18,7 @@ def tiny() -> Any:
 
 
 def wrap(callback: Any, model: Any) -> Any:
-    from dtrain.task.callbacks import Callbacks
+    from dtrain.task.train.callbacks import Callbacks
 
     made = Callbacks([callback], model, epochs=20, steps_per_epoch=5)
     made.begin()
@@ -90,7 +90,7 @@ def test_a_lambda_callback_wants_every_batch() -> None:
 def test_callbacks_know_the_model_and_the_run() -> None:
     import keras
 
-    from dtrain.task.callbacks import Callbacks
+    from dtrain.task.train.callbacks import Callbacks
 
     seen: list[Any] = []
 
@@ -243,7 +243,7 @@ def test_what_a_start_sets_anew(tmp_path: Path) -> None:
 
     import keras
 
-    from dtrain.task.callbacks import Callbacks
+    from dtrain.task.train.callbacks import Callbacks
 
     clock = itertools.count(100)
 
@@ -280,7 +280,7 @@ def test_what_a_start_sets_anew(tmp_path: Path) -> None:
 def test_states_stay_with_their_callbacks() -> None:
     import keras
 
-    from dtrain.task.callbacks import Callbacks
+    from dtrain.task.train.callbacks import Callbacks
 
     def pair(model: Any) -> Any:
         stopping = keras.callbacks.EarlyStopping
@@ -308,7 +308,7 @@ def test_states_stay_with_their_callbacks() -> None:
 @pytest.mark.task
 def test_callbacks_that_write_keep_to_the_run_folder(tmp_path: Path) -> None:
     from dtrain.errors import UsageError
-    from dtrain.task.callbacks import made
+    from dtrain.task.train.callbacks import made
 
     def of(name: str, **arguments: Any) -> Any:
         [callback] = made([{"_target_": f"keras.callbacks.{name}", **arguments}], run)
@@ -336,7 +336,7 @@ def test_callbacks_that_write_keep_to_the_run_folder(tmp_path: Path) -> None:
 
 @pytest.mark.task
 def test_a_checkpoint_does_not_say_where_a_callback_writes(tmp_path: Path) -> None:
-    from dtrain.task.callbacks import made
+    from dtrain.task.train.callbacks import made
 
     node = {"_target_": "keras.callbacks.ModelCheckpoint", "filepath": "best.keras"}
     [callback] = made([node], tmp_path)

@@ -149,7 +149,7 @@ def test_weights_are_those_of_keras() -> None:
     import tensorflow as tf
     from keras.src.trainers.data_adapters import data_adapter_utils, tf_dataset_adapter
 
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     labels = np.array([0, 2, 1, 2, 0, 1, 1, 0])
     soft = np.array([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.2, 0.5, 0.3], [0.0, 0.0, 1.0]])
@@ -177,7 +177,7 @@ def test_weights_are_those_of_keras() -> None:
 def test_weights_of_examples_are_multiplied() -> None:
     import tensorflow as tf
 
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     labels = np.array([0, 2, 1, 2])
     own = np.array([1.0, 2.0, 3.0, 0.0])
@@ -230,7 +230,7 @@ def test_several_targets_are_refused() -> None:
 def test_two_classes_of_one_output() -> None:
     import tensorflow as tf
 
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     y = np.array([[0.0], [1.0]])
     source = weighted(Splits(InPython(np.zeros(2), y), None, 1), {1: 3.0}, reading.first)
@@ -241,7 +241,7 @@ def test_two_classes_of_one_output() -> None:
 def test_a_copy_of_the_tensors_is_bound_to_one_worker() -> None:
     import tensorflow as tf
 
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     source = then(Arrays(np.zeros((2, 1), np.float32), np.array([0, 1])), ClassWeights({1: 3.0}))
     import copy

@@ -142,8 +142,8 @@ def _step(cluster: Any, task: Any, devices: list[str]) -> Any:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica import gradients
-    from dtrain.task.replica.global_batch import GlobalBatch
+    from dtrain.task.backends.tensorflow.replica import gradients
+    from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
     from dtrain.task.strategies import MultiWorker
 
     strategy = MultiWorker(devices, cluster, task, "ring", compress="bfloat16")

@@ -10,7 +10,7 @@ def test_one_output_is_compared_with_what_its_loss_takes_it_for() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task import confusion
+    from dtrain.after import confusion
 
     outputs, labels = np.array([[0.3], [0.4], [-2.0]], "float32"), np.array([1, 1, 0])
     target = "keras.losses.BinaryCrossentropy"

@@ -24,7 +24,7 @@ from dtrain.controller.terminal import activity
 from dtrain.controller.terminal.sheet import png
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays
-from dtrain.task.inspection import classes
+from dtrain.inspection import classes
 from tests.conftest import QUICK
 from tests.integration.test_failures import until
 from tests.sampled import sampled
@@ -548,7 +548,7 @@ SPREAD = [
 
 @pytest.mark.task
 def test_values_in_short() -> None:
-    from dtrain.task.inspection import structure
+    from dtrain.inspection import structure
 
     assert [structure.shown(value) for value, _ in SHOWN] == [text for _, text in SHOWN]
     assert [structure.spread(value) for value, _ in SPREAD] == [text for _, text in SPREAD]
@@ -556,7 +556,7 @@ def test_values_in_short() -> None:
 
 @pytest.mark.task
 def test_what_images_look_like() -> None:
-    from dtrain.task.inspection import pictures
+    from dtrain.inspection import pictures
 
     def one(*numbers: float) -> np.ndarray:
         return np.array(numbers, "f4").reshape(1, 1, -1)

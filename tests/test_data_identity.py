@@ -175,7 +175,7 @@ class Filed(Python):
 
 
 def record(source: Any, amount: Identity = Identity.sample) -> dict[str, Any]:
-    from dtrain.task import data_identity
+    from dtrain.task.data import data_identity
 
     return data_identity.records(Splits(source), amount)["train"]
 
@@ -267,7 +267,7 @@ def test_records_of_files_and_mixtures() -> None:
 
     one, two = Filed("a"), Filed("a", 2)
     one.files, two.files = [Counted("a")], [Counted("a")]
-    from dtrain.task import data_identity
+    from dtrain.task.data import data_identity
 
     found = data_identity.records(Splits(one, two), Identity.all)
     assert sizes == ["a"], "of both splits, and read once"
@@ -294,7 +294,7 @@ class Checkpoint:
 
 @pytest.mark.task
 def test_data_of_before() -> None:
-    from dtrain.task import data_identity
+    from dtrain.task.data import data_identity
 
     records = {
         split: {"examples": 9, "structure": "s", "digest": "a", "files": []}
@@ -345,7 +345,7 @@ class Adding:
 
 def hosts(*records: dict[str, Any]) -> list[str | None]:
     """Let each task compare its records with those of the others; return what each refuses."""
-    from dtrain.task import data_identity
+    from dtrain.task.data import data_identity
 
     tasks = (Task("chief", 0, 1), *(Task("worker", i, 1) for i in range(len(records) - 1)))
     cluster = Cluster((*tasks, Task("ps", 0, 0, serves=True)), "cpu", len(records), {})
@@ -400,7 +400,7 @@ def test_hosts_with_other_data(tasks: int) -> None:
 
 @pytest.mark.task
 def test_one_task_compares_with_none() -> None:
-    from dtrain.task import data_identity
+    from dtrain.task.data import data_identity
 
     task = Task("chief", 0, 1)
     cluster = Cluster(

@@ -85,7 +85,7 @@ def without_validation() -> Any:
 def load(function: str, trainer: dict[str, Any] | None = None, **dataset: Any) -> Any:
     import os
 
-    from dtrain.task import dataset as task
+    from dtrain.task.data import dataset as task
 
     os.environ["DTRAIN_TRUST"] = "tests"
     target = {"_target_": function if "." in function else f"tests.test_dataset.{function}"}
@@ -94,7 +94,7 @@ def load(function: str, trainer: dict[str, Any] | None = None, **dataset: Any) -
 
 
 def batches(data: Any, steps: int, batch: int = 4) -> list[Any]:
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     inputs = input_pipeline.Inputs(
         data.splits.train, data.splits.validation, batch, 0, 0, data.augment, order=data.order
@@ -211,7 +211,7 @@ def test_splits_without_examples() -> None:
 
 @pytest.mark.task
 def test_streams_are_counted_and_noticed() -> None:
-    from dtrain.task import dataset
+    from dtrain.task.data import dataset
 
     trainer = {"steps_per_epoch": 3}
     data = load("stream", kind="plain", trainer=trainer)

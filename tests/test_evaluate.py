@@ -223,8 +223,8 @@ def test_a_scalar_has_no_classes_that_labels_could_be_beyond() -> None:
     import numpy as np
     import tensorflow as tf
 
+    from dtrain.after.evaluate import Evaluate
     from dtrain.data.sources import Arrays, Splits
-    from dtrain.task.actions.evaluate import Evaluate
     from tests.test_steps import settings
 
     action = object.__new__(Evaluate)

@@ -11,7 +11,7 @@ def test_batches_side_by_side_draw_as_one_after_the_other() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica import evaluation_seeds
+    from dtrain.task.backends.tensorflow.replica import evaluation_seeds
 
     def step(generator: keras.random.SeedGenerator) -> list[tf.Tensor]:
         return [keras.random.normal([3], seed=generator) for _ in range(2)]

@@ -25,8 +25,8 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
     from dtrain.config.schema import Config, Trainer
     from dtrain.data import nest
     from dtrain.data.sources import Arrays, Splits
-    from dtrain.task.export import model as models
-    from dtrain.task.export import sample
+    from dtrain.export import model as models
+    from dtrain.export import sample
 
     x = nest.mapped(lambda leaf: np.resize(leaf, (rows, *leaf.shape[1:])), x)
     splits = Splits(Arrays(x, np.zeros(rows)), None, 2)
@@ -38,7 +38,7 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
 
 def made(named: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> dict[str, Any]:
     """Write formats of a model, and return each as a function."""
-    from dtrain.task.export import formats
+    from dtrain.export import formats
 
     folder.mkdir(exist_ok=True)
     for name in dict.fromkeys(["savedmodel", *names]):
@@ -59,7 +59,7 @@ def test_shipped(tmp_path: Path, name: str) -> None:
     import keras
 
     from dtrain import models
-    from dtrain.task.export import sample
+    from dtrain.export import sample
 
     quiet()
     keras.utils.set_random_seed(1)
@@ -79,8 +79,8 @@ def test_weights_of_fewer_bits(tmp_path: Path) -> None:
 
     from dtrain import models
     from dtrain.errors import TrainingError
+    from dtrain.export import sample
     from dtrain.run.exports import FORMATS
-    from dtrain.task.export import sample
 
     quiet()
     keras.utils.set_random_seed(1)
@@ -101,7 +101,7 @@ def test_names(tmp_path: Path) -> None:
     import keras
     from keras import layers
 
-    from dtrain.task.export import sample
+    from dtrain.export import sample
 
     quiet()
     image, age = keras.Input((4, 4, 1), name="image"), keras.Input((1,), name="age", dtype="int32")
@@ -130,7 +130,7 @@ def test_texts_and_preprocessing(tmp_path: Path) -> None:
     from keras import layers
 
     from dtrain.errors import TrainingError
-    from dtrain.task.export import formats, sample
+    from dtrain.export import formats, sample
 
     quiet()
     words, sizes = keras.Input((1,), name="words", dtype="string"), keras.Input((2,), name="sizes")
@@ -163,7 +163,7 @@ def test_subclasses_and_what_cannot_be_compared(tmp_path: Path) -> None:
     from keras import layers
 
     from dtrain.errors import TrainingError, UsageError
-    from dtrain.task.export import sample
+    from dtrain.export import sample
 
     quiet()
 
@@ -209,7 +209,7 @@ def test_a_class_of_the_users_own(tmp_path: Path) -> None:
     """Keras finds it in the model that is built anew."""
     import keras
 
-    from dtrain.task.export import sample
+    from dtrain.export import sample
 
     quiet()
 

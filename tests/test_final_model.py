@@ -19,7 +19,7 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
     import numpy as np
 
     from dtrain.run.folder import RunDir
-    from dtrain.task import final_model
+    from dtrain.task.train import final_model
 
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
     (rundir.path / final_model.SAVING).mkdir()  # a killed task has left it
@@ -44,7 +44,7 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_model_that_is_half_written_has_no_name(tmp_path: Path, error: BaseException) -> None:
     from dtrain.run.folder import RunDir
-    from dtrain.task import final_model
+    from dtrain.task.train import final_model
 
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
     rundir.model.write_bytes(b"of an earlier start")
@@ -69,7 +69,7 @@ def test_a_model_that_keras_cannot_describe_leaves_its_weights(tmp_path: Path) -
 
     from dtrain.run import journal
     from dtrain.run.folder import RunDir
-    from dtrain.task import final_model
+    from dtrain.task.train import final_model
 
     class Own(keras.Model):
         def __init__(self, width: Any):
@@ -102,8 +102,8 @@ def test_a_task_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
     import tempfile
 
     from dtrain.run.folder import RunDir
-    from dtrain.task import final_model
-    from dtrain.task.recorder import Silence
+    from dtrain.task.train import final_model
+    from dtrain.task.train.recorder import Silence
 
     tempfile.tempdir = str(tmp_path / "absent")
     model = tiny()
@@ -119,7 +119,7 @@ def test_the_weights_of_a_model_that_is_never_called(tmp_path: Path) -> None:
     import numpy as np
 
     from dtrain.run.folder import RunDir
-    from dtrain.task import final_model
+    from dtrain.task.train import final_model
     from tests.test_steps import prepare
     from tests.test_zoo import configured
     from tests.zoo import gan

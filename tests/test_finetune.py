@@ -64,7 +64,7 @@ def of(optimizer: Any, model: str = "nested", **finetune: Any) -> Any:
 
 def begun(config: Any, kind: str, devices: int) -> tuple[Any, Any, Any, Any]:
     """Return (model, steps, batches, stages), as where a training begins."""
-    from dtrain.task.finetune import stages
+    from dtrain.task.model.finetune import stages
 
     model, strategy, steps, splits = prepare(kind, devices, config)
     stages.begin(model, config, strategy, 0, 4)

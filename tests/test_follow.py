@@ -41,7 +41,7 @@ def test_exports_are_reported_and_tried_once(command: str, message: str, run: Ru
 
 
 def turns(path: str, config: Any, command: str) -> None:
-    from dtrain.task.actions import exporting
+    from dtrain.after import exporting
 
     run = RunDir(path)
     for step, value in ((4, 0.5), (8, 0.9), (12, 0.7)):
@@ -63,7 +63,7 @@ def turns(path: str, config: Any, command: str) -> None:
 
 @pytest.mark.task
 def test_without_an_objective_the_last_is_exported_when_the_run_is_over(run: RunDir) -> None:
-    from dtrain.task.actions import exporting
+    from dtrain.after import exporting
 
     config = settle(node("sidecar.export=true", "name=mine"))
     exporter = exporting.Exporter(config, run, Points(Sidecar(run)))
@@ -81,8 +81,8 @@ def test_without_an_objective_the_last_is_exported_when_the_run_is_over(run: Run
 def test_what_is_damaged_is_passed_over_and_what_cannot_be_read_is_not(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from dtrain.after import follow
     from dtrain.errors import CheckpointError
-    from dtrain.task.actions import follow
 
     sidecar, points, session = Sidecar(run), Points(Sidecar(run)), None
     followed: Any = follow.Follow(run)
@@ -109,9 +109,9 @@ def test_what_is_damaged_is_passed_over_and_what_cannot_be_read_is_not(
 
 @pytest.mark.task
 def test_nothing_to_evaluate_is_refused_by_name() -> None:
-    from dtrain.task.actions.follow import Follow
-    from dtrain.task.actions.train import Train
-    from dtrain.task.step_schedule import make_schedule
+    from dtrain.after.follow import Follow
+    from dtrain.task.train.step_schedule import make_schedule
+    from dtrain.task.train.train import Train
 
     config = settle(node("sidecar.evaluate=true"))
     schedule = make_schedule(config, 100, 0)
@@ -124,7 +124,7 @@ def test_nothing_to_evaluate_is_refused_by_name() -> None:
 def test_other_examples_than_those_of_the_chief_are_refused(run: RunDir) -> None:
     import types
 
-    from dtrain.task.actions.follow import Follow
+    from dtrain.after.follow import Follow
 
     def session(digest: str) -> Any:
         data = types.SimpleNamespace(identity={"validation": {"digest": digest}})

@@ -24,8 +24,9 @@ def forward(strategy: Any, batch: int = 8, function: Any = None, include: Any = 
     """Return the function for the validation of a fresh model, that model and the source."""
     import keras
 
-    from dtrain.task import build, dataset
-    from dtrain.task.prediction.columns import Columns
+    from dtrain.after.columns import Columns
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
 
     os.environ["DTRAIN_TRUST"] = "tests"
     keras.utils.clear_session()
@@ -130,9 +131,9 @@ def outputs(input_shape: Any, classes: int) -> Any:
 def test_columns_are_named_by_outputs_and_by_what_goes_along() -> None:
     import tensorflow as tf
 
+    from dtrain.after.functions import argmax, top_k
     from dtrain.errors import UsageError
     from dtrain.task import strategies as kinds
-    from dtrain.task.prediction.functions import argmax, top_k
 
     one = kinds.Default(["CPU:0"])
     plain = {"model": {"_target_": "dtrain.models.mlp", "units": [5]}}

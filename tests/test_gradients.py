@@ -26,7 +26,7 @@ def after(kind: str, devices: int, steps: int, **changed: Any) -> tuple[Any, dic
     """Train; return the model and its arrays, the layers named as in a process of their own."""
     import keras
 
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     keras.utils.clear_session()
     model, strategy, made, _ = prepare(kind, devices, settings(**changed))
@@ -264,8 +264,8 @@ def on_replicas(
     import tensorflow as tf
 
     from dtrain.task import strategies
-    from dtrain.task.replica import gradients
-    from dtrain.task.replica.global_batch import GlobalBatch
+    from dtrain.task.backends.tensorflow.replica import gradients
+    from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
 
     kind = kind if replicas > 1 else "OneDevice"
     if strategy is None:
@@ -353,7 +353,7 @@ def test_what_tensorflow_divides_is_whole_outside_of_a_step() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica import gradients
+    from dtrain.task.backends.tensorflow.replica import gradients
 
     gradients.install()
     gradients.install()  # once is enough
@@ -475,7 +475,7 @@ def test_another_keras_is_refused() -> None:
     from types import SimpleNamespace
 
     from dtrain.errors import TrainingError
-    from dtrain.task.replica import gradients
+    from dtrain.task.backends.tensorflow.replica import gradients
 
     with pytest.raises(TrainingError, match=r"Keras 3\S+ sums gradients in a way .*one replica"):
         gradients.prepare(SimpleNamespace())
@@ -522,7 +522,7 @@ def test_a_keras_that_keeps_losses_in_another_way_is_refused() -> None:
     import keras
 
     from dtrain.errors import TrainingError
-    from dtrain.task import keras_internals
+    from dtrain.task.backends.tensorflow import keras_internals
 
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
     keras_internals.keep_losses_apart(model)
@@ -541,7 +541,7 @@ def test_each_thread_has_the_losses_that_it_has_added() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain.task import keras_internals
+    from dtrain.task.backends.tensorflow import keras_internals
 
     layer = keras.layers.Dense(1, activity_regularizer="l2")
     model = keras.Sequential([keras.Input((2,)), layer])

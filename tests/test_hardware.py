@@ -14,7 +14,7 @@ def configured(
 ) -> list[str]:
     from dtrain.config.schema import Hardware
     from dtrain.run.cluster import Cluster, Task
-    from dtrain.task.process import hardware
+    from dtrain.task.backends.tensorflow import hardware
 
     task = Task("chief", 0, devices, threads=threads)
     cluster = Cluster((task,), kind, devices, {})
@@ -68,7 +68,7 @@ def test_gpus_that_the_plan_overlooked() -> None:
 
     from dtrain.config.schema import Hardware, Kind
     from dtrain.run.cluster import Cluster, Task
-    from dtrain.task.process import hardware
+    from dtrain.task.backends.tensorflow import hardware
 
     def said(kind: str, planned: str) -> str | None:
         cluster = Cluster((Task("chief", 0, 1),), planned, 1, {})
@@ -131,7 +131,7 @@ def test_a_process_that_gives_way_has_threads_that_do() -> None:
 
     import tensorflow as tf
 
-    from dtrain.task.process import hardware
+    from dtrain.task.backends.tensorflow import hardware
 
     nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + hardware.NICE)
     others = {int(path.name) for path in Path("/proc/self/task").iterdir()}

@@ -21,7 +21,7 @@ def trained(kind: str, devices: int, config: Any) -> tuple[list[bytes], Any]:
 
 @pytest.mark.task(devices=2)
 def test_the_bits_are_those_of_variables() -> None:
-    from dtrain.task.strategies import held_states
+    from dtrain.task.backends.tensorflow import held_states
 
     ours, steps = trained("Mirrored", 2, settings(**BINARY))
     held = steps._rows.held

@@ -18,8 +18,8 @@ from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError
-from dtrain.task.host_pipeline import HostPipeline
-from dtrain.task.inputs import Inputs
+from dtrain.task.data.host_pipeline import HostPipeline
+from dtrain.task.data.inputs import Inputs
 
 
 class Python(Source):
@@ -68,7 +68,7 @@ def sources() -> dict[str, Any]:
 ])  # fmt: skip
 def test_batches_are_those_of_tf_data(name: str) -> None:
     from dtrain.data import nest
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     source = sources()[name]
     order = None if name == "stream" else order_of(source, Shuffle.auto, 8, 3)
@@ -124,8 +124,8 @@ def test_it_does_without_tensorflow() -> None:
     code = (
         "import sys, numpy as np\n"
         "from dtrain.data.sources import Arrays\n"
-        "from dtrain.task.host_pipeline import HostPipeline\n"
-        "from dtrain.task.inputs import Inputs\n"
+        "from dtrain.task.data.host_pipeline import HostPipeline\n"
+        "from dtrain.task.data.inputs import Inputs\n"
         "with HostPipeline(Inputs(Arrays(np.arange(9), np.arange(9)), None, 4, 0)) as found:\n"
         "    next(found)\n"
         "print('tensorflow' in sys.modules or 'keras' in sys.modules)"

@@ -27,7 +27,7 @@ RULES = [
 
 
 def matched(source: dict[str, Any], rules: list[Any], **changed: Any) -> Any:
-    from dtrain.task.initial import Wanted, match
+    from dtrain.task.model.initial import Wanted, match
 
     wanted = [Wanted(path, (name,), index, shape, path in changed.get("optional", ()))
               for path, name, index, shape in MODEL]  # fmt: skip
@@ -94,8 +94,8 @@ def made(folder: Path) -> Any:
 def test_files_of_keras(tmp_path: Path) -> None:
     import h5py
 
-    from dtrain.task import initial
-    from dtrain.task.finetune import weights
+    from dtrain.task.model import initial
+    from dtrain.task.model.finetune import weights
     from dtrain.task.strategies import Default
 
     model = made(tmp_path)

@@ -47,7 +47,7 @@ def global_batches(
     """Put the parts of all replicas together: one tuple of arrays a step."""
     import numpy as np
 
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     local = replicas // pipelines
     inputs = input_pipeline.Inputs(
@@ -194,7 +194,7 @@ def test_fewer_examples_than_a_batch() -> None:
 def test_evaluation_has_every_example_once() -> None:
     import numpy as np
 
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     cases = [  # examples, global batch, replicas, input pipelines
         (10, 4, 1, 1), (10, 4, 2, 1), (10, 4, 4, 2), (9, 8, 4, 1), (3, 8, 2, 2), (8, 8, 4, 1),
@@ -229,8 +229,8 @@ def test_no_batch_holds_examples_of_two_stretches() -> None:
 
     import numpy as np
 
-    from dtrain.task import input_pipeline
-    from dtrain.task.inputs import Inputs
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.data.inputs import Inputs
 
     source, sizes = numbers(30), (20, 1, 4, 5)
     whole = Inputs(source, source, global_batch=4, seed=0)
@@ -262,7 +262,7 @@ def test_no_batch_holds_examples_of_two_stretches() -> None:
 def test_shapes_are_known_in_the_graph() -> None:
     import tensorflow as tf
 
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     def inputs(source: Any, augment: Any = None) -> Any:
         return input_pipeline.Inputs(source, source, global_batch=12, seed=0, augment=augment)
@@ -317,7 +317,7 @@ def test_a_source_in_numpy() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     parts = global_batches(Table(50), 20, replicas=2)
     expected = np.concatenate([y for _, y in global_batches(numbers(50), 20)])
@@ -355,7 +355,7 @@ class Handle(Source):
     def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         import os
 
-        from dtrain.task import host_pipeline
+        from dtrain.task.data import host_pipeline
 
         assert host_pipeline.reading_lock.locked() != self.thread_safe
         with self.lock:
@@ -375,7 +375,7 @@ def test_a_source_in_python_is_read_by_one_thread() -> None:
     """Whatever is evaluated on meanwhile, from the same file."""
     import numpy as np
 
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     expected = [y for _, y in global_batches(numbers(50), 30, augment=noisy)]
     x = [x for x, _ in global_batches(numbers(50), 30, augment=noisy)]
@@ -399,8 +399,8 @@ def test_a_source_that_says_so_is_read_by_several_threads() -> None:
 
     import tensorflow as tf
 
-    from dtrain.task import reading
-    from dtrain.task.strategies.tpu.static import Stretch
+    from dtrain.task.backends.tensorflow.tpu.static import Stretch
+    from dtrain.task.data import reading
 
     handle = Handle(50, thread_safe=True, together=2)
     for source in (handle, Stretch(handle, 0, 50)):
@@ -422,7 +422,7 @@ def test_a_part_is_a_pure_function_of_step_and_place() -> None:
     import tensorflow as tf
 
     from dtrain.data.sources import Arrays
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     source, replicas = numbers(50), 3
     inputs = input_pipeline.Inputs(

@@ -13,7 +13,7 @@ import pytest
 import dtrain
 
 PACKAGE = Path(dtrain.__file__).parent
-HOME = PACKAGE / "task" / "keras_internals"
+HOME = PACKAGE / "task" / "backends" / "tensorflow" / "keras_internals"
 #: What is private in a path of modules, as an import or a string has it.
 PRIVATE = re.compile(r"(keras\.src|keras\._tf_keras|tensorflow\.python|tensorflow\._api)\b")
 #: A string that is such a path, and no sentence about one.
@@ -23,7 +23,10 @@ COMPARED = {"config/kinds.py"}
 #: Names with an underscore that are Python's, OmegaConf's or Hydra's, in what a task runs.
 OTHERS = {"_exit", "_getframe", "_target_"}
 #: What runs in a task, where an object may be of Keras or TensorFlow.
-TASK = ("task", "models.py", "augment.py", "schedules.py", "replicas.py", "datasets.py")
+TASK = (
+    "task", "after", "debug", "export", "inspection",
+    "models.py", "augment.py", "schedules.py", "replicas.py", "datasets.py",
+)  # fmt: skip
 
 
 def private(name: str) -> bool:
@@ -70,12 +73,12 @@ def used(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
 
 
 def elsewhere(sources: dict[str, str]) -> list[str]:
-    """Return the uses of private names outside of :data:`HOME`, of files by their path."""
+    """Return the uses of private names outside of the packages for them, of files by their path."""
     trees = {path: ast.parse(source) for path, source in sources.items()}
     everywhere = {name for tree in trees.values() for name in own_names(tree)}
     found = []
     for path, tree in trees.items():
-        if path.startswith("task/keras_internals/"):
+        if "/keras_internals/" in path:
             continue
         task, here = path.split("/")[0] in TASK, own_names(tree)
         for line, name, own in used(tree):
@@ -143,9 +146,14 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
 
     import keras
 
-    from dtrain.task import keras_internals as internals
-    from dtrain.task.keras_internals import additions as order
-    from dtrain.task.keras_internals import collectives, contexts, lookup, losses
+    from dtrain.task.backends.tensorflow import keras_internals as internals
+    from dtrain.task.backends.tensorflow.keras_internals import additions as order
+    from dtrain.task.backends.tensorflow.keras_internals import (
+        collectives,
+        contexts,
+        lookup,
+        losses,
+    )
 
     nothing: Any = SimpleNamespace()
     assert "holds the layers inside of a layer" in refused(internals.layers, nothing)
@@ -184,7 +192,7 @@ def test_an_optimizer_that_does_not_branch_has_its_modules_untouched() -> None:
     import tensorflow as tf
     from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 
-    from dtrain.task import keras_internals
+    from dtrain.task.backends.tensorflow import keras_internals
 
     sgd = keras.optimizers.SGD
     tf.distribute.MirroredStrategy(["CPU:0"])
@@ -314,7 +322,7 @@ def additions(sums: Any) -> set[str]:
 @pytest.mark.task
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_are_added_as_they_are_written(name: str) -> None:
-    from dtrain.task.keras_internals import keep_order
+    from dtrain.task.backends.tensorflow.keras_internals import keep_order
 
     assert additions(SUMS[name]) == {"AddN"}, "as it is without dtrain"
     for _ in range(2):
@@ -365,7 +373,7 @@ def unordered() -> list[str]:
 @pytest.mark.task
 def test_weights_are_read_before_they_are_assigned() -> None:
     """As threads had it, a layer that is computed again was computed with the next step's."""
-    from dtrain.task.keras_internals import keep_order, optimize_dependencies
+    from dtrain.task.backends.tensorflow.keras_internals import keep_order, optimize_dependencies
 
     assert unordered(), "as it is without dtrain"
     keep_order()
@@ -402,7 +410,7 @@ def test_dependencies_are_optimized_where_no_gradient_is_custom(custom: bool) ->
 def test_names_are_those_of_a_process_of_its_own() -> None:
     import keras
 
-    from dtrain.task.keras_internals import fresh_names
+    from dtrain.task.backends.tensorflow.keras_internals import fresh_names
 
     assert keras.layers.Dense(3).name == "dense"
     for _ in range(2):

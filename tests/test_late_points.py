@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 def taken(points: object, count: int) -> list[tuple[int, bool]]:
-    from dtrain.task.actions.late_points import ChiefsPoints
+    from dtrain.task.train.late_points import ChiefsPoints
 
     assert isinstance(points, ChiefsPoints) and points.ready() == count
     made = [points.pop() for _ in range(count)]
@@ -24,7 +24,7 @@ def taken(points: object, count: int) -> list[tuple[int, bool]]:
 
 @pytest.mark.task
 def test_points_are_taken_in_once(run: RunDir) -> None:
-    from dtrain.task.actions import late_points
+    from dtrain.task.train import late_points
 
     late_points.LOOK = 0.0
     sidecar, written = Sidecar(run), Points(Sidecar(run))
@@ -50,7 +50,7 @@ def test_points_are_taken_in_once(run: RunDir) -> None:
 
 @pytest.mark.task
 def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
-    from dtrain.task.actions import late_points
+    from dtrain.task.train import late_points
 
     sidecar, written = Sidecar(run), Points(Sidecar(run))
     log = journal.Journal(run.journal)
@@ -88,7 +88,7 @@ def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
 
 @pytest.mark.task
 def test_a_task_that_is_not_the_chief_waits_for_nothing() -> None:
-    from dtrain.task.actions.late_points import LatePoints
+    from dtrain.task.train.late_points import LatePoints
 
     late = LatePoints()
     late.restore(8)

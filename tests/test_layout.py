@@ -69,7 +69,7 @@ def test_the_contracts_of_imports_hold() -> None:
         ("No circle", "data/sources.py", "dtrain.data.splits"),
         ("The controller's half never imports TensorFlow", "controller/plan.py", "tensorflow"),
         ("The task's half never imports Hydra", "task/main.py", "hydra"),
-        ("The halves meet where a launcher", "controller/plan.py", "dtrain.task.build"),
+        ("The halves meet where a launcher", "controller/plan.py", "dtrain.task.model.build"),
         ("Launchers know nothing of training", "controller/launchers/base.py", "omegaconf"),
         ("OmegaConf stays in config", "controller/job.py", "omegaconf"),
     ],

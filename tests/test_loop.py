@@ -64,7 +64,7 @@ class Scripted:
     def train(self, steps: int, ahead: int = 0) -> Any:
         import numpy as np
 
-        from dtrain.task.metric_sums import Sums
+        from dtrain.task.backends.metric_sums import Sums
 
         self.calls.append(steps)
         losses = [self.loss(self.step + i) for i in range(1, steps + 1)]
@@ -77,7 +77,7 @@ class Scripted:
         return []  # as without finetune.unfreeze
 
     def drain(self) -> Any:
-        from dtrain.task.metric_sums import Sums
+        from dtrain.task.backends.metric_sums import Sums
 
         return Sums()
 
@@ -90,7 +90,7 @@ class Scripted:
         assert summary == {}
 
     def evaluate(self, steps: int, rest: int) -> Any:
-        from dtrain.task.metric_sums import Sums
+        from dtrain.task.backends.metric_sums import Sums
 
         self.evaluated.append((steps, rest))
         self.clock.now += (steps + bool(rest)) * self.seconds
@@ -161,13 +161,12 @@ def looped(
     from dtrain.run.checkpoint import Writer
     from dtrain.run.folder import RunDir
     from dtrain.run.journal import Journal
-    from dtrain.task import snapshots
-    from dtrain.task.actions import loop, timing, validation
-    from dtrain.task.callbacks import Callbacks
-    from dtrain.task.objective import Objective
-    from dtrain.task.recorder import Records, Silence
     from dtrain.task.strategies import Default
-    from dtrain.task.tensorboard import Summaries
+    from dtrain.task.train import loop, snapshots, timing, validation
+    from dtrain.task.train.callbacks import Callbacks
+    from dtrain.task.train.objective import Objective
+    from dtrain.task.train.recorder import Records, Silence
+    from dtrain.task.train.tensorboard import Summaries
 
     if isinstance(steps, Scripted):
         for module in (timing, snapshots, validation):
@@ -376,7 +375,7 @@ def test_nan_ends_the_run_unless_it_may_go_on(tmp_path: Path) -> None:
     import numpy as np
 
     from dtrain.errors import NonFiniteLoss
-    from dtrain.task.metric_sums import Sums
+    from dtrain.task.backends.metric_sums import Sums
 
     class WithGap(Scripted):
         """Has a metric that is NaN before the loss is, and after it all is NaN."""
@@ -552,7 +551,7 @@ def test_training_for_real_and_going_on(tmp_path: Path) -> None:
     import numpy as np
 
     from dtrain.errors import Interrupted
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     config = settings(
         optimizer={"_target_": "keras.optimizers.Adam", "learning_rate": 0.05, "use_ema": True}
@@ -627,7 +626,7 @@ class Watched(Scripted):
     """Steps of which an evaluation has the loss of its position."""
 
     def evaluate(self, steps: int, rest: int) -> Any:
-        from dtrain.task.metric_sums import Sums
+        from dtrain.task.backends.metric_sums import Sums
 
         sums = super().evaluate(steps, rest)
         return Sums([], {"loss": 3.0 * sum(map(sum, self.evaluated))}, sums.examples)
@@ -658,7 +657,7 @@ def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
 
     from dtrain.errors import Interrupted
     from dtrain.run import journal
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     plan = {
         "validation_examples": 3 * BATCH + 1,
@@ -935,7 +934,7 @@ def test_whoever_reports_nothing_freezes_weights_all_the_same(tmp_path: Path) ->
 @pytest.mark.task
 def test_a_chief_that_saves_nothing_copies_nothing(tmp_path: Path) -> None:
     """As that of a trial of ``tune``, whose memory is measured."""
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     trained = looped(tmp_path / "run", Scripted(Clock()), is_chief=False, validation_examples=3)
     trained.loop._records.is_chief = True
@@ -1130,7 +1129,7 @@ class Overlapping(Scripted):
         return sums
 
     def drain(self) -> Any:
-        from dtrain.task.metric_sums import Sums
+        from dtrain.task.backends.metric_sums import Sums
 
         waiting, self.in_flight = self.in_flight, 0
         if not waiting:
@@ -1220,7 +1219,7 @@ class Dropping(Scripted):
     restored: Any = None
 
     def train(self, steps: int, ahead: int = 0) -> Any:
-        from dtrain.task.metric_sums import Sums
+        from dtrain.task.backends.metric_sums import Sums
 
         sums = super().train(steps)
         examples = sums.examples - 3 * steps
@@ -1453,8 +1452,8 @@ def test_all_tasks_have_the_numbers_of_the_chief(tmp_path: Path) -> None:
     import functools
     import threading
 
-    from dtrain.task.callbacks import shared
     from dtrain.task.strategies import Default
+    from dtrain.task.train.callbacks import shared
 
     meet, said = threading.Barrier(2, timeout=60), [[0.0], [0.0]]
 

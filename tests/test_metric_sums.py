@@ -11,7 +11,7 @@ import pytest
 def test_sums_add_up_in_float64() -> None:
     import numpy as np
 
-    from dtrain.task.metric_sums import Sums
+    from dtrain.task.backends.metric_sums import Sums
 
     total = Sums()
     part = Sums([np.array([1.0, 2.0], np.float32), np.float32(3.0)], {"a": 1.5}, 4)
@@ -33,7 +33,7 @@ def test_sums_add_up_in_float64() -> None:
 def test_the_sums_do_not_depend_on_the_calls(how: str) -> None:
     import numpy as np
 
-    from dtrain.task.metric_sums import Sums
+    from dtrain.task.backends.metric_sums import Sums
 
     generator = np.random.default_rng(0)
     # Of sizes so different that float64 rounds at nearly every addition.
@@ -72,7 +72,7 @@ def test_the_sums_do_not_depend_on_the_calls(how: str) -> None:
 def test_sums_are_split_between_steps() -> None:
     import numpy as np
 
-    from dtrain.task.metric_sums import Sums
+    from dtrain.task.backends.metric_sums import Sums
 
     whole = Sums.of_steps([np.arange(10.0).reshape(5, 2)], {"a": np.arange(5.0)}, 40, 5)
     assert list(whole.split([])) == [whole]

@@ -118,7 +118,7 @@ def test_a_callback_looks_at_a_metric_of_a_model_that_is_compiled() -> None:
     from types import SimpleNamespace
 
     from dtrain.errors import UsageError
-    from dtrain.task.actions.train import Train
+    from dtrain.task.train.train import Train
     from tests.test_steps import prepare, settings
 
     stopping = {"_target_": "keras.callbacks.EarlyStopping", "monitor": "val_acc"}

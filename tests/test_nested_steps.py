@@ -215,7 +215,7 @@ def test_losses_of_outputs_are_means_over_examples() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain.task.step_logs import Weights
+    from dtrain.task.backends.step_logs import Weights
 
     one, other = keras.metrics.Mean(name="a_loss"), keras.metrics.Mean(name="b_loss")
     weights = Weights([one, other])

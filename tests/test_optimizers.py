@@ -85,7 +85,7 @@ def gan(input_shape: Any, classes: int, ema: bool = False) -> Any:
 def test_all_are_found_each_once() -> None:
     import keras
 
-    from dtrain.task import optimizers
+    from dtrain.task.model import optimizers
 
     made = [keras.optimizers.SGD() for _ in range(5)]
 
@@ -110,7 +110,7 @@ def test_all_are_found_each_once() -> None:
 
 def train(kind: str, devices: int) -> tuple[Any, Any]:
     """Return the state after 3 steps and after 6."""
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     model, strategy, steps, _ = prepare(kind, devices, settings(**GAN))
     steps.train(3)
@@ -121,7 +121,7 @@ def train(kind: str, devices: int) -> tuple[Any, Any]:
 
 def resume(kind: str, devices: int, saved: Any) -> tuple[Any, Any]:
     """Go on from step 3; return the state that was restored and the last one."""
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     model, strategy, steps, _ = prepare(kind, devices, settings(**GAN), start=3)
     train_state.restore(model, strategy, saved)
@@ -168,7 +168,7 @@ def test_a_fork_with_another_second_optimizer() -> None:
     """What has no array begins as it was made; averages begin with the weights."""
     import numpy as np
 
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     other = {**GAN, "model": {**GAN["model"], "ema": True}}
     model, strategy, _, _ = prepare("OneDevice", 1, settings(**other))
@@ -212,7 +212,7 @@ def test_optimizers_inside_another_are_saved_and_restored() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task import optimizers, train_state
+    from dtrain.task.model import optimizers, train_state
     from tests.test_zoo import configured
 
     keras.utils.clear_session()
@@ -239,7 +239,7 @@ def test_optimizers_inside_another_are_saved_and_restored() -> None:
 
 @pytest.mark.task
 def test_a_loss_scale_optimizer_is_saved_once() -> None:
-    from dtrain.task import optimizers, train_state
+    from dtrain.task.model import optimizers, train_state
     from tests.test_zoo import configured
 
     model, _, _, _ = prepare("OneDevice", 1, configured("loss_scaled"))
@@ -274,7 +274,7 @@ def trained(name: str, kind: str, devices: int) -> dict[str, Any]:
     import keras
 
     from dtrain.config import targets
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
     from tests.test_schema import GIVEN, node
 
     keras.utils.clear_session()  # each model's variables have the same names
@@ -344,7 +344,7 @@ def test_schedules_of_keras_begin_with_the_rate_and_last_as_long_as_the_run() ->
     import keras
     import numpy as np
 
-    from dtrain.task import build
+    from dtrain.task.model import build
 
     space = keras.optimizers.schedules
     names = {name for name in vars(space) if name[0].isupper()} - {"LearningRateSchedule"}
@@ -361,7 +361,7 @@ def test_schedules_of_keras_begin_with_the_rate_and_last_as_long_as_the_run() ->
 def test_schedule_free_begins_with_the_weights_that_a_run_begins_with() -> None:
     import numpy as np
 
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     node = {"_target_": "keras.optimizers.ScheduleFreeAdamW"}
     model, strategy, _, _ = prepare("OneDevice", 1, settings(optimizer=node))

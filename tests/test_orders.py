@@ -123,7 +123,7 @@ def test_mixtures_of_mixtures_of_blocks() -> None:
 
 
 def batches(source: Any, replicas: int, start: int, steps: int) -> list[list[int]]:
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     inputs = input_pipeline.Inputs(
         source, None, 12, 3, start, order=order_of(source, Shuffle.auto, 2, 3)
@@ -171,7 +171,7 @@ def test_batches_of_a_mixture_do_not_depend_on_replicas_or_start() -> None:
 
 @pytest.mark.task
 def test_a_validation_has_all_members_one_after_the_other() -> None:
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     held = Concatenated([numbers(4), Python(5, 100), numbers(2, 200)])
     for replicas in (1, 3):

@@ -13,7 +13,7 @@ SCRIPT = "def call(function):\n    return function()\n"
 @pytest.mark.task
 def test_the_place_is_the_users_frame_next_to_the_error() -> None:
     from dtrain.data import nest
-    from dtrain.task import own_code
+    from dtrain.task.process import own_code
 
     with pytest.raises(TypeError) as caught:
         nest.leaves()  # type: ignore[call-arg]

@@ -15,8 +15,8 @@ def test_metrics_are_the_runs_and_the_rest_is_refused(tmp_path: Path) -> None:
     import keras
 
     from dtrain.errors import UsageError
-    from dtrain.task.callbacks import Callbacks
-    from dtrain.task.own_mlflow import Logged
+    from dtrain.task.process.own_mlflow import Logged
+    from dtrain.task.train.callbacks import Callbacks
     from tests.test_callbacks import tiny
 
     assert "mlflow" not in sys.modules

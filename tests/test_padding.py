@@ -21,7 +21,7 @@ from dtrain.errors import DataError, UsageError
 
 @pytest.mark.task
 def test_a_batch_is_read_once_on_any_number_of_replicas() -> None:
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     class Counted(Source):
         asked: list[list[int]] = []
@@ -180,7 +180,8 @@ def test_shapes_are_the_same_on_any_replicas(part: bool) -> None:
     """Each replica pads its part to the longest row of the whole batch."""
     import tensorflow as tf
 
-    from dtrain.task import input_pipeline, reading
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.data import reading
 
     rows = Rows([(row, i) for i, row in enumerate(ROWS)])
     source: Any = with_padding(rows, {"x": {"buckets": [2, 4, 8, 16]}})

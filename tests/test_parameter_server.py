@@ -282,9 +282,10 @@ def test_asynchronous_steps_lose_and_double_nothing() -> None:
 def bounded(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     outcomes = {}
     strategy = strategy_of(cluster, task)
-    from dtrain.task import dataset, input_pipeline
-    from dtrain.task.strategies.parameter_server.asynchronous import AsynchronousSteps
-    from dtrain.task.strategies.parameter_server.steps import Given
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.backends.tensorflow.parameter_server.asynchronous import AsynchronousSteps
+    from dtrain.task.backends.tensorflow.parameter_server.steps import Given
+    from dtrain.task.data import dataset
 
     splits = dataset.load(config()).splits
     inputs = input_pipeline.Inputs(splits.train, splits.validation, BATCH, 0)
@@ -329,8 +330,8 @@ def test_a_slow_worker_holds_the_others_back() -> None:
 
     import numpy as np
 
-    from dtrain.task.metric_sums import Sums
-    from dtrain.task.strategies.parameter_server.asynchronous import AsynchronousSteps
+    from dtrain.task.backends.metric_sums import Sums
+    from dtrain.task.backends.tensorflow.parameter_server.asynchronous import AsynchronousSteps
 
     class Scripted(AsynchronousSteps):
         _global_batch, _train_step_remote = BATCH, None
@@ -456,7 +457,7 @@ def test_synchronous_steps_are_those_of_one_process(own: str) -> None:
 
 def resumed(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     """Go on from a snapshot; return the state then and at the end, and that of a whole run."""
-    from dtrain.task import train_state as state
+    from dtrain.task.model import train_state as state
 
     strategy = strategy_of(cluster, task, "sync")
     model, steps = made(strategy, config())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dtrain.errors import UsageError
-from dtrain.task.path_rules import choose, pattern
+from dtrain.task.model.path_rules import choose, pattern
 
 PATHS = ["embed", "block_0/dense", "block_1/dense"]
 

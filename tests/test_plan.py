@@ -390,7 +390,7 @@ def test_plans_are_read_without_tensorflow() -> None:
                for path in (CONF / "strategy").glob("*.yaml")]  # fmt: skip
     modules = sorted({target.rpartition(".")[0] for target in targets})
     code = f"import sys, {', '.join(modules)}; sys.exit('tensorflow' in sys.modules)"
-    assert len(modules) == 5
+    assert modules
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -61,7 +61,7 @@ def parts(
     """Draw for each of ``replicas`` equal parts of ``x``; ``traced`` with a tensor for which."""
     import tensorflow as tf
 
-    from dtrain.task.replica.random_draws import part
+    from dtrain.task.backends.tensorflow.replica.random_draws import part
 
     rows = len(x) // replicas
 
@@ -140,7 +140,7 @@ def test_parts_of_a_batch_whose_size_is_not_known_in_the_graph() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica.random_draws import part
+    from dtrain.task.backends.tensorflow.replica.random_draws import part
 
     draws: list[Callable[[Any], Any]] = [
         lambda x: keras.random.dropout(x, 0.3, seed=5),
@@ -193,8 +193,8 @@ def test_of_one_example_a_trace_tells_what_is_shared() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica.global_batch import GlobalBatch
-    from dtrain.task.replica.random_draws import part
+    from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
+    from dtrain.task.backends.tensorflow.replica.random_draws import part
 
     def draw(x: Any) -> list[Any]:
         return [
@@ -252,7 +252,7 @@ def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.rehearsal.rehearse import Rehearsed
+    from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     drawn: dict[int, list[float]] = {}
@@ -280,7 +280,7 @@ def test_a_shuffle_of_examples_is_refused() -> None:
     import keras
 
     from dtrain.errors import UsageError
-    from dtrain.task.replica.random_draws import part
+    from dtrain.task.backends.tensorflow.replica.random_draws import part
 
     x = batch(4)
     for draws in (None, [True]):
@@ -298,7 +298,12 @@ def test_a_draw_whose_size_follows_the_batch_has_a_row_an_example() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica.random_draws import Record, part, per_example, watched
+    from dtrain.task.backends.tensorflow.replica.random_draws import (
+        Record,
+        part,
+        per_example,
+        watched,
+    )
 
     def draw(rows: int) -> list[Any]:
         return [
@@ -334,7 +339,7 @@ def test_outside_a_part_keras_draws_as_ever() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica.random_draws import install, part
+    from dtrain.task.backends.tensorflow.replica.random_draws import install, part
 
     x = batch(4)
 
@@ -435,7 +440,7 @@ def test_the_next_seed_is_caught_by_a_stateless_scope() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica.random_draws import part
+    from dtrain.task.backends.tensorflow.replica.random_draws import part
 
     layer = keras.layers.Dropout(0.5, seed=3)
     [seed] = layer.variables
@@ -463,7 +468,7 @@ def losses(strategy: Any, parted: bool = True, policy: str = "float32") -> list[
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica.random_draws import part
+    from dtrain.task.backends.tensorflow.replica.random_draws import part
 
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(policy)
@@ -618,7 +623,7 @@ def test_replicas_have_masks_of_their_own() -> None:
     import tensorflow as tf
 
     from dtrain.task import strategies
-    from dtrain.task.replica.random_draws import part
+    from dtrain.task.backends.tensorflow.replica.random_draws import part
 
     strategy = strategies.Mirrored([f"CPU:{i}" for i in range(4)])
     with strategy.scope():
@@ -645,7 +650,7 @@ def test_a_part_holds_in_its_thread_until_it_is_left() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task.replica.random_draws import part
+    from dtrain.task.backends.tensorflow.replica.random_draws import part
 
     whole = host(keras.random.uniform((8, 3), seed=5))
 
@@ -689,7 +694,7 @@ def changed(name: str, **values: Any) -> Any:
 
     from keras.src.backend.tensorflow import random
 
-    from dtrain.task.keras_internals import draws
+    from dtrain.task.backends.tensorflow.keras_internals import draws
 
     module = types.ModuleType(name)
     known = (*draws.PARAMETERS, *draws.SEEDS)
@@ -703,7 +708,7 @@ def test_a_keras_that_draws_in_another_way_is_refused() -> None:
     from keras.src.backend.tensorflow import random
 
     from dtrain.errors import TrainingError
-    from dtrain.task.replica import random_draws
+    from dtrain.task.backends.tensorflow.replica import random_draws
 
     def other(shape: Any) -> None: ...
 

@@ -28,10 +28,10 @@ from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
-from dtrain.task import readers
-from dtrain.task.process.child import Child
-from dtrain.task.reader import taken
-from dtrain.task.readers import Pool
+from dtrain.task.data import readers
+from dtrain.task.data.child import Child
+from dtrain.task.data.reader import taken
+from dtrain.task.data.readers import Pool
 
 USER = (Path(__file__).parent / "reading_user.py").read_text()
 
@@ -108,7 +108,7 @@ def test_random_numbers_are_drawn_by_position() -> None:
     """Other ones in each part and pass, and the same in a resumed run, a task or a reader."""
     import random
 
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     sys.path.append(str(Path(__file__).parent))
     splits = adapted(importlib.import_module("reading_user").noisy())
@@ -380,7 +380,7 @@ def in_the_task(folder: Path, kind: str, workers: int, pad: Any) -> Any:
 @pytest.mark.parametrize("name", ["numbers", "texts", "nested", "padded", "buckets"])
 def test_the_batches_of_a_run(name: str, tmp_path: Path) -> None:
     from dtrain.data.order import Shuffled
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     pad = KINDS[name]
     found = []
@@ -404,7 +404,7 @@ def test_the_batches_of_a_run(name: str, tmp_path: Path) -> None:
 @pytest.mark.task
 def test_the_input_pipeline_keeps_readers_busy(tmp_path: Path) -> None:
     """It asks for the next batch before it has one."""
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     with (
         meeting(tmp_path / "meeting", 1) as met,

@@ -54,7 +54,8 @@ class Failing(Python):
 
 def train(source: Any, steps: int = 20, replicas: int = 1, **options: Any) -> list[Any]:
     """Read batches in a graph, as a run does."""
-    from dtrain.task import input_pipeline, unreadable
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.data import unreadable
 
     # The end of an iterator waits for its readers. Python must not end that of an earlier call
     # while one of these reads, and the others wait for it.
@@ -107,7 +108,8 @@ def test_an_error_that_is_none_of_the_reading_stays() -> None:
     import tensorflow as tf
 
     from dtrain.data import failures
-    from dtrain.task import input_pipeline, unreadable
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.data import unreadable
 
     with pytest.raises(DataError), failures.kept():
         raise DataError("FILE", "of before")
@@ -158,7 +160,7 @@ class Encoded(Source):
 
 @pytest.mark.task
 def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     paths = write_images(tmp_path, [7])
     sources: list[Any] = [
@@ -179,7 +181,7 @@ def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
 @pytest.mark.task
 def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
     """On_error=skip leaves out exactly the bad ones, the first and the last too."""
-    from dtrain.task import dataset, reading
+    from dtrain.task.data import dataset, reading
 
     paths = write_images(tmp_path, [0, 4, 5, 11])
     assert [i for i, _ in reading.bad_examples(Encoded(paths), np.arange(12))] == [0, 4, 5, 11]
@@ -225,7 +227,8 @@ class Alone(Python):
 
 @pytest.mark.task
 def test_one_thread_reads_however_sources_are_put_together() -> None:
-    from dtrain.task import input_pipeline, reading
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.data import reading
 
     one, other = Alone(), Alone(N, 100)
     sources: list[Any] = [
@@ -264,7 +267,7 @@ def test_members_that_have_no_turn_are_not_read() -> None:
 def test_forms_of_what_a_source_returns() -> None:
     import tensorflow as tf
 
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     class Given(Python):
         def __init__(self, value: Any):
@@ -341,7 +344,7 @@ class Whole(Python):
 
 @pytest.mark.task
 def test_members_must_be_alike() -> None:
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     base = Arrays(np.zeros((5, 3), np.float32), np.arange(5))
     others = [
@@ -366,7 +369,7 @@ def test_shapes_and_numbers_before_training() -> None:
 
     from dtrain.data.example import label
     from dtrain.data.streams import Stream
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     source = Arrays({"a": np.zeros((5, 3), np.float32), "b": np.array(list("abcde"))}, np.arange(5))
     assert reading.specs(source, 7) == (

@@ -20,8 +20,8 @@ def made(folder: Path, profile: tuple[int, int] | None = None, histograms: bool 
     from dtrain.run.checkpoint import Writer
     from dtrain.run.folder import RunDir
     from dtrain.run.journal import Journal
-    from dtrain.task.recorder import Records
-    from dtrain.task.tensorboard import Summaries
+    from dtrain.task.train.recorder import Records
+    from dtrain.task.train.tensorboard import Summaries
 
     folder.mkdir(exist_ok=True)
     rundir = RunDir(folder)
@@ -64,7 +64,7 @@ def test_a_point_goes_to_the_journal_and_to_tensorboard(tmp_path: Path) -> None:
 @pytest.mark.task
 def test_the_progress_file_is_written_a_few_times_a_second(tmp_path: Path) -> None:
     from dtrain.run.folder import RunDir, read_json
-    from dtrain.task import progress as module
+    from dtrain.task.train import progress as module
 
     clock = Clock()
     module.time = clock  # this process ends with the test
@@ -135,7 +135,7 @@ def test_tensorboard_is_closed_though_the_disk_is_full(tmp_path: Path) -> None:
 def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
     import numpy as np
 
-    from dtrain.task.recorder import Records, Silence
+    from dtrain.task.train.recorder import Records, Silence
 
     silence = Silence((3, 4))
     assert not silence.is_chief

@@ -17,7 +17,7 @@ def reduced(op: str, bytes_per_pack: int | None = None) -> tuple[dict[str, Any],
     """
     import tensorflow as tf
 
-    from dtrain.task.replica import reduction
+    from dtrain.task.backends.tensorflow.replica import reduction
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     reduction.use(engine, reduction.Packed(bytes_per_pack))
@@ -77,7 +77,7 @@ def test_every_type_is_one_vector(op: str, factor: float) -> None:
 def test_packs_are_full_before_the_next_one_begins() -> None:
     import tensorflow as tf
 
-    from dtrain.task.replica.reduction import Packed
+    from dtrain.task.backends.tensorflow.replica.reduction import Packed
 
     values = [tf.zeros(n, kind) for n, kind in (
         (10, tf.float32), (2, tf.float32), (3, tf.float16), (1, tf.float32), (50, tf.float16),
@@ -98,7 +98,7 @@ def test_gradients_alone_travel_in_a_shorter_type(of_gradients: bool) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.replica import reduction
+    from dtrain.task.backends.tensorflow.replica import reduction
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     reduction.use(engine, reduction.Packed(compress=tf.bfloat16))
@@ -131,7 +131,7 @@ def test_a_sum_has_a_gradient() -> None:
     """Of the second order: each replica's loss is of what all have."""
     import tensorflow as tf
 
-    from dtrain.task.replica import reduction
+    from dtrain.task.backends.tensorflow.replica import reduction
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     reduction.use(engine, reduction.Packed())

@@ -69,7 +69,7 @@ def trained(kept: str, strategy: Any) -> tuple[list[float], dict[str, Any]]:
     """Return the losses of some steps, and what is left."""
     import keras
 
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     keras.utils.clear_session()
     config = settings(model={"_target_": "tests.test_rehearsal.model", "kept": kept})
@@ -109,9 +109,9 @@ def test_a_rehearsal_changes_nothing() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task import train_state
-    from dtrain.task.input_pipeline import Inputs
-    from dtrain.task.rehearsal import rehearse
+    from dtrain.task.backends.tensorflow.input_pipeline import Inputs
+    from dtrain.task.backends.tensorflow.rehearsal import rehearse
+    from dtrain.task.model import train_state
 
     for kept in ("plain", "draws"):
         keras.utils.clear_session()
@@ -137,8 +137,8 @@ def test_a_rehearsal_changes_nothing() -> None:
 
 @pytest.mark.task(devices=2)
 def test_layers_of_keras_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.task.input_pipeline import Inputs
-    from dtrain.task.rehearsal import rehearse
+    from dtrain.task.backends.tensorflow.input_pipeline import Inputs
+    from dtrain.task.backends.tensorflow.rehearsal import rehearse
 
     made, strategy, _, splits = prepare("Mirrored", 2, settings())
     monkeypatch.setattr(rehearse, "_Rehearsal", None)  # is not called

@@ -69,7 +69,7 @@ def trainer(*metrics: Any) -> Any:
 @pytest.mark.task(devices=2)
 @pytest.mark.parametrize("kind", sampled(["maximum", "root", "rare", "last"], "root"))
 def test_what_does_not_add_up_is_named_in_a_notice(kind: str) -> None:
-    from dtrain.task.rehearsal import metrics as probe
+    from dtrain.task.backends.tensorflow.rehearsal import metrics as probe
 
     own = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": kind}
     for name, devices in (("OneDevice", 1), ("Mirrored", 2)):
@@ -86,8 +86,8 @@ def test_what_does_not_add_up_is_named_in_a_notice(kind: str) -> None:
 
 @pytest.mark.task(devices=2)
 def test_what_adds_up_is_not() -> None:
-    from dtrain.task import train_state
-    from dtrain.task.rehearsal import metrics as probe
+    from dtrain.task.backends.tensorflow.rehearsal import metrics as probe
+    from dtrain.task.model import train_state
 
     own = {"_target_": "tests.test_rehearsal_metrics.metric"}
     for kind, model_of in (
@@ -231,7 +231,7 @@ def test_a_result_may_be_the_variable_itself() -> None:
 
 @pytest.mark.task
 def test_metrics_of_keras_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.task.rehearsal import metrics as probe
+    from dtrain.task.backends.tensorflow.rehearsal import metrics as probe
 
     model, strategy, _, splits = prepare("OneDevice", 1, settings())
     monkeypatch.setattr(probe, "_tried", None)  # is not called

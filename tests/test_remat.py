@@ -84,7 +84,8 @@ def after(kind: str, devices: int, remat: list[str], jit: bool = False, **change
     """Train five steps; return (loss, all arrays)."""
     import keras
 
-    from dtrain.task import keras_internals, train_state
+    from dtrain.task.backends.tensorflow import keras_internals
+    from dtrain.task.model import train_state
 
     keras_internals.keep_order()
     policy = keras.config.dtype_policy()
@@ -204,7 +205,7 @@ def test_memory() -> None:
 def test_what_is_chosen() -> None:
     import keras
 
-    from dtrain.task.remat import rematerialize
+    from dtrain.task.backends.tensorflow.remat import rematerialize
 
     def changed(*patterns: str) -> list[str]:
         keras.utils.clear_session()
@@ -253,7 +254,7 @@ def test_what_cannot_be_computed_twice() -> None:
 @pytest.mark.task
 def test_another_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtrain.errors import TrainingError
-    from dtrain.task.keras_internals import contexts
+    from dtrain.task.backends.tensorflow.keras_internals import contexts
 
     monkeypatch.setattr(contexts, "NAMES", (contexts.NAMES[0], "autocasts"))
     with pytest.raises(

@@ -51,7 +51,7 @@ def saved(**meta: Any) -> Any:
 
 @pytest.mark.task
 def test_with_nothing_changed_all_is_kept() -> None:
-    from dtrain.task import restore
+    from dtrain.task.train import restore
 
     past = saved()
     found, told = restore.adopt(past, prints())
@@ -64,7 +64,7 @@ def test_with_nothing_changed_all_is_kept() -> None:
 @pytest.mark.task
 @pytest.mark.parametrize("key", ["dataset", "trainer__batch_size", "trainer__steps_per_epoch"])
 def test_on_other_data_the_weights_alone(key: str) -> None:
-    from dtrain.task import restore
+    from dtrain.task.train import restore
 
     past = saved()
     found, told = restore.adopt(past, prints(optimizer="other", **{key: "other"}))
@@ -80,7 +80,7 @@ def test_on_other_data_the_weights_alone(key: str) -> None:
 @pytest.mark.task
 @pytest.mark.parametrize("key", ELSEWHERE)
 def test_what_another_configuration_drops(key: str) -> None:
-    from dtrain.task import restore
+    from dtrain.task.train import restore
 
     past = saved()
     found, told = restore.adopt(past, prints(**{key: "other"}))
@@ -107,7 +107,7 @@ def test_what_another_configuration_drops(key: str) -> None:
 
 @pytest.mark.task
 def test_several_changes_at_once() -> None:
-    from dtrain.task import restore
+    from dtrain.task.train import restore
 
     found, told = restore.adopt(saved(), prints(optimizer="b", trainer__metrics="b", seed="b"))
     assert told.endswith("continues from there with other optimizer, seed, trainer.metrics")
@@ -124,7 +124,7 @@ def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     from dtrain.config.schema import Config
     from dtrain.run import journal
     from dtrain.run.folder import RunDir
-    from dtrain.task import restore
+    from dtrain.task.train import restore
 
     rundir = RunDir(folder)
     rundir.path.mkdir(exist_ok=True)
@@ -215,7 +215,7 @@ def fresh(optimizer: Any = None, **changed: Any) -> tuple[Any, Any, Any]:
 
 def snapshot(optimizer: Any = None) -> tuple[Any, Any, Any]:
     """Return (model, strategy, state) after three steps."""
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     model, strategy, steps = fresh(optimizer)
     steps.train(3)
@@ -224,7 +224,7 @@ def snapshot(optimizer: Any = None) -> tuple[Any, Any, Any]:
 
 def schedule() -> Any:
     """Return that of a run of 10 epochs of 10 steps."""
-    from dtrain.task.step_schedule import Schedule
+    from dtrain.task.train.step_schedule import Schedule
 
     return Schedule(
         epochs=10, steps_per_epoch=10, global_batch=8, log_every=1, validation_examples=0,
@@ -237,7 +237,8 @@ def put(arrays: Any, folder: Path, optimizer: Any = None, **changed: Any) -> tup
     """Fork ``arrays``, of step 3, into a new model; return its state before and after."""
     from dtrain.run.checkpoint import Checkpoint
     from dtrain.run.folder import RunDir
-    from dtrain.task import restore, train_state
+    from dtrain.task.model import train_state
+    from dtrain.task.train import restore
 
     model, strategy, _ = fresh(optimizer, **changed)
     before = {n: a.copy() for n, a in train_state.snapshot(model, strategy).items()}
@@ -342,7 +343,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     from dtrain.errors import CheckpointError, UsageError
     from dtrain.run.checkpoint import Checkpoint
     from dtrain.run.folder import RunDir
-    from dtrain.task import restore
+    from dtrain.task.train import restore
 
     model, strategy, arrays = snapshot()
     for units, problem in (
@@ -369,7 +370,7 @@ def test_a_fork_that_would_end_where_it_begins() -> None:
     from dtrain.errors import UsageError
     from dtrain.run.checkpoint import Checkpoint
     from dtrain.run.folder import RunDir
-    from dtrain.task import restore
+    from dtrain.task.train import restore
 
     past = Checkpoint(100, Path("/runs/a/checkpoints/100"), {}, {})
     with pytest.raises(UsageError) as caught:

@@ -38,7 +38,7 @@ def test_scores_of_whole_labels_are_those_of_scikit_learn() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task import scores
+    from dtrain.task.model import scores
 
     draw = np.random.default_rng(3)
     y, p = draw.integers(0, 4, 400), draw.dirichlet([1] * 4, 400).astype(np.float32)
@@ -85,7 +85,7 @@ def test_by_hand_is_scikit_learn() -> None:
 def test_one_output_and_several_labels_have_a_threshold() -> None:
     import numpy as np
 
-    from dtrain.task import scores
+    from dtrain.task.model import scores
 
     y, p = np.array([1, 0, 1, 1, 0]), np.array([[0.9], [0.6], [0.4], [0.8], [0.1]], np.float32)
     for loss, outputs in (

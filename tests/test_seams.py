@@ -190,7 +190,7 @@ class Numbered(Ranked):
 ACTION = '''
 import json
 
-from dtrain.task.actions.base import Action
+from dtrain.task.train.base import Action
 
 class Count(Action):
     """Evaluates what there is, and writes down how large it is."""

@@ -15,7 +15,7 @@ def updated(kind: str, short: bool, **options: Any) -> list[bytes]:
     import keras
     import tensorflow as tf
 
-    from dtrain.task import short_adam
+    from dtrain.task.backends.tensorflow import short_adam
 
     generator = np.random.default_rng(0)
     values = [generator.standard_normal(shape).astype("float32") for shape in ((37, 11), (5,))]
@@ -55,7 +55,7 @@ def test_what_is_left_to_keras() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain.task import short_adam
+    from dtrain.task.backends.tensorflow import short_adam
 
     class Own(keras.optimizers.Adam):
         """May do anything in its update."""
@@ -77,7 +77,7 @@ def test_it_is_three_operations_a_weight() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain.task import short_adam
+    from dtrain.task.backends.tensorflow import short_adam
 
     weights = [keras.Variable(np.ones(3, np.float32)) for _ in range(2)]
     adam = keras.optimizers.Adam(0.5)

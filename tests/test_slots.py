@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from dtrain.data.ragged import Ragged
-from dtrain.task import slots
+from dtrain.task.data import slots
 from tests.test_readers import load, reading, same
 
 __all__ = ["load"]  # a fixture

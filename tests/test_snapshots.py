@@ -23,7 +23,8 @@ class _Callbacks:
 def test_variables_are_named_once_and_copied_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    from dtrain.task import snapshots, train_state
+    from dtrain.task.model import train_state
+    from dtrain.task.train import snapshots
 
     model, strategy, steps = prepare("OneDevice", 1, settings())[:3]
     records: Any = None

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from dtrain.run.cluster import Cluster, Task
-from dtrain.task.process import sockets
+from dtrain.task.backends.tensorflow import sockets
 from tests.integration.test_failures import until
 
 TIMEOUT = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)

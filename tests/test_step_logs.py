@@ -12,7 +12,7 @@ def test_batches_and_numbers() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task import step_logs
+    from dtrain.task.backends import step_logs
 
     assert step_logs.unwrapped((3,)) == 3 and step_logs.unwrapped((3, 4)) == (3, 4)
     given = {"a": 1, "b": {"c": {"d": tf.constant(2.0)}}, "e": None, "f": tf.ones([2]), "g": "text"}
@@ -28,7 +28,7 @@ def test_batches_and_numbers() -> None:
 def test_results_of_metrics_under_other_names() -> None:
     import keras
 
-    from dtrain.task.step_logs import Returned
+    from dtrain.task.backends.step_logs import Returned
 
     total, plain = keras.metrics.Mean(name="total"), keras.metrics.Mean(name="plain")
     returned = Returned(keras.Model(), [total, plain])
@@ -43,7 +43,7 @@ def test_trackers_of_losses_have_the_sum_of_the_parts() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain.task import step_logs
+    from dtrain.task.backends import step_logs
 
     losses = ["loss", "My_Loss", "d_loss", "TotalLoss", "loss_1", "KL/losses", "KLLoss"]
     assert all(map(step_logs.is_loss, losses))
@@ -92,7 +92,7 @@ def _compiled(kind: str) -> Any:
 
 @pytest.mark.task
 def test_what_there_is_to_evaluate_by() -> None:
-    from dtrain.task.step_logs import evaluates
+    from dtrain.task.backends.step_logs import evaluates
 
     kinds = ("loss", "regularized", "tested", "computed", "none")
     assert [evaluates(_compiled(kind)) for kind in kinds] == [True, True, True, True, False]

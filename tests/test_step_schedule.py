@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dtrain.errors import UsageError
-from dtrain.task.step_schedule import make_schedule
+from dtrain.task.train.step_schedule import make_schedule
 from tests.test_schema import composed
 
 

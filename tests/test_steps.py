@@ -45,8 +45,11 @@ def prepare(
     """Make (model, strategy, steps, splits), as a task does; ``strategy`` if it is there."""
     import os
 
-    from dtrain.task import build, dataset, input_pipeline, strategies
-    from dtrain.task.rehearsal import metrics
+    from dtrain.task import strategies
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.backends.tensorflow.rehearsal import metrics
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
 
     os.environ["DTRAIN_TRUST"] = "tests"
     config = settings() if config is None else config

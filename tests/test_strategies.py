@@ -124,7 +124,7 @@ def test_metrics_count_each_example_once(kind: str) -> None:
 def test_a_replica_local_variable() -> None:
     import tensorflow as tf
 
-    from dtrain.task.strategies.central_storage import ReplicaLocal
+    from dtrain.task.backends.tensorflow.central_storage import ReplicaLocal
 
     engine = make("CentralStorage").engine
     variable = ReplicaLocal([tf.Variable([1.0, 1.0]), tf.Variable([10.0, 20.0])])
@@ -255,7 +255,7 @@ def _enter(
     })  # fmt: skip
     try:
         from dtrain.config.schema import Hardware
-        from dtrain.task.process import hardware
+        from dtrain.task.backends.tensorflow import hardware
         from dtrain.task.strategies import ParameterServer
 
         task = cluster.task(task_name)
@@ -335,7 +335,8 @@ def test_multiworker_adds_up_over_the_tasks() -> None:
 
 
 def shares(cluster: Cluster, task: Task, devices: list[str], sent: list[Any]) -> Any:
-    from dtrain.task.strategies import MultiWorker, multiworker
+    from dtrain.task.backends.tensorflow import multiworker
+    from dtrain.task.strategies import MultiWorker
 
     multiworker.BLOCK = 512  # this process ends with the test
     strategy = MultiWorker(devices, cluster, task, "ring")

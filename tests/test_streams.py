@@ -94,7 +94,7 @@ def global_batches(
     start: int = 0,
     batch: int = 4,
 ) -> list[list[int]]:
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     local = replicas // pipelines
     inputs = input_pipeline.Inputs(stream, None, batch, 0, start)
@@ -146,7 +146,7 @@ def test_batches_are_those_of_the_positions(kind: str) -> None:
     ),
 )  # fmt: skip
 def test_a_validation_has_every_example_once(kind: str, replicas: int, pipelines: int) -> None:
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     stream = of(KINDS[kind][0]())
     assert stream.count() == N
@@ -188,7 +188,7 @@ def test_structures_and_texts() -> None:
          {"a": np.arange(7)}, np.arange(7) * 0.5)
     )  # fmt: skip
     for value in (parts, dataset, dataset.batch(3)):
-        from dtrain.task import input_pipeline
+        from dtrain.task.backends.tensorflow import input_pipeline
 
         stream = of(value)
         inputs = input_pipeline.Inputs(stream, None, 4, 0, 3)
@@ -268,7 +268,7 @@ def shuffled(seed: int | None, again: bool = True) -> Any:
 def test_streams_that_are_the_same_again() -> None:
     """A shuffle with a seed has another order for each pass, and the same ones in each process."""
     from dtrain.data.sources import Splits
-    from dtrain.task import data_identity, streaming
+    from dtrain.task.data import data_identity, streaming
 
     cases: list[tuple[Callable[[], Any], bool]] = [
         (slices, True),
@@ -311,7 +311,7 @@ def test_streams_that_are_the_same_again() -> None:
 def test_a_seeded_shuffle_is_resumed_where_it_was() -> None:
     """Whatever was read of it before: another process reads the same order, and goes on in it."""
     from dtrain.data.sources import Splits
-    from dtrain.task import streaming
+    from dtrain.task.data import streaming
 
     def run(start: int, replicas: int, steps: int, looks: int) -> list[list[int]]:
         def made() -> Splits:
@@ -340,7 +340,8 @@ def test_replicas_share_one_reading_of_a_shuffle(kind: str) -> None:
     What is trained on and evaluated is of one shuffle, which counts how often it is opened.
     """
     from dtrain.data.sources import Splits
-    from dtrain.task import input_pipeline, streaming
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.data import streaming
     from tests.test_strategies import make
 
     strategy = make(kind)
@@ -397,7 +398,7 @@ def test_batches_are_changed() -> None:
 def test_rows_of_a_length_that_is_not_known() -> None:
     import tensorflow as tf
 
-    from dtrain.task import input_pipeline
+    from dtrain.task.backends.tensorflow import input_pipeline
 
     dataset = tf.data.Dataset.range(1, 9).map(lambda n: (tf.range(n), n)).padded_batch(4)
     assert dataset.element_spec[0].shape.as_list() == [None, None]
@@ -469,7 +470,8 @@ def test_a_generator_that_fails_says_why(
     function: Callable[[], Any], kind: type[Exception], text: str
 ) -> None:
     """And not what TensorFlow makes of it."""
-    from dtrain.task import input_pipeline, unreadable
+    from dtrain.task.backends.tensorflow import input_pipeline
+    from dtrain.task.data import unreadable
 
     stream = of(function)
     with pytest.raises(kind, match=text):

@@ -19,7 +19,7 @@ def test_indexing() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.strategies.dtensor.substitutes import substituted
+    from dtrain.task.backends.tensorflow.dtensor.substitutes import substituted
 
     x = tf.random.stateless_normal([4, 5, 6], seed=[0, 0])
     keys: list[Any] = [0, -1, None, slice(None), slice(1, 3), slice(None, None, 2), ...]
@@ -46,7 +46,7 @@ def test_operations_and_their_gradients() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.strategies.dtensor.substitutes import substituted
+    from dtrain.task.backends.tensorflow.dtensor.substitutes import substituted
 
     def normal(*shape: int) -> Any:
         return tf.random.stateless_normal(shape, seed=[1, 2])

@@ -195,7 +195,7 @@ def test_splits_of_files() -> None:
 def test_images_are_decoded_in_the_graph() -> None:
     import tensorflow as tf
 
-    from dtrain.task import reading
+    from dtrain.task.data import reading
 
     def images(shape: list[int], encode: Any) -> list[bytes]:
         return [encode(tf.fill(shape, tf.constant(20 * i, tf.uint8))).numpy() for i in range(N)]

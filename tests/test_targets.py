@@ -178,7 +178,7 @@ ELSEWHERE = {
         "keras.utils.get_file", "dtrain.augment.tf.io.write_file",
     ],
     "strategy": [
-        "dtrain.task.strategies.base.Strategy", "dtrain.models.mlp",
+        "dtrain.task.backends.tensorflow.base.Strategy", "dtrain.models.mlp",
     ],
     "launcher": [
         "dtrain.controller.launchers.local.Process", "keras.Model",

@@ -30,7 +30,7 @@ def events(folder: Path) -> Any:
 
 @pytest.mark.task
 def test_points_go_to_their_split_under_one_name(tmp_path: Path) -> None:
-    from dtrain.task.tensorboard import Summaries
+    from dtrain.task.train.tensorboard import Summaries
 
     folder = tmp_path / "tensorboard"
     summaries = Summaries(folder, tmp_path / "journal.jsonl", False, None)
@@ -50,7 +50,7 @@ def test_points_go_to_their_split_under_one_name(tmp_path: Path) -> None:
 @pytest.mark.task
 def test_a_restart_shows_the_points_of_the_journal_and_no_others(tmp_path: Path) -> None:
     from dtrain.run.journal import Journal
-    from dtrain.task.tensorboard import Summaries
+    from dtrain.task.train.tensorboard import Summaries
 
     folder, path = tmp_path / "tensorboard", tmp_path / "journal.jsonl"
     journal = Journal(path)
@@ -76,7 +76,7 @@ def test_histograms_on_request(tmp_path: Path) -> None:
     import keras
 
     from dtrain.task.strategies import Mirrored
-    from dtrain.task.tensorboard import Summaries
+    from dtrain.task.train.tensorboard import Summaries
 
     with Mirrored(["CPU:0", "CPU:1"]).scope():
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, name="out")])
@@ -103,7 +103,7 @@ def test_histograms_on_request(tmp_path: Path) -> None:
 def test_a_trace_of_some_steps(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from dtrain.task.tensorboard import Summaries
+    from dtrain.task.train.tensorboard import Summaries
 
     for name, last in (("stopped", 3), ("closed", 9)):  # 9: the run ends before
         folder = tmp_path / name
@@ -120,7 +120,7 @@ def test_a_trace_of_some_steps(tmp_path: Path) -> None:
 @pytest.mark.task
 def test_tensorboard_draws_the_hyperparameters_of_a_sweep(tmp_path: Path) -> None:
     """Asked as its page asks: the axes with their types, and each job with its last values."""
-    from dtrain.task.tensorboard import Summaries
+    from dtrain.task.train.tensorboard import Summaries
 
     for number, (rate, strategy, status) in enumerate(
         [("0.001", "mirrored", "FINISHED"), ("0.1", "one_device", "FAILED"), ("1e-5", "ps", None)]
@@ -187,7 +187,7 @@ def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
     from dtrain.config.section import Node
     from dtrain.run.folder import RunDir, write_json
     from dtrain.run.journal import Journal
-    from dtrain.task.actions.train import make_records
+    from dtrain.task.train.train import make_records
 
     config = Config(tracking=Node({"histograms": False, "profile_steps": None}))
     for name, command, sessions in (

@@ -32,7 +32,7 @@ def test_of_numbers_nothing_is_kept() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.tensors import fresh
+    from dtrain.task.backends.tensorflow.tensors import fresh
 
     assert fresh(np.int64(3)).dtype == tf.int64
     assert fresh(0.5, tf.float32).dtype == tf.float32 and fresh(0.5) == 0.5
@@ -43,7 +43,7 @@ def test_of_numbers_nothing_is_kept() -> None:
 
 @pytest.mark.task
 def test_of_points_nothing_is_kept(tmp_path: Path) -> None:
-    from dtrain.task.tensorboard import Summaries
+    from dtrain.task.train.tensorboard import Summaries
 
     summaries = Summaries(tmp_path / "tensorboard", tmp_path / "journal.jsonl", False, None)
 
@@ -61,7 +61,7 @@ def test_a_total_is_the_sum_in_order() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.tensors import total
+    from dtrain.task.backends.tensorflow.tensors import total
 
     parts = [tf.constant([0.1, 1e8]), tf.constant([0.2, 1.0]), tf.constant([0.3, -1e8])]
     wanted = np.float32([0.1, 1e8]) + np.float32([0.2, 1.0]) + np.float32([0.3, -1e8])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dtrain.run.times import TIMES, is_of_the_machine
-from dtrain.task.actions import timing as module
-from dtrain.task.actions.timing import Timing
+from dtrain.task.train import timing as module
+from dtrain.task.train.timing import Timing
 
 
 class Clock:

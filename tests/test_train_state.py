@@ -48,7 +48,7 @@ STATEFUL = {
 
 def train(kind: str, devices: int) -> tuple[Any, Any]:
     """Return the state after 3 steps and after 6."""
-    from dtrain.task import train_state as state
+    from dtrain.task.model import train_state as state
 
     model, strategy, steps, _ = prepare(kind, devices, settings(**STATEFUL))
     steps.train(3)
@@ -62,7 +62,7 @@ def train(kind: str, devices: int) -> tuple[Any, Any]:
 
 def resume(kind: str, devices: int, saved: Any) -> tuple[Any, Any]:
     """Go on from step 3; return the state that was restored and the last one."""
-    from dtrain.task import train_state as state
+    from dtrain.task.model import train_state as state
 
     model, strategy, steps, _ = prepare(kind, devices, settings(**STATEFUL), start=3)
     state.restore(model, strategy, {**saved, "callbacks/0/0": None})
@@ -108,7 +108,7 @@ def test_a_new_process_goes_on_where_another_stopped(kind: str, devices: int) ->
 @pytest.mark.task(devices=2)
 def test_a_restored_model_evaluates_as_before() -> None:
     # Each replica evaluates with its own copy of the moving statistics.
-    from dtrain.task import train_state as state
+    from dtrain.task.model import train_state as state
 
     model, strategy, steps, _ = prepare("Mirrored", 2, settings(**STATEFUL))
     steps.train(3)
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused() -> None:
     import numpy as np
 
     from dtrain.errors import CheckpointError
-    from dtrain.task import train_state as state
+    from dtrain.task.model import train_state as state
 
     model, strategy, _, _ = prepare("Default", 1)
     saved = state.snapshot(model, strategy)
@@ -143,7 +143,7 @@ def test_variables_of_one_path_keep_apart() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task import train_state as state
+    from dtrain.task.model import train_state as state
     from dtrain.task.strategies import Default
 
     class Twins(keras.Model):
@@ -173,8 +173,8 @@ def test_variables_of_one_path_keep_apart() -> None:
 def test_sums_survive_as_arrays_and_json() -> None:
     import numpy as np
 
-    from dtrain.task.metric_sums import Sums
-    from dtrain.task.train_state import pack_sums, unpack_sums
+    from dtrain.task.backends.metric_sums import Sums
+    from dtrain.task.model.train_state import pack_sums, unpack_sums
 
     sums = Sums([np.arange(3.0), np.array(2.0)], {"plain": 0.5}, 24)
     arrays, values = pack_sums(interval=sums, epoch=Sums([np.ones(3)]))
@@ -188,7 +188,7 @@ def test_sums_survive_as_arrays_and_json() -> None:
 
 def recurring(start: int, saved: Any = None) -> tuple[Any, Any]:
     """Return the state after 3 steps, and the numbers of those and of a validation."""
-    from dtrain.task import train_state as state
+    from dtrain.task.model import train_state as state
 
     config = settings(
         model={"_target_": "tests.test_train_state.recurrent"},
@@ -239,7 +239,7 @@ def plain_state(input_shape: Any, classes: int) -> Any:
 @pytest.mark.task(devices=2)
 @pytest.mark.parametrize(("kind", "devices"), KINDS)
 def test_variables_of_tensorflow_are_saved_too(kind: str, devices: int) -> None:
-    from dtrain.task import train_state as state
+    from dtrain.task.model import train_state as state
 
     config = settings(model={"_target_": "tests.test_train_state.plain_state"})
     model, strategy, steps, _ = prepare(kind, devices, config)
@@ -289,7 +289,7 @@ def elsewhere(input_shape: Any, classes: int) -> Any:
 def test_state_that_keras_does_not_know_is_saved_or_named(kind: str, devices: int) -> None:
     import keras
 
-    from dtrain.task import train_state
+    from dtrain.task.model import train_state
 
     config = settings(model={"_target_": "tests.test_train_state.elsewhere"})
     found, saved = [], {}

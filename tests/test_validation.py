@@ -118,7 +118,7 @@ def test_by_parameter_servers(update: str) -> None:
 @pytest.mark.task
 def test_a_loop_evaluates_so_many() -> None:
     """Through the loop's own calls, of any number of steps each."""
-    from dtrain.task.actions.validation import evaluate
+    from dtrain.task.train.validation import evaluate
 
     _, strategy, steps, _ = prepare("OneDevice", 1, config(5, 3))
 
@@ -138,7 +138,7 @@ def test_a_loop_evaluates_so_many() -> None:
 @pytest.mark.task(devices=2)
 def test_hooks_have_the_numbers_of_batches() -> None:
     """Of those of a validation, which may have another size than those of training."""
-    from dtrain.task.actions.validation import evaluate
+    from dtrain.task.train.validation import evaluate
 
     class Hooks:
         def __init__(self) -> None:

@@ -69,7 +69,7 @@ def trained(
     import keras
     import tensorflow as tf
 
-    from dtrain.task.step_logs import evaluates
+    from dtrain.task.backends.step_logs import evaluates
     from tests.test_steps import prepare
 
     keras.utils.clear_session()
@@ -258,8 +258,8 @@ def differences_from_fit(name: str) -> dict[str, tuple[Any, ...]]:
     import keras
     import tensorflow as tf
 
-    from dtrain.task.metric_sums import Sums
-    from dtrain.task.step_logs import evaluates
+    from dtrain.task.backends.metric_sums import Sums
+    from dtrain.task.backends.step_logs import evaluates
     from tests.test_steps import BATCH, in_order, prepare
 
     epochs, per_epoch = 4, 10

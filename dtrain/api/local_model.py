@@ -44,9 +44,11 @@ def load_model(
     _prepare()
     import numpy as np
 
-    from dtrain.task import build, dataset, keras_internals, train_state
-    from dtrain.task.step_schedule import make_schedule
+    from dtrain.task.backends.tensorflow import keras_internals
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build, train_state
     from dtrain.task.strategies import Default
+    from dtrain.task.train.step_schedule import make_schedule
 
     restored = checkpoints.load(path)
     before = random.getstate(), np.random.get_state()

@@ -77,9 +77,8 @@ STRATEGY = Kind(
 )  # fmt: skip
 PLAN = Kind(
     "plan of a strategy", "dtrain.task.strategies.plans.*",
-    r"dtrain\.task\.strategies\.(plans\.(OneReplica|PerDevice|PerHost)|dtensor\.plan\.MeshPlan"
-    r"|layer_placement\.plan\.LayerPlan|parameter_server\.plan\.ParameterServerPlan"
-    r"|tpu\.plan\.TpuPlan)",
+    r"dtrain\.task\.strategies\.plans\.(LayerPlan|MeshPlan|OneReplica|ParameterServerPlan"
+    r"|PerDevice|PerHost|TpuPlan)",
 )  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",
@@ -92,13 +91,13 @@ ENVIRONMENT = Kind(
 )  # fmt: skip
 _DEBUG = r"debug\.(nan\.Nan|overfit\.Overfit|shapes\.Shapes|one_batch\.OneBatch|slow\.Slow)"
 ACTION = Kind(
-    "action", "dtrain.task.actions.*",
-    r"dtrain\.task\.actions\.(train\.Train|trial\.Trial|evaluate\.Evaluate|predict\.Predict"
-    rf"|{_DEBUG})",
+    "action", "dtrain.task.train.*, dtrain.after.*, dtrain.debug.*",
+    r"dtrain\.(task\.train\.(train\.Train|trial\.Trial)|after\.(evaluate\.Evaluate"
+    rf"|predict\.Predict)|{_DEBUG})",
 )  # fmt: skip
 PREDICTED = Kind(
-    "function of predictions", "dtrain.task.prediction.functions.{argmax,top_k}",
-    r"dtrain\.task\.prediction\.functions\.(argmax|top_k)", (), ("outputs",),
+    "function of predictions", "dtrain.after.functions.{argmax,top_k}",
+    r"dtrain\.after\.functions\.(argmax|top_k)", (), ("outputs",),
 )  # fmt: skip
 TRACKER = Kind(
     "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",

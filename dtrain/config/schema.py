@@ -279,7 +279,7 @@ class Evaluate(Action):
         by: label, a column of the data or an input: metrics of each of its values.
     """
 
-    _target_: str = target("dtrain.task.actions.evaluate.Evaluate")
+    _target_: str = target("dtrain.after.evaluate.Evaluate")
     run: str | None = formed(None, PATH)
     checkpoint: str | None = formed(None, CHECKPOINT)
     weights: Weights = Weights.raw

@@ -18,7 +18,7 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
                 were not known at the start
 ``notice``      ``message``: something the user should know
 ``evaluation``  ``step``, ``metrics``, ``prefix``: of a checkpoint (:mod:`dtrain.run.evaluations`)
-``debug``       ``summary``, ``rows``: what a check found (:mod:`dtrain.task.actions.debug`)
+``debug``       ``summary``, ``rows``: what a check found (:mod:`dtrain.debug`)
 ``restart``     ``step``, ``message``: tasks died, and were started again from a checkpoint
 ``error``       ``kind`` (``usage`` or ``training``), ``message``
 ``end``         ``status``, ``step``, ``examples``, ``examples_per_second``

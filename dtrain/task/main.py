@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import importlib
 import multiprocessing
 import os
 import signal
@@ -23,15 +24,17 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task import class_labels, own_code, restore, unreadable
-from dtrain.task.actions import follow
-from dtrain.task.actions.base import Action
-from dtrain.task.process import hardware, parent_death, sockets
+from dtrain.task.backends.tensorflow import hardware, sockets
+from dtrain.task.backends.tensorflow.base import check_replicas
+from dtrain.task.data import unreadable
+from dtrain.task.model import class_labels
+from dtrain.task.process import own_code, parent_death
 from dtrain.task.process.phases import Phases
 from dtrain.task.process.signals import Stop
-from dtrain.task.session import Process, quietly
 from dtrain.task.strategies import Default, Strategy
-from dtrain.task.strategies.base import check_replicas
+from dtrain.task.train import restore
+from dtrain.task.train.base import Action
+from dtrain.task.train.session import Process, quietly
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda status: None) -> int:
@@ -73,7 +76,10 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             if (message := hardware.overlooked(config.hardware, cluster)) is not None:
                 journal.write("notice", message=message)
             past = restore.find(rundir, config, journal)
-        if follows and not config.sidecar.evaluate:
+        # Actions are imported by their names: what is done with a model knows how to train, and
+        # training does not know what is done afterwards.
+        follow = importlib.import_module("dtrain.after.follow") if follows else None
+        if follow is not None and not config.sidecar.evaluate:
             say("joined")
             follow.export_only(config, rundir, stop)
             return errors.OK
@@ -83,7 +89,9 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         phases.end("cluster")
         past = strategy.broadcast(past)
         action: Action = (
-            follow.Follow(rundir) if follows else targets.instantiate(config.action, "action")
+            targets.instantiate(config.action, "action")
+            if follow is None
+            else follow.Follow(rundir)
         )
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)

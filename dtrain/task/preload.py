@@ -18,11 +18,6 @@ with late("keras.wrappers", "matplotlib", "matplotlib.pyplot", "matplotlib.patch
     import tensorflow  # noqa: F401
 
 # What almost every task needs, too.
-import dtrain.datasets  # noqa: E402
-import dtrain.models  # noqa: E402
-import dtrain.task.actions.train  # noqa: E402
-import dtrain.task.entry  # noqa: E402
-import dtrain.task.main  # noqa: E402, F401
 
 gc.enable()
 # What is there now stays: tasks need not look through it, and keep sharing its memory.

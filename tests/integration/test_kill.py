@@ -145,8 +145,8 @@ class Killer(keras.callbacks.Callback):
             self.inside(order["operation"])
 
     def stops(self):
-        from dtrain.task.strategies.parameter_server.steps import CoordinatedSteps
-        from dtrain.task.strategies.steps import Steps
+        from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps
+        from dtrain.task.backends.tensorflow.steps import Steps
 
         if wanted("training"):
             self.on_train_batch_end = lambda batch, logs=None: at("training")

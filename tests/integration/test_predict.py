@@ -121,7 +121,7 @@ def _keras(home: Path) -> Any:
     import keras
 
     from dtrain.config import load
-    from dtrain.task import dataset
+    from dtrain.task.data import dataset
 
     source = dataset.load(load.read(home / "run/config.yaml")).splits.validation
     x = np.asarray(source[np.arange(ROWS)][0])

@@ -33,7 +33,7 @@ class Predict(Action):
         batch: rows of a batch; null: that of the validation.
     """
 
-    _target_: str = target("dtrain.task.actions.predict.Predict")
+    _target_: str = target("dtrain.after.predict.Predict")
     run: str | None = formed(None, PATH)
     checkpoint: str | None = formed(None, CHECKPOINT)
     weights: Weights = Weights.raw

@@ -7,12 +7,11 @@ import dataclasses
 from dtrain.config.forms import target
 from dtrain.config.ranges import LARGE, MANY, within
 
-_ACTIONS = "dtrain.task.actions"
 #: What an ordinary run does.
-TRAIN = f"{_ACTIONS}.train.Train"
-NAN, OVERFIT = f"{_ACTIONS}.debug.nan.Nan", f"{_ACTIONS}.debug.overfit.Overfit"
-SHAPES, ONE_BATCH = f"{_ACTIONS}.debug.shapes.Shapes", f"{_ACTIONS}.debug.one_batch.OneBatch"
-SLOW = f"{_ACTIONS}.debug.slow.Slow"
+TRAIN = "dtrain.task.train.train.Train"
+NAN, OVERFIT = "dtrain.debug.nan.Nan", "dtrain.debug.overfit.Overfit"
+SHAPES, ONE_BATCH = "dtrain.debug.shapes.Shapes", "dtrain.debug.one_batch.OneBatch"
+SLOW = "dtrain.debug.slow.Slow"
 
 
 @dataclasses.dataclass

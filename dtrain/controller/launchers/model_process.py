@@ -19,8 +19,8 @@ def _enter(
     output: Connection, pipe: Any,
 ) -> None:  # fmt: skip
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    from dtrain.export import served
     from dtrain.serving import server
-    from dtrain.task import served
     from dtrain.task.process import parent_death
 
     parent_death.end_with_the_parent()

@@ -78,11 +78,11 @@ def ask(
 
 def _enter(about: str, *arguments: Any) -> None:
     if about == "data":
-        from dtrain.task.inspection.main import child
+        from dtrain.inspection.main import child
     elif about == "export":
-        from dtrain.task.export.main import child
+        from dtrain.export.main import child
     else:
-        from dtrain.task.model_report import child
+        from dtrain.task.model.model_report import child
     child(*arguments)
 
 

@@ -10,7 +10,7 @@ from dtrain.config.schema import Config, Sidecar
 from dtrain.config.section import Node
 from dtrain.controller.tuned import put, typed
 
-_TRIAL = "dtrain.task.actions.trial.Trial"
+_TRIAL = "dtrain.task.train.trial.Trial"
 
 
 def for_trial(
@@ -22,7 +22,7 @@ def for_trial(
         config: settled; is not changed.
         setting: of the trial.
         output_dir: where it has its folder.
-        steps, seconds: of :class:`dtrain.task.actions.trial.Trial`.
+        steps, seconds: of :class:`dtrain.task.train.trial.Trial`.
     """
     made = copy.copy(config)
     put(made, setting)

@@ -1,16 +1,19 @@
-"""Plans of the strategies that make one kind of task. Read without TensorFlow."""
+"""Plans of the strategies: their tasks, devices and replicas. Read without any framework."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
-from dtrain.run.cluster import Cluster
+from dtrain.run.cluster import Cluster, Task
 from dtrain.run.strategy_plan import StrategyPlan
 
 #: Logical CPU devices of a data-parallel strategy, and of an axis of a mesh, where it is not given.
 CPU_DEVICES = 2
+#: Cores of a TPU where the number is not given: those of one host of the older ones.
+TPU_CORES = 8
 
 
 class OneReplica(StrategyPlan):
@@ -99,3 +102,182 @@ class PerHost(StrategyPlan):
         if self._sync_every > 1:
             found["sync every"] = f"{self._sync_every} steps, by averages: the numbers change"
         return found
+
+
+class LayerPlan(PerDevice):
+    """One replica across all devices of one process."""
+
+    divides = "layers"
+
+    def replicas(self, hosts: int, devices: int) -> int:
+        """Return one: all devices hold one model."""
+        return 1
+
+
+class MeshPlan(PerDevice):
+    """One process; each row of its mesh of devices holds one replica.
+
+    Args:
+        mesh: sizes of the axes ``batch`` and ``model``; None for the rest.
+    """
+
+    own_keys = ("mesh",)
+    divides = "variables"
+    in_process = False
+
+    def __init__(self, mesh: dict[str, Any]):
+        self._batch: int | None = mesh["batch"]
+        self._model: int | None = mesh["model"]
+
+    def devices(self, kind: str, gpus: int) -> int:
+        """Return all GPUs, or as many logical devices of the CPU as the axes ask for."""
+        if kind == "gpu":
+            return gpus
+        return (self._batch or CPU_DEVICES) * (self._model or CPU_DEVICES)
+
+    def replicas(self, hosts: int, devices: int) -> int:
+        """Return the size of the batch axis: the rest, where the configuration leaves it open.
+
+        Raises:
+            UsageError: the axes do not multiply out to the devices.
+        """
+        batch, model = self._batch, self._model
+        known = (batch or 1) * (model or 1)
+        if devices % known or (batch and model and devices != known):
+            raise UsageError(
+                "strategy.mesh", f"{{batch: {batch or 'null'}, model: {model or 'null'}}}",
+                f"does not multiply out to the {devices} devices of the run",
+                "batch x model = devices, null for the rest", f"hardware.devices={known}",
+            )  # fmt: skip
+        return batch or devices // known
+
+    def rows(self, cluster: Cluster) -> dict[str, str]:
+        """Return the two axes."""
+        columns = cluster.chief.devices // cluster.replicas
+        return {"mesh": f"{cluster.replicas} x {columns} (batch x model)"}
+
+
+class ParameterServerPlan(StrategyPlan):
+    """Workers that compute, parameter servers that hold the variables, and a chief.
+
+    Args:
+        workers: how many compute gradients.
+        servers: how many hold variables.
+        update: ``sync`` or ``async``.
+        max_staleness: most updates that an asynchronous gradient may be old.
+        backup_workers: synchronous gradients that are dropped, the slowest.
+    """
+
+    own_keys = ("workers", "servers")
+    in_process = False
+
+    def __init__(
+        self,
+        workers: int,
+        servers: int,
+        update: str,
+        max_staleness: int | None = None,
+        backup_workers: int = 0,
+    ):
+        self._workers = workers
+        self._servers = servers
+        self._update = update
+        self._max_staleness = max_staleness
+        self._backup_workers = backup_workers
+
+    def computing(self, hosts: int) -> int:
+        """Return the workers."""
+        return self._workers
+
+    def tasks(self, hosts: int, devices: int) -> tuple[Task, ...]:
+        """Return the chief, the workers and the parameter servers."""
+        workers = [
+            Task("worker", index, devices, serves=True, replaceable=True)
+            for index in range(self._workers)
+        ]
+        servers = [Task("ps", index, 0, serves=True) for index in range(self._servers)]
+        return (Task("chief", 0, 0), *workers, *servers)
+
+    def replicas(self, hosts: int, devices: int) -> int:
+        """Return the workers where they share each batch; asynchronously each has its own."""
+        return self._workers if self._update == "sync" else 1
+
+    def check(self, config: Config, cluster: Cluster) -> None:
+        """Refuse options that exclude each other.
+
+        Raises:
+            UsageError: naming one of them.
+        """
+        workers, devices = self._workers, max(task.devices for task in cluster.tasks)
+        if devices != 1:
+            raise UsageError(
+                "hardware.devices", devices, "a worker of strategy=ps computes on one device",
+                "1, and more workers",
+                f"hardware.devices=1 strategy.workers={workers * devices}",
+            )  # fmt: skip
+        if self._update == "sync" and self._max_staleness is not None:
+            raise UsageError(
+                "strategy.max_staleness", self._max_staleness,
+                "a synchronous update is never stale", "null, or strategy.update=async",
+                "strategy.update=async",
+            )  # fmt: skip
+        if self._update == "async" and self._backup_workers:
+            raise UsageError(
+                "strategy.backup_workers", self._backup_workers,
+                "asynchronous updates do not wait", "0, or strategy.update=sync",
+                "strategy.update=sync",
+            )  # fmt: skip
+        if self._backup_workers >= workers:
+            raise UsageError(
+                "strategy.backup_workers", self._backup_workers,
+                f"would drop the gradients of all {workers} workers",
+                f"up to {workers - 1}", f"strategy.backup_workers={workers - 1}",
+            )  # fmt: skip
+        accumulated = config.optimizer.get("gradient_accumulation_steps")
+        if accumulated is not None and self._update == "async":
+            raise UsageError(
+                "optimizer.gradient_accumulation_steps", accumulated,
+                "asynchronous workers would add their gradients, of other weights each, to one sum",
+                "null, or strategy.update=sync", "strategy.update=sync",
+            )  # fmt: skip
+
+    def size(self) -> tuple[str, int]:
+        """Return the larger group of tasks."""
+        if self._servers > self._workers:
+            return "strategy.servers", 1
+        return "strategy.workers", 2
+
+
+class TpuPlan(PerDevice):
+    """One process with a replica on each core of a TPU."""
+
+    compilable = True
+    in_process = False
+    kinds = ("tpu",)
+
+    def devices(self, kind: str, gpus: int) -> int:
+        """Return the cores of one host."""
+        return TPU_CORES
+
+    def check(self, config: Config, cluster: Cluster) -> None:
+        """Refuse what a TPU does not compute.
+
+        Raises:
+            UsageError: the precision, or a batch of a validation that the cores cannot share.
+        """
+        if config.hardware.precision.name == "mixed_float16":
+            raise UsageError(
+                "hardware.precision", "mixed_float16", "a TPU computes in bfloat16",
+                "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
+            )  # fmt: skip
+        held, cores = config.trainer.validation_batch_size, cluster.replicas
+        if held is not None and held % cores:
+            raise UsageError(
+                "trainer.validation_batch_size", held,
+                f"{cores} cores of a TPU cannot share it evenly",
+                f"multiples of {cores}, or null", "trainer.validation_batch_size=null",
+            )  # fmt: skip
+
+    def rows(self, cluster: Cluster) -> dict[str, str]:
+        """Return that this has not been tried."""
+        return {"untried": "strategy=tpu has not yet run on a TPU"}

@@ -1,0 +1,168 @@
+"""The columns of predictions: what a model returned, by name, and what of the data goes along."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.after import functions
+from dtrain.data import nest
+from dtrain.errors import DataError, UsageError
+from dtrain.run.predictions.formats import CLASS, INDEX
+
+#: The name of the only output of a model.
+ONLY = "prediction"
+#: What of the data may go along: the parts of an example, and the names of their columns.
+PARTS = {"inputs": (0, "input"), "labels": (1, "label")}
+_FREE = re.compile(r"[^\w.-]+")  # what no name of a file should have
+
+
+class Columns:
+    """Makes columns of the outputs for a batch, in the graph.
+
+    Args:
+        model: gives the names of its outputs.
+        function: of the outputs; None: as they are.
+        include: parts of the data, of :data:`PARTS`.
+        classes: the names of the run's classes; none where it has none.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        function: Callable[[Any], Any] | None,
+        include: Sequence[str],
+        classes: Sequence[str] = (),
+    ):
+        self._model = model
+        self._function = function
+        self._include = include
+        self._classes = np.array(classes, object)
+        self._classified: str | None = None  # the column that says which class a row is of
+
+    def __call__(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
+        """Return the columns by name, tensors ``[b, ...]``.
+
+        Args:
+            outputs: of the model, a nest.
+            parts: of the batch: inputs, targets and weights.
+
+        Raises:
+            UsageError: something has no place in a table of rows.
+        """
+        outputs = _by_name(self._model, outputs)
+        if self._function is not None:
+            outputs = self._function(outputs)
+        rows = nest.leaves(parts[0])[0].shape[0]
+        found: dict[str, tf.Tensor] = {}
+        for name, leaf in nest.named(nest.structured(outputs)):
+            _add(found, name or ONLY, leaf, rows)
+        for part in self._include:
+            at, title = PARTS[part]
+            if at >= len(parts) or parts[at] is None:
+                raise UsageError(
+                    "predict.include", part, "the data has none",
+                    "inputs, or data with labels", "'predict.include=[inputs]'",
+                )  # fmt: skip
+            for name, leaf in nest.named(parts[at]):
+                if leaf is not None:
+                    _add(found, f"{title}.{name}" if name else title, leaf, rows)
+        return found
+
+    def described(self, specs: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
+        """Return what is written, of each row: with the name of the class, where there is one.
+
+        Args:
+            specs: of the columns, by name.
+        """
+        function = getattr(self._function, "func", self._function)  # of functools.partial
+        name = "class" if function is functions.top_k else ONLY
+        spec = specs.get(name)
+        if function not in (None, functions.argmax, functions.top_k) or spec is None:
+            return dict(specs)
+        scores = spec.dtype.is_floating and spec.shape[-1:] == [len(self._classes)]
+        if not len(self._classes) or not (scores or spec.dtype.is_integer):
+            return dict(specs)
+        self._classified = name
+        shape = spec.shape[:-1] if scores else spec.shape
+        return {**specs, CLASS: tf.TensorSpec(shape, tf.string)}
+
+    def written(self, columns: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
+        """Return columns as they are written: bytes as texts, and the names of the classes.
+
+        Args:
+            columns: by name, ``[rows, ...]``, as the model and the function returned them.
+            first: the first row.
+
+        Raises:
+            DataError: bytes are no UTF-8.
+        """
+        found = {name: texts(name, column, first) for name, column in columns.items()}
+        if self._classified is not None:
+            numbers = columns[self._classified]
+            numbers = numbers.argmax(-1) if numbers.dtype.kind == "f" else numbers
+            found[CLASS] = self._classes[numbers]
+        return found
+
+
+def _by_name(model: keras.Model, outputs: Any) -> Any:
+    """Return several outputs without names by those that the model gives them."""
+    if isinstance(outputs, tuple | list):
+        names = getattr(model, "output_names", None)
+        if names is not None and len(names) == len(outputs) and len(set(names)) == len(names):
+            return dict(zip(names, outputs, strict=True))
+        return {f"{ONLY}.{number}": each for number, each in enumerate(outputs)}
+    return outputs
+
+
+def _add(found: dict[str, tf.Tensor], name: str, leaf: Any, rows: int | None) -> None:
+    name = _FREE.sub("_", name)
+    while name in found or name == INDEX:
+        name += "_"
+    if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+        raise _refused(name, "is ragged or sparse")
+    value = tf.convert_to_tensor(leaf)
+    if value.shape.rank is None or value.shape.rank < 1 or value.shape[0] not in (None, rows):
+        raise _refused(name, f"has the shape {value.shape}, which is not one of rows")
+    if None in value.shape[1:]:
+        raise _refused(name, f"has the shape {value.shape}: a length that differs by batch")
+    if value.dtype in (tf.bfloat16, tf.float16):
+        value = tf.cast(value, tf.float32)  # which has all of their numbers
+    dtype = value.dtype
+    if not (dtype.is_floating or dtype.is_integer or dtype in (tf.bool, tf.string)):
+        raise _refused(name, f"is of {value.dtype.name}")
+    found[name] = value
+
+
+def _refused(name: str, problem: str) -> UsageError:
+    return UsageError(
+        "predict.function", name, problem, "columns of numbers or texts, one shape in every row",
+        "a predict.function of your own that makes such columns",
+    )  # fmt: skip
+
+
+def texts(name: str, column: np.ndarray, first: int) -> np.ndarray:
+    """Return a column as it is written: bytes as texts.
+
+    Args:
+        name: of it.
+        column: ``[rows, ...]``.
+        first: its first row.
+
+    Raises:
+        DataError: bytes are no UTF-8.
+    """
+    if column.dtype != object:
+        return column
+    found = np.empty(column.shape, object)
+    for place, value in np.ndenumerate(column):
+        try:
+            found[place] = value.decode() if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError:
+            raise DataError(f"row {first + place[0]}, column {name!r}", "is no UTF-8") from None
+    return found

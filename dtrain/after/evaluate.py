@@ -1,0 +1,312 @@
+"""Evaluation of checkpoints that a run has saved, on any strategy; nothing is trained."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from dtrain import errors
+from dtrain.after import confusion, inputs, slices
+from dtrain.after.evaluation_record import Found, Record
+from dtrain.config import load
+from dtrain.config.schema import Config
+from dtrain.data import class_names
+from dtrain.data.options import Task
+from dtrain.data.sources import Splits
+from dtrain.errors import CheckpointError, DtrainError, UsageError
+from dtrain.run import checkpoint
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.checkpoint.format import read_manifest
+from dtrain.run.columns import read_encoding
+from dtrain.run.folder import RunDir
+from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.data import dataset
+from dtrain.task.data.dataset import Data
+from dtrain.task.data.inputs import Inputs
+from dtrain.task.model import class_labels, default_loss, train_state
+from dtrain.task.strategies import Strategy
+from dtrain.task.train.base import Action
+from dtrain.task.train.session import NO_VALIDATION, Process, Session, quietly
+from dtrain.task.train.step_schedule import Schedule
+from dtrain.task.train.validation import evaluate
+
+#: How often another checkpoint is looked for where the run has removed the one that was chosen.
+TRIES = 10
+#: The metrics of the slices, put together, may differ by so much from those of the whole.
+TOLERANCE = 1e-5
+
+
+class Evaluate(Action):
+    """Evaluates checkpoints of a run on every validation example, once each.
+
+    Args:
+        run: the run folder.
+        checkpoint: ``best``, ``latest``, ``all`` or a step; None: the best, or else the latest.
+        weights: ``raw``: as they were trained; ``ema``: the moving averages of the optimizer.
+        prefix: of the names of the points; None: ``test``, of averages ``test_ema``.
+        by: what slices of the examples are made by; None for no slices.
+    """
+
+    trains = False
+
+    def __init__(
+        self, run: str, checkpoint: str | None, weights: str, prefix: str | None, by: str | None
+    ):
+        self._rundir = self.of_run = RunDir(run)
+        self._checkpoint = checkpoint
+        self._weights = weights
+        self._prefix = prefix or ("test_ema" if weights == "ema" else "test")
+        self._by = by
+        self._slices: slices.Slices | None = None
+        self._confusion: confusion.Confusion | None = None
+        self._classes: list[str] = []
+        self._own: Splits | None = None  # of the run, and the others, that are evaluated
+        self._other: Splits | None = None
+
+    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
+        """Refuse data without a validation, and models without anything to evaluate by.
+
+        Raises:
+            UsageError: there is nothing to evaluate.
+        """
+        if not schedule.validation_examples:
+            raise UsageError(
+                "dataset", config.dataset["_target_"],
+                f"has no validation to evaluate on, or {NO_VALIDATION.partition(': ')[2]}",
+                "a dataset with a validation", "dataset.validation=FILE",
+            )  # fmt: skip
+
+    def loaded(self, config: Config, data: Data) -> Data:
+        """Return the examples with targets that mean what those of the run's data mean.
+
+        Other data may lack a class, or have one more; and whole numbers, where the run's are none.
+        Of other files of which no part is held out, all examples are evaluated.
+
+        Raises:
+            UsageError: it has no labels, or a class that the run's data has not.
+        """
+        own = load.read(self._rundir.config).dataset
+        if not inputs.differ(own, config.dataset):
+            return data
+        if data.splits.validation is None and config.dataset.get("path") != own.get("path"):
+            data = dataclasses.replace(
+                data,
+                splits=dataclasses.replace(data.splits, validation=data.splits.train),
+                identity={**data.identity, "validation": data.identity["train"]},
+            )
+        of_run = copy.copy(config)
+        of_run.dataset = own
+        try:
+            encoding = read_encoding(self._rundir)
+            self._own = dataset.load(of_run, self.trains, encoding).splits
+        except (DtrainError, OSError):  # it is not there any more: the other has to do
+            return data
+        self._other = data.splits
+        if default_loss.is_regression(of_run, self._own):
+            splits = dataclasses.replace(data.splits, task=Task.regression)
+            return dataclasses.replace(data, splits=splits)
+        classes = self._own.count_classes()
+        if classes is None:
+            return data
+        if data.splits.validation is not None and data.splits.count_classes() is None:
+            inputs.check(data.splits.validation, self._own.train, "targets", sizes=False)
+        classes_of_run = list(self._own.train.info.class_names())
+        named = class_names.renumbered(data.splits.validation, classes_of_run)
+        splits = dataclasses.replace(data.splits, classes=classes, validation=named)
+        return dataclasses.replace(data, splits=splits)
+
+    def assemble(
+        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+    ) -> Session:
+        """Return a session; what the data has otherwise than the run's explains that there is none.
+
+        Raises:
+            UsageError: model, data, strategy and checkpoint do not go together.
+        """
+        with self._explained():
+            made: Session = super().assemble(config, strategy, process, past)
+        return made
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (errors.Interrupted, errors.DataError):
+            raise
+        except Exception:
+            own, other = self._own, self._other
+            if own is not None and other is not None and other.validation is not None:
+                inputs.explain(other.validation, own.train)
+            raise
+
+    def _check_labels(self, config: Config, predicted: Any) -> None:
+        """Refuse labels that the model has no output for.
+
+        Raises:
+            UsageError: naming the largest.
+        """
+        if self._own is None or self._other is None:
+            return
+        if default_loss.is_regression(config, self._own):
+            return
+        found, classes = self._other.count_classes(), self._own.count_classes()
+        width = class_labels.last_size(predicted)
+        if found is None or width is None or found <= width:
+            return
+        if config.trainer.loss == "sparse_categorical_crossentropy" or width == classes != 1:
+            raise UsageError(
+                "dataset", f"label {found - 1}", f"is none of the {width} classes of the model",
+                f"labels from 0 to {width - 1}, numbered as in the run's data",
+                "the examples of these classes, or a new run on this data",
+            )  # fmt: skip
+
+    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+        """Return the confusion matrix, where there are slices and the model has classes.
+
+        Raises:
+            UsageError: the data has labels that the model has no output for.
+        """
+        self._check_labels(config, predicted)
+        if self._by is not None:
+            self._confusion = confusion.of(config.trainer.loss, predicted)
+        return [] if self._confusion is None else [self._confusion]
+
+    def arranged(self, inputs: Inputs, data: Data) -> Inputs:
+        """Return the input of a pass over all examples, and over those of each slice."""
+        if self._by is None or inputs.validation is None:
+            return inputs
+        if self._confusion is not None:
+            self._classes = slices.class_names(inputs.validation, self._confusion.classes)
+        self._slices = slices.of(inputs.validation, inputs.evaluation_examples, self._by)
+        return slices.arranged(inputs, self._slices)
+
+    def run(self, session: Session) -> None:
+        """Evaluate; the chief writes what was found to the run that it is of.
+
+        Raises:
+            Interrupted: it was asked to stop; what was evaluated before is recorded.
+            CheckpointError: one of the checkpoints is damaged.
+        """
+        process, strategy = session.process, session.strategy
+        record = Record(session, self._rundir, self._prefix, self._weights, self._by)
+        paths = self._chosen(session.config) if process.is_chief else []
+        record.begin(len(paths))
+        process.begun()
+        status = "FAILED"
+        try:
+            [count] = strategy.all_reduce_numbers([float(len(paths))])
+            for index in range(int(count)):
+                found = self._found(record, session, paths, index) if process.is_chief else None
+                found = strategy.broadcast(found)
+                if found is not None:
+                    self._restore(session, found)
+                    record.start()
+                    record.add(found, self._evaluated(session, record, found, index))
+            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            status = "FINISHED"
+        except errors.Interrupted:
+            status = "KILLED"
+            raise
+        finally:
+            quietly(lambda: record.end(status))
+        if record.damaged:
+            raise CheckpointError("; ".join(record.damaged))
+
+    def _chosen(self, config: Config) -> list[Path]:
+        mode = config.objective_mode.name
+        return checkpoint.choose(self._rundir.checkpoints, self._checkpoint, mode)
+
+    def _found(
+        self, record: Record, session: Session, paths: list[Path], index: int
+    ) -> Checkpoint | None:
+        """Return the checkpoint to evaluate; None where that is done, or it is not there."""
+        for left in reversed(range(TRIES)):
+            path = paths[index]
+            try:
+                if record.is_known(read_manifest(path)):
+                    return None
+                return checkpoint.load(path)
+            except CheckpointError as error:
+                if path.exists():
+                    record.pass_over(str(error))
+                    return None
+                # The run has removed it meanwhile, and has a newer one.
+                if len(paths) != 1 or str(self._checkpoint).isdecimal() or not left:
+                    session.process.notice(f"checkpoint {path.name}: the run has removed it")
+                    return None
+            paths[:] = self._chosen(session.config)
+        return None
+
+    def _restore(self, session: Session, found: Checkpoint) -> None:
+        session.steps.enter(found.meta.get("trained_epoch", 1))
+        with self._explained():
+            train_state.restore_chosen(session.model, session.strategy, found, self._weights)
+
+    def _evaluated(self, session: Session, record: Record, found: Checkpoint, index: int) -> Found:
+        """Evaluate the weights that the model has, on all examples and then on each slice.
+
+        Raises:
+            Interrupted: any task was asked to stop.
+        """
+        cut, steps = self._slices, session.steps
+        sizes = [session.schedule.validation_examples, *(cut.sizes if cut is not None else ())]
+        parts: list[Sums] = []
+        begin, before = time.perf_counter(), 0
+
+        def report(done: Sums) -> None:
+            record.progress(found, index, before + done.examples, sum(sizes), begin)
+
+        for size in sizes:
+            sums = evaluate(
+                session.strategy, steps,
+                dataclasses.replace(session.schedule, validation_examples=size),
+                session.process.is_chief, session.process.stop, report,
+            )  # fmt: skip
+            if sums is None:
+                raise errors.Interrupted("stopped; what was evaluated before is recorded")
+            parts.append(sums)
+            before += size
+        record.progress(found, index, before, sum(sizes), begin, always=True)
+        whole, *each = parts
+        metrics = self._results(session, whole)
+        made = Found(metrics, whole.examples, time.perf_counter() - begin, before)
+        if cut is not None:
+            made.slices = [
+                {"value": name, "examples": size, "metrics": self._results(session, sums)}
+                for name, size, sums in zip(cut.names, cut.sizes, each, strict=True)
+            ]
+            self._check(session, metrics, each)
+        if self._confusion is not None:
+            [*states] = steps.states(whole, self._confusion)
+            if states and np.any(states[0]):
+                made.confusion, made.classes = states[0].astype(np.int64), self._classes
+        return made
+
+    def _results(self, session: Session, sums: Sums) -> dict[str, float]:
+        results = session.steps.results(sums, training=False)
+        return {name: value for name, value in results.items() if name != confusion.NAME}
+
+    def _check(self, session: Session, whole: dict[str, float], each: list[Sums]) -> None:
+        """Report metrics of which those of the slices are not together those of the whole."""
+        total = Sums()
+        for sums in each:
+            total.add(sums)
+        other = self._results(session, total)
+        names = [
+            name
+            for name, value in whole.items()
+            if not np.isclose(value, other.get(name, np.nan), TOLERANCE, TOLERANCE, equal_nan=True)
+        ]
+        if names:
+            session.process.notice(
+                f"{', '.join(names)}: that of the slices together is not that of all examples: it "
+                "looks across the examples of a batch"
+            )

@@ -1,0 +1,230 @@
+"""What is recorded of an evaluation, in its own folder and in that of the run that it is of."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dtrain.config.schema import Config
+from dtrain.errors import UsageError
+from dtrain.run import checkpoint, evaluations, identity
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.folder import RunDir, write_text
+from dtrain.task.data import data_identity
+from dtrain.task.train import tensorboard
+from dtrain.task.train.progress import Progress
+from dtrain.task.train.session import Session
+
+#: What of the configuration decides what a metric of given examples and weights is.
+_DECLARED = (
+    "model", "trainer.loss", "trainer.loss_weights", "trainer.metrics", "hardware.precision"
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class Found:
+    """What an evaluation has found.
+
+    Attributes:
+        metrics: by name, of all examples.
+        examples: how many these are.
+        seconds: that it took.
+        computed: examples that were computed, those of the slices counted again.
+        slices: of each its ``value``, ``examples`` and ``metrics``.
+        confusion: int64 ``[c, c]``: how many of each class were taken for each other one.
+        classes: their names.
+    """
+
+    metrics: dict[str, float]
+    examples: int
+    seconds: float
+    computed: int
+    slices: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    confusion: np.ndarray | None = None
+    classes: list[str] = dataclasses.field(default_factory=list)
+
+
+class Record:
+    """What is recorded of one command; of a task that is not the chief, nothing.
+
+    Args:
+        session: of the task.
+        rundir: the run whose checkpoints are evaluated.
+        prefix, weights, by: as of :class:`dtrain.after.evaluate.Evaluate`.
+
+    Attributes:
+        damaged: what is wrong with checkpoints that were passed over.
+    """
+
+    def __init__(self, session: Session, rundir: RunDir, prefix: str, weights: str, by: str | None):
+        self._session = session
+        self._rundir = rundir
+        self._prefix = prefix
+        self._by = by
+        self._journal = session.process.journal
+        self._folder = session.process.rundir
+        self._count = 0
+        self._key: dict[str, Any] = {
+            "weights": weights,
+            "data": data_identity.evaluated(session.config, session.data.identity),
+            "examples": session.schedule.validation_examples,
+            "declared": _declared(session.config),
+        }
+        self._known: list[dict[str, Any]] = []
+        self._computed, self._seconds = 0, 0.0
+        self._metrics: dict[str, float] = {}
+        self._progress = Progress(self._folder.progress)
+        self._started = False
+        self.damaged: list[str] = []
+
+    def begin(self, count: int) -> None:
+        """Write down what is about to be done.
+
+        Args:
+            count: of the checkpoints.
+
+        Raises:
+            UsageError: the prefix stands for other data in this run.
+        """
+        if self._journal is None:
+            return
+        self._count = count
+        self._known = evaluations.read(self._rundir)
+        used = [each for each in self._known if each["prefix"] == self._prefix]
+        stands_for = ("data", "weights", "examples")
+        if any(each[name] != self._key[name] for each in used for name in stands_for):
+            raise UsageError(
+                "evaluate.prefix", self._prefix,
+                f"stands for other examples, or weights, in {self._rundir.evaluated.name} of the "
+                "run",
+                "another name for these points", f"evaluate.prefix={self._prefix}_2",
+            )  # fmt: skip
+
+    def start(self) -> None:
+        """Write down that the first evaluation is about to begin."""
+        if self._journal is None or self._started:
+            return
+        self._started = True
+        session = self._session
+        self._journal.write(
+            "start",
+            step=0,
+            replicas=session.strategy.replicas,
+            validation_batch_size=session.inputs.evaluation_batch,
+            validation_examples=session.schedule.validation_examples,
+            parameters=session.model.count_params(),
+        )
+
+    def is_known(self, manifest: dict[str, Any]) -> bool:
+        """Say whether the checkpoint of a manifest was evaluated already, and report it."""
+        known = [each for each in self._known if self._by is None or each.get("by") == self._by]
+        known.sort(key=lambda each: each["prefix"] == self._prefix)  # the last one counts
+        found = evaluations.find(known, {**self._key, "digest": manifest.get("digest")})
+        if found is None or self._journal is None:
+            return False
+        fields = {name: value for name, value in found.items() if name not in ("event", "time")}
+        if found["prefix"] != self._prefix:
+            fields["prefix"] = self._prefix
+            self._keep(fields)
+        self._journal.write(evaluations.EVENT, **fields, already=True)
+        self._session.process.notice(
+            f"checkpoint {found['step']} was evaluated already on this data "
+            f"({found['prefix']} in {self._rundir.evaluated.name}): it is not done again"
+        )
+        self._metrics = found["metrics"]
+        return True
+
+    def pass_over(self, problem: str) -> None:
+        """Take note of a damaged checkpoint."""
+        self.damaged.append(problem)
+        self._session.process.notice(f"passed over a checkpoint: {problem}"[:4000])
+
+    def add(self, found: Checkpoint, made: Found) -> None:
+        """Record what was found of a checkpoint, in the run first."""
+        if self._journal is None:
+            return
+        session, step = self._session, found.step
+        self._computed += made.computed
+        self._seconds += made.seconds
+        self._metrics = made.metrics
+        fields: dict[str, Any] = {
+            "step": step,
+            "digest": checkpoint.digest(found.arrays),
+            **self._key,
+            "prefix": self._prefix,
+            "metrics": made.metrics,
+            "strategy": session.config.strategy.name,
+            "replicas": session.strategy.replicas,
+            "folder": self._folder.path.name,
+        }
+        if self._by is not None:
+            fields |= {"by": self._by, "slices": made.slices}
+            head = ["value", "examples", *made.metrics]
+            rows = [
+                [each["value"], each["examples"], *each["metrics"].values()] for each in made.slices
+            ]
+            _write(self._folder.path / f"slices_{step}.csv", [head, *rows])
+        if made.confusion is not None:
+            fields["confusion"] = f"confusion_{step}.csv"
+            rows = [[n, *row] for n, row in zip(made.classes, made.confusion.tolist(), strict=True)]
+            _write(self._folder.path / fields["confusion"], [["", *made.classes], *rows])
+        self._keep(fields)
+        self._journal.write(evaluations.EVENT, **fields)
+
+    def _keep(self, fields: dict[str, Any]) -> None:
+        """Record an evaluation with the run."""
+        evaluations.append(self._rundir, **fields)
+        tensorboard.write_evaluations(self._rundir.tensorboard, [fields])
+
+    def progress(
+        self, found: Checkpoint, index: int, done: int, examples: int, begin: float,
+        always: bool = False,
+    ) -> None:  # fmt: skip
+        """Say how far the command is, unless that was said just now.
+
+        Args:
+            found: what is evaluated.
+            index: of it among all.
+            done: examples that were computed.
+            examples: of how many.
+            begin: when this one was begun (``time.perf_counter``).
+            always: also if it was said just now.
+        """
+        if self._journal is not None:
+            batch = self._session.steps.evaluation_batch
+            self._progress.of_checkpoint(
+                index, self._count, done, examples, batch, begin, found.step, always
+            )
+
+    def end(self, status: str) -> None:
+        """Write the last event."""
+        if self._journal is not None:
+            speed = round(self._computed / self._seconds, 1) if self._seconds else None
+            self._journal.write(
+                "end", status=status, evaluated_examples=self._computed,
+                examples_per_second=speed, metrics=self._metrics,
+            )  # fmt: skip
+
+
+def _write(path: Path, rows: list[list[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def _declared(config: Config) -> str:
+    """Return a hash of what decides the metrics of given weights and examples."""
+    found = identity.fingerprints(config)
+    return _hash({name: found[name] for name in _DECLARED})
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

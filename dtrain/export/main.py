@@ -1,0 +1,141 @@
+"""The processes of ``python -m dtrain export``: one that writes, and one that compares.
+
+What is written is run in another process than the one that wrote it, so that it can use nothing but
+its files.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dtrain import secrets
+from dtrain.config.schema import Config
+from dtrain.data.checked import before_training
+from dtrain.errors import DtrainError
+from dtrain.export import formats, model, sample
+from dtrain.run import checkpoint
+from dtrain.run.cluster import Cluster
+from dtrain.run.exports import FORMATS, SAMPLE
+from dtrain.run.samples import Sample
+from dtrain.task.backends.tensorflow import hardware
+from dtrain.task.model import train_state
+from dtrain.task.process.answer import answer
+from dtrain.task.strategies import Default
+
+_LONGEST = 300  # characters of what a library says
+#: Sends a clause about what is being done.
+Doing = Callable[[str], None]
+
+
+def child(*arguments: Any) -> None:
+    """Answer as :func:`dtrain.task.process.answer.answer` what ``asked["do"]`` names."""
+    answer(_done, _failed, *arguments)
+
+
+def _done(config: Config, cluster: Cluster, doing: Doing, asked: dict[str, Any]) -> Any:
+    hardware.configure(config.hardware, cluster, cluster.chief, config.trainer.deterministic)
+    answers: dict[str, Callable[..., Any]] = {"write": written, "check": checked}
+    return answers[asked.pop("do")](config, doing, **asked)
+
+
+def _failed(error: Exception) -> str:
+    if isinstance(error, OSError):  # of a full disk
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    print(secrets.mask(traceback.format_exc()), file=sys.stderr)
+    return _message(error)
+
+
+def _message(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return f"{type(error).__name__}: {text}"
+
+
+def written(
+    config: Config, doing: Doing, folder: str, work: str, path: str, averaged: bool,
+    names: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """Write formats of a model.
+
+    Args:
+        config: of the run.
+        doing: reports.
+        folder: that the formats go to.
+        work: takes what is needed until all is compared.
+        path: of the checkpoint.
+        averaged: whether the trainable weights are the optimizer's averages.
+        names: of the formats.
+
+    Returns:
+        The ``signature``, names of ``classes``, the ``encoding`` of a table, how many ``examples``
+        there are, and by name what is wrong with a format: ``refused``.
+
+    Raises:
+        UsageError, CheckpointError: the model cannot be made.
+    """
+    doing("building the model")
+    restored = checkpoint.load(Path(path))
+    with before_training(config.dataset):
+        made, splits = model.built(config)
+        train_state.restore_weights(made, Default([]), restored.arrays, averaged)
+        named = model.named(made, splits, config)
+        doing("computing Keras' own outputs")
+        found = sample.of(named, splits)
+    found.save(Path(work, SAMPLE))
+    found.shortened().save(Path(folder, SAMPLE))
+    saved = Path(folder if "savedmodel" in names else work)
+    refused: dict[str, str] = {}
+    for name in dict.fromkeys(["savedmodel", *names] if "onnx" in names else names):
+        doing(f"writing {name}")
+        if name == "onnx" and "savedmodel" in refused:
+            refused[name] = f"there is no SavedModel to convert: {refused['savedmodel']}"
+            continue
+        try:
+            formats.write(named, name, saved if name == "savedmodel" else Path(folder), saved)
+        except DtrainError as error:
+            refused[name] = str(error)
+        except Exception as error:  # of a model that Keras cannot serialize, or of a converter
+            refused[name] = _message(error)
+    return {
+        "signature": named.signature(splits.train),
+        "classes": list(splits.train.info.class_names()),
+        "encoding": None if named.encoding is None else named.encoding.to_json(),
+        "examples": len(found),
+        "refused": refused,
+    }
+
+
+def checked(
+    config: Config, doing: Doing, folder: str, work: str, names: list[str]
+) -> dict[str, float | str]:
+    """Run formats, and compare them with Keras.
+
+    Args:
+        config: of the run.
+        doing: reports.
+        folder: that the formats are in.
+        work: of :func:`written`.
+        names: of the formats.
+
+    Returns:
+        By name the largest deviation, or what is wrong.
+    """
+    examples = Sample.load(Path(work, SAMPLE))
+    found: dict[str, float | str] = {}
+    for name in names:
+        doing(f"running {name}")
+        try:
+            run = formats.load(
+                name, Path(folder), lambda: model.named(*model.built(config), config)
+            )
+            found[name] = sample.compared(run, examples, FORMATS[name].limit)
+        except DtrainError as error:
+            found[name] = str(error)
+        except Exception as error:
+            found[name] = f"it cannot be run: {_message(error)}"
+    return found

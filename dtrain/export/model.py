@@ -1,0 +1,238 @@
+"""A model with names for its inputs and outputs: from a dict of tensors to a dict of tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain import models
+from dtrain.config.schema import Config
+from dtrain.data import nest
+from dtrain.data.encoding import Encoding
+from dtrain.data.sources import Splits
+from dtrain.data.tabular.source import ArraysOfTable, TableSource
+from dtrain.errors import UsageError
+from dtrain.run.exports import Signature, Tensor
+from dtrain.task.backends.step_logs import has_own
+from dtrain.task.data import dataset, reading
+from dtrain.task.model import build, stateful
+from dtrain.task.strategies import Default
+from dtrain.task.train.step_schedule import make_schedule
+
+#: Names that Keras gives to inputs that have none.
+_UNNAMED = re.compile(r"(input_layer|keras_tensor|input)(_\d+)?")
+
+
+class Named(keras.Model):
+    """A model with names, which ``export`` takes over.
+
+    Args:
+        model: built.
+        structure: a nest like the model's inputs, with their names.
+        specs: of the inputs, in the order of the nest's leaves.
+        outputs: names of the leaves of what the model returns.
+        encoding: of a table, whose columns are the inputs; None where the inputs are the examples.
+    """
+
+    def __init__(
+        self, model: keras.Model, structure: Any, specs: Sequence[Any], outputs: Sequence[str],
+        encoding: Encoding | None = None,
+    ):  # fmt: skip
+        super().__init__()
+        self.model = model
+        self.encoding = encoding
+        # Keras would replace nests that are attributes by its own.
+        self.names = lambda: (structure, list(specs), list(outputs))
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        """Return the outputs by name."""
+        structure, specs, outputs = self.names()
+        leaves = [inputs[spec.name] for spec in specs]
+        found = nest.leaves(self.model(nest.packed(structure, leaves), training=False))
+        return dict(zip(outputs, (leaf for leaf in found if leaf is not None), strict=True))
+
+    @property
+    def specs(self) -> dict[str, tf.TensorSpec]:
+        """The inputs by name."""
+        return {spec.name: spec for spec in self.names()[1]}
+
+    def signature(self, source: Any) -> Signature:
+        """Return what goes in and what comes out.
+
+        Args:
+            source: of the training's examples, whose columns may make an input.
+        """
+        structure, specs, outputs = self.names()
+        if self.encoding is not None:
+            columns: dict[str, Any] = {
+                spec.name: {"columns": [name]}
+                for name, spec in zip(sorted(structure), specs, strict=True)
+            }
+        else:
+            columns = {spec.name: _columns(source, spec.name) for spec in specs}
+        traced = tf.function(self, autograph=False).get_concrete_function(self.specs)
+        return {
+            "inputs": [{**_tensor(spec.name, spec), **columns[spec.name]} for spec in specs],
+            "outputs": [_tensor(n, traced.structured_outputs[n]) for n in outputs],
+        }  # fmt: skip
+
+    def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
+        """Return the inputs of the first ``count`` examples of a source, by name."""
+        structure, specs, _ = self.names()
+        if self.encoding is None:
+            leaves = nest.leaves(reading.first(source, count)[0])
+            return {
+                spec.name: np.asarray(tf.cast(leaf, spec.dtype).numpy())
+                for leaf, spec in zip(leaves, specs, strict=True)
+            }
+        table = source.source if isinstance(source, ArraysOfTable) else source
+        names = [feature.name for feature in self.encoding.features]
+        found = self.encoding.plain(table.cells(np.arange(count), names))
+        return {
+            structure[name]: np.array([each.encode() for each in value], object)[:, None]
+            if value.dtype == object else value[:, None]
+            for name, value in found.items()
+        }  # fmt: skip
+
+
+def _tensor(name: str, spec: Any) -> Tensor:
+    return {"name": name, "dtype": spec.dtype.name, "shape": spec.shape.as_list()}
+
+
+def _columns(source: Any, name: str) -> Any:
+    """Return the ``columns`` of an input that is made of several of a table."""
+    names = source.inputs.names if isinstance(source, TableSource) else None
+    names = names.get(name) if isinstance(names, Mapping) else names
+    return {} if names is None or isinstance(names, str) else {"columns": list(names)}
+
+
+def built(config: Config) -> tuple[keras.Model, Splits]:
+    """Build the model of a run, and open its data; the model is as new.
+
+    Raises:
+        UsageError: it cannot be exported.
+    """
+    splits = dataset.load(config).splits
+    schedule = make_schedule(config, *dataset.lengths(splits))
+    model = build.model(
+        config, splits, Default([]), schedule.total_steps, schedule.steps_per_epoch, trains=False
+    )
+    if has_own(model, "train_step") and not has_own(model, "call") and not _inputs(model):
+        raise UsageError(
+            "model", type(model).__name__, "has no call: it cannot be run on examples",
+            "a model with a call", "the part of it that is to be served, as a model of its own",
+        )  # fmt: skip
+    if layers := stateful.layers(model):
+        raise UsageError(
+            "model", layers[0].name, "carries its state from batch to batch, which a request to "
+            "an exported model must not", "layers with stateful=False", "stateful=False",
+        )  # fmt: skip
+    model.compiled = False  # what is saved is there to be run, with no optimizer, loss or metrics
+    return model, splits
+
+
+def named(model: keras.Model, splits: Splits, config: Config) -> Named:
+    """Give names to the inputs and outputs of a model.
+
+    An input is called as the data calls it, else as the model does; one without a name is
+    ``inputs``, and of several ``input_0``, ``input_1``. Outputs in a dict are called by its keys,
+    others as the user has called their layers; one without a name is ``outputs``.
+
+    Args:
+        model: of :func:`built`.
+        splits: of its data.
+        config: of the run.
+    """
+    encoding = None if splits.encoding is None else splits.encoding()
+    if encoding is not None:
+        return _of_columns(model, splits, encoding)
+    rows = stateful.fixed_rows(model, config)
+    places = list(nest.named(reading.specs(splits.train, rows)[0]))
+    declared = _declared(model, places)
+    likes = [spec if d is None else d for d, (_, spec) in zip(declared, places, strict=True)]
+    names = _names(
+        "input", [(place, d, None) for d, (place, _) in zip(declared, places, strict=True)]
+    )
+    specs = [
+        tf.TensorSpec([rows, *like.shape[1:]], tf.as_dtype(like.dtype), name)
+        for like, name in zip(likes, names, strict=True)
+    ]
+    x = reading.first(splits.train, rows or 1)[0]
+    leaves = [tf.cast(leaf, spec.dtype) for leaf, spec in zip(nest.leaves(x), specs, strict=True)]
+    found = nest.named(model(nest.packed(x, leaves), training=False))
+    outputs = [place for place, leaf in found if leaf is not None]
+    own = list(getattr(model, "output_names", ()) or ())
+    own = own if len(own) == len(outputs) else [""] * len(outputs)
+    layers = {layer.name: layer for layer in model.layers}
+    chosen = [(place, layers.get(name), name) for place, name in zip(outputs, own, strict=True)]
+    made = Named(model, nest.packed(x, names), specs, _names("output", chosen))
+    made(dict(zip(names, leaves, strict=True)))  # builds it
+    return made
+
+
+def _of_columns(model: keras.Model, splits: Splits, encoding: Encoding) -> Named:
+    """Return a model whose inputs are the columns of a table: what encodes them is part of it."""
+    features = sorted(encoding.features, key=lambda feature: feature.name)
+    names = _names("input", [(feature.name, None, None) for feature in features])
+    specs = [
+        tf.TensorSpec([None, 1], tf.string if feature.is_text else tf.float32, name)
+        for feature, name in zip(features, names, strict=True)
+    ]
+    structure = {feature.name: name for feature, name in zip(features, names, strict=True)}
+    outputs = _names("output", [("", model.layers[-1], model.layers[-1].name)])
+    made = Named(models.with_columns(model, encoding), structure, specs, outputs, encoding)
+    made({name: tf.constant(value) for name, value in made.first(splits.train, 1).items()})
+    return made
+
+
+def _inputs(model: keras.Model) -> list[Any]:
+    try:
+        return list(model.inputs or ())  # of a Sequential that is not built it raises
+    except (AttributeError, ValueError):
+        return []
+
+
+def _declared(model: keras.Model, places: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return what the model says of each of its inputs, None where it says nothing.
+
+    That is the type that Keras casts examples to, and lengths that are left open.
+    """
+    found = _inputs(model)
+    by_name = {tensor.name: tensor for tensor in found}
+    if len(found) != len(places):
+        return [None] * len(places)
+    if by_name.keys() == {place for place, _ in places}:
+        found = [by_name[place] for place, _ in places]
+    return [
+        tensor if len(tensor.shape) == len(spec.shape) else None
+        for tensor, (_, spec) in zip(found, places, strict=True)
+    ]
+
+
+def _names(role: str, leaves: Sequence[tuple[str, Any, str | None]]) -> list[str]:
+    """Return a name for each leaf: its key, else that which the user has given, else a number.
+
+    Args:
+        role: ``input`` or ``output``.
+        leaves: the place of each in its nest; the input or layer; its name, None for its own.
+    """
+    found: list[str] = []
+    for at, (place, layer, name) in enumerate(leaves):
+        name = str(layer.name if name is None and layer is not None else name or "")
+        kind = re.sub(
+            r"(.)([A-Z][a-z]+)|([a-z])([A-Z])", r"\1\3_\2\4", type(layer).__name__
+        ).lower()
+        if not re.fullmatch(r"(\d+\.?)*", place):
+            name = place
+        elif layer is None or _UNNAMED.fullmatch(name) or re.fullmatch(rf"{kind}(_\d+)?", name):
+            name = f"{role}s" if len(leaves) == 1 else f"{role}_{at}"
+        name = other = re.sub(r"\W", "_", name)
+        while other in found:
+            other = f"{name}_{found.count(name) + sum(o.startswith(name) for o in found)}"
+        found.append(other)
+    return found

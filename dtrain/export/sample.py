@@ -1,0 +1,127 @@
+"""Examples with the outputs of Keras, and how far other outputs are from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data.sources import Splits
+from dtrain.errors import TrainingError, UsageError
+from dtrain.export.model import Named
+from dtrain.run.exports import EXAMPLES, LIMIT
+from dtrain.run.samples import Sample
+from dtrain.task.data import reading
+
+#: Examples of the first batches; the others have as many as the last of these.
+_BATCHES = (1, 2, 64)
+#: A model as a function of arrays by name.
+Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+def of(named: Named, splits: Splits) -> Sample:
+    """Return the first examples of a run's validation data, or of its training data.
+
+    Raises:
+        UsageError: Keras itself gives other outputs each time, or no number.
+        DataError: an example cannot be read.
+    """
+    source = splits.train if splits.validation is None else splits.validation
+    specs = named.specs
+    rows = next(iter(specs.values())).shape[0]
+    count = reading.available(source, EXAMPLES)
+    inputs = named.first(source, count)
+    if rows is not None:  # of a model whose batches have one size
+        at = np.arange(-(-count // rows) * rows) % count
+        inputs = {name: value[at] for name, value in inputs.items()}
+
+    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = named({name: tf.constant(value) for name, value in batch.items()})
+        return {name: _array(_stored(value)) for name, value in found.items()}
+
+    outputs = _joined(run, inputs, rows)
+    batch = {name: value[: rows or 8] for name, value in inputs.items()}
+    worst, name = deviation(run(batch), run(batch))
+    empty = [n for n, v in outputs.items() if v.dtype.kind == "f" and not np.isfinite(v).any()]
+    if worst > LIMIT or empty:
+        problem = f"its output {name!r} differs each time that it is called on the same examples"
+        problem = f"its output {empty[0]!r} is a number on no example" if empty else problem
+        raise UsageError(
+            "model", type(named.model).__name__, f"{problem}: an export cannot be compared with it",
+            "a model that computes the same numbers each time where training=False",
+            "another checkpoint" if empty else "random draws in training alone",
+        )  # fmt: skip
+    return Sample(inputs, outputs, rows)
+
+
+def _array(value: tf.Tensor) -> np.ndarray:
+    return np.asarray(value.numpy())
+
+
+def _stored(value: tf.Tensor) -> tf.Tensor:
+    """Return numbers of a type that NumPy has."""
+    return tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else tf.convert_to_tensor(value)
+
+
+def _cuts(count: int, rows: int | None) -> Iterator[slice]:
+    """Yield batches of several sizes, for what is exported must take any."""
+    begin, sizes = 0, iter((rows,) if rows else _BATCHES)
+    size = 0
+    while begin < count:
+        size = next(sizes, size)
+        yield slice(begin, begin + size)
+        begin += size
+
+
+def _joined(run: Run, inputs: dict[str, np.ndarray], rows: int | None) -> dict[str, np.ndarray]:
+    count = len(next(iter(inputs.values())))
+    parts = [run({n: v[cut] for n, v in inputs.items()}) for cut in _cuts(count, rows)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def compared(run: Run, sample: Sample, limit: float = LIMIT) -> float:
+    """Run an exported model on all examples, and return how far it is from Keras.
+
+    Args:
+        run: the model.
+        sample: the examples.
+        limit: how far it may be.
+
+    Raises:
+        TrainingError: it is too far, or has other outputs.
+    """
+    found = _joined(run, sample.inputs, sample.rows)
+    missing = sorted(sample.outputs.keys() ^ found.keys())
+    if missing:
+        raise TrainingError(f"its outputs are {', '.join(found)}, not {', '.join(sample.outputs)}")
+    worst, name = deviation(found, sample.outputs)
+    if not worst <= limit:
+        how = f"by {worst:.3g}" if worst < float("inf") else "in shape, type or altogether"
+        raise TrainingError(f"output {name!r} differs from Keras' {how}; at most {limit:g} may be")
+    return worst
+
+
+def deviation(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[float, str]:
+    """Return the largest difference and the output that has it.
+
+    Of numbers beyond 1 it is relative. What is not of floats has to be the same.
+    """
+    worst = {name: _difference(found[name], each) for name, each in expected.items()}
+    name = max(worst, key=lambda name: worst[name])
+    return worst[name], name
+
+
+def _difference(a: Any, b: np.ndarray) -> float:
+    a = np.asarray(a)
+    if a.shape != b.shape or (a.dtype.kind in "fV") != (b.dtype.kind == "f"):
+        return float("inf")
+    if b.dtype.kind != "f":
+        return 0.0 if np.array_equal(a, b) else float("inf")
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(a - b) / np.maximum(1.0, np.abs(b))
+    distance = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+    return float(distance.max(initial=0.0))

@@ -1,0 +1,268 @@
+"""The report on a dataset, part by part: each is sent as soon as it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.config.schema import Config
+from dtrain.data import failures, nest
+from dtrain.data.mixture import Concatenated
+from dtrain.data.order import Sequential
+from dtrain.data.ragged import Ragged
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream, examples_in
+from dtrain.data.tabular import look
+from dtrain.errors import UsageError
+from dtrain.host.columns import aligned
+from dtrain.inspection import classes, facts, pictures, structure
+from dtrain.inspection.structure import Leaf
+from dtrain.run.cluster import Cluster
+from dtrain.task.backends.tensorflow import hardware, input_pipeline
+from dtrain.task.data import dataset, reading
+from dtrain.task.data.dataset import Data
+from dtrain.task.data.inputs import Augment, Inputs
+from dtrain.task.model import default_loss
+
+#: Seconds after which no more examples are tried, unless all are to be.
+_TRIED = 10.0
+#: Seconds in which the speed is measured, and of data that is through before.
+SECONDS, LEAST = 2.0, 0.5
+#: Batches, and seconds, that are read before that: functions are traced, buffers are filled.
+WARM_BATCHES, WARM_SECONDS = 10, 0.5
+#: Sends a part: ``doing`` (what is done next, a clause), ``lines`` (a title and lines below it), or
+#: ``pictures`` (:func:`_pictures`).
+Send = Callable[[str, Any], None]
+
+
+def report(
+    config: Config, cluster: Cluster, send: Send, examples: int, images: str | None, measure: bool,
+    check: bool,
+) -> None:  # fmt: skip
+    """Read a dataset as a training does, and report what it gives.
+
+    Args:
+        config: of the training.
+        cluster: as planned.
+        send: takes the parts.
+        examples: how many of the first are shown.
+        images: the file that the first images are for; None for none.
+        measure: how fast it can be read, too, which takes some seconds.
+        check: whether all examples are read, and not only as many as can be in some seconds.
+
+    Raises:
+        UsageError: a training would be refused.
+        DataError: an example cannot be read.
+    """
+    on_cpu = dataclasses.replace(cluster, device_kind="cpu")
+    hardware.configure(config.hardware, on_cpu, cluster.chief)
+    send("doing", "loading the dataset")
+    data = dataset.load(config)
+    train = data.splits.train
+    if examples_in(train) == 0:
+        raise UsageError(
+            "dataset", "0 examples", "there is nothing to train on", "one example or more",
+            "another file, or a smaller dataset.validation_split",
+        )  # fmt: skip
+    rows = list(facts.rows(config, data).items())
+    send("lines", (f"data: {config.dataset['_target_']}", aligned(rows)))
+    if data.notices:
+        send("lines", ("notices", list(data.notices)))
+
+    send("doing", "reading the first examples")
+    most = max(1, examples, min(pictures.MOST, config.trainer.batch_size))
+    count = reading.available(train, most)
+    leaves = structure.of(train, data.options, count)
+    send("lines", ("structure of an example", structure.table(leaves, count)))
+    drawn = None if images is None else pictures.leaf_of(leaves, images)
+    names = _classes(config, data, send)
+    structure.check(leaves)
+    send("doing", "looking at the columns")
+    if kinds := look.columns(data.splits):
+        send("lines", ("columns", kinds))
+    if advice := look.advice(data.splits, default_loss.is_regression(config, data.splits)):
+        send("lines", ("worth a look", advice))
+    send("doing", "reading all examples")
+    if reads := _readable(data.splits, check):
+        send("lines", ("readable", [reads]))
+    if examples:
+        lines = _examples(config, data, leaves, min(examples, count), names)
+        send("lines", ("the first training examples", lines))
+    if drawn is not None:
+        send("doing", "reading images")
+        send("pictures", _pictures(config, data, leaves.index(drawn), names))
+    if measure:
+        _speed(config, data, send)
+
+
+def _classes(config: Config, data: Data, send: Send) -> Sequence[str]:
+    """Report the classes, where they are known without the inputs; return their names, if any."""
+    splits = data.splits
+    send("doing", "reading the targets")
+    training, validation = (classes.known(each) for each in (splits.train, splits.validation))
+    if training is None or default_loss.is_regression(config, splits):
+        return ()
+    names = list(splits.train.info.class_names())
+    lines = classes.table(training, validation, facts.classes(splits), names)
+    send("lines", ("classes of the target", lines))
+    return names
+
+
+def _readable(splits: Splits, everything: bool) -> str | None:
+    """Read the examples of both splits, and return how many can be read; None of streams.
+
+    Raises:
+        DataError: naming the first that cannot be read.
+    """
+    sources = [each for split in (splits.train, splits.validation) for each in _members(split)]
+    if any(isinstance(source, Stream) for source in sources):
+        return None
+    end = time.monotonic() + _TRIED
+    total, count = sum(map(len, sources)), 0
+    for source in sources:
+        for begin in range(0, len(source), reading.CHUNK):
+            if not everything and time.monotonic() > end:
+                return f"{count:,} of {total:,} examples can be read; --check reads all"
+            rows = np.arange(begin, min(begin + reading.CHUNK, len(source)))
+            problem = reading.first_bad(source, rows)
+            if problem is not None:
+                raise problem
+            count += len(rows)
+    return f"all {total:,} examples can be read"
+
+
+def _members(source: Any) -> list[Any]:
+    if isinstance(source, Concatenated):
+        return [each for member in source.members for each in _members(member)]
+    return [] if source is None else [source]
+
+
+def _examples(
+    config: Config, data: Data, leaves: Sequence[Leaf], count: int, names: Sequence[str]
+) -> list[str]:
+    """Return the first examples in short, with what augmentation makes of their inputs."""
+    source = data.splits.train
+    after: Iterator[np.ndarray] = iter(())
+    if data.augment is not None:
+        after = iter(_augmented(config, data.augment, reading.first(source, count)[0], 0))
+    changed = [next(after, None) if leaf.role == "input" else None for leaf in leaves]
+    lines = []
+    for index in range(count):
+        where = f"example {index:,}" if isinstance(source, Stream) else source.info.place(index)
+        rows = []
+        for leaf, others in zip(leaves, changed, strict=True):
+            assert not isinstance(leaf.values, Ragged)  # structure.check has refused it
+            text = structure.shown(leaf.values[index : index + 1])
+            if leaf.role == "target" and text.isdecimal() and int(text) < len(names):
+                text += f" {names[int(text)]}"
+            rows.append([leaf.label, text])
+            if others is not None:
+                rows.append(["  augmented", structure.shown(others[index : index + 1])])
+        lines += [where, *(f"  {line}" for line in aligned(rows))]
+    return lines
+
+
+def _augmented(config: Config, augment: Augment, x: Any, begin: int) -> list[np.ndarray]:
+    """Return inputs as a training changes them at positions from ``begin`` on."""
+    with tf.device("CPU:0"):
+        positions = tf.range(begin, begin + len(nest.leaves(x)[0]))
+        seeds = tf.fill(tf.shape(positions), tf.constant(config.seed, tf.int32))
+        changed = input_pipeline.changed(augment, x, tf.stack([seeds, positions], 1))
+        return [leaf.numpy() for leaf in nest.leaves(changed)]
+
+
+def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> dict[str, Any]:
+    """Return the images that a training gets first: before and after augmentation, and captions.
+
+    They are in its order: the first of a dataset are often all of one class.
+
+    Args:
+        config: of the training.
+        data: has them.
+        chosen: which of the arrays of an example they are.
+        names: of the classes.
+    """
+    source = data.splits.train
+    count = reading.available(source, pictures.MOST)
+    size = min(config.trainer.batch_size, count)
+    before, after, texts = [], [], []
+    for begin in range(0, count, size):
+        few = min(size, count - begin)
+        x, *rest = _at(data, begin, few)
+        before.append(pictures.small(nest.leaves(x)[chosen].numpy()))
+        targets = [leaf.numpy() for y in rest[:1] if y is not None for leaf in nest.leaves(y)]
+        texts += pictures.captions(targets, names, few)
+        if data.augment is not None:
+            found = _augmented(config, data.augment, x, begin)
+            after.append(pictures.small(found[chosen]))
+    made = pictures.drawable([*before, *after])
+    images, changed = made[: len(before)], made[len(before) :]
+    return {
+        "images": np.concatenate(images),
+        "changed": np.concatenate(changed) if changed else None,
+        "captions": texts,
+    }
+
+
+def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
+    """Return the examples at some positions of a training."""
+    source = data.splits.train
+    if data.order is None or isinstance(source, Stream):
+        return reading.first(source, count, begin)
+    with tf.device("CPU:0"):
+        return reading.take(source, data.order(np.arange(begin, begin + count)))
+
+
+def _speed(config: Config, data: Data, send: Send) -> None:
+    send("doing", "measuring how fast it can be read")
+    inputs = facts.inputs(config, data)
+    shuffled = data.order is not None and not isinstance(data.order, Sequential)
+    with data.pool as pool:
+        pool.ready()
+        lines = [f"{_measured(inputs)} {'shuffled' if shuffled else 'in order'}"]
+        if shuffled:
+            in_order = dataclasses.replace(inputs, order=Sequential(len(data.splits.train)))
+            lines.append(f"{_measured(in_order)} in order")
+    readers = f", by {pool.workers} processes" if pool.workers else ""
+    send("lines", (f"reading, in batches of {inputs.global_batch:,}{readers}", lines))
+
+
+def _measured(inputs: Inputs) -> str:
+    """Return how fast one replica reads batches of training: for 2 s, or for one shorter pass.
+
+    Raises:
+        DataError: an example cannot be read.
+    """
+    whole = examples_in(inputs.train)
+    dataset = input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
+    with failures.shown(), tf.device("CPU:0"):
+        batches = iter(dataset)
+        begun = time.perf_counter()
+        for _ in range(WARM_BATCHES):
+            next(batches)
+            if time.perf_counter() - begun > WARM_SECONDS:
+                break
+        examples = size = 0
+        begun, seconds = time.perf_counter(), 0.0
+        while seconds < (LEAST if whole is not None and examples >= whole else SECONDS):
+            size += _bytes(next(batches))
+            examples += inputs.global_batch
+            seconds = time.perf_counter() - begun
+    rate = size / seconds / 1e6
+    return (
+        f"{examples / seconds:,.0f} examples/s, "
+        f"{f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} MB/s"
+    )
+
+
+def _bytes(batch: tuple[Any, ...]) -> int:
+    leaves = [leaf for part in batch if part is not None for leaf in nest.leaves(part)]
+    return sum(
+        int(tf.reduce_sum(tf.strings.length(leaf))) if leaf.dtype == tf.string
+        else int(tf.size(leaf)) * leaf.dtype.size for leaf in leaves
+    )  # fmt: skip

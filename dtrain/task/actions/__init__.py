@@ -1,1 +1,0 @@
-"""What a task does with its session: one module for each action."""

@@ -1,0 +1,1 @@
+"""The seam for frameworks: protocols (:mod:`base`), and a package for each framework."""

@@ -1,0 +1,1 @@
+"""All that imports TensorFlow to train: strategies, steps, gradients, draws, devices."""

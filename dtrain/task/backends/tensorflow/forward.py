@@ -1,0 +1,129 @@
+"""The compiled function that predicts: rows in, columns out, of fixed batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import nest
+from dtrain.data.sources import Source
+from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.tensorflow.replica import evaluation_seeds
+from dtrain.task.data.reading import take
+
+#: Of what a model returned and of a whole batch, the columns by name: tensors ``[b, ...]``.
+Finish = Callable[[Any, tuple[Any, ...]], dict[str, tf.Tensor]]
+#: Calls at once on a device that is no CPU: one computes, and one reads or is copied.
+OVERLAPPING = 2
+
+
+class Forward:
+    """Predicts batches of one model under one strategy, a batch on each replica.
+
+    It is a pure function of the rows. What a replica computes has the shape of one batch, whatever
+    the number of replicas; what is drawn belongs to the number of the batch; what a layer would
+    keep for the next batch is dropped. Threads may call it side by side.
+
+    Args:
+        model: built in the strategy's scope, with the weights to use.
+        strategy: runs it.
+        source: has the rows.
+        batch: rows of a batch.
+        finish: makes columns.
+
+    Attributes:
+        replicas: how many batches a call takes.
+        specs: of the columns, of one row each.
+    """
+
+    def __init__(
+        self, model: keras.Model, strategy: Replicas, source: Source, batch: int, finish: Finish
+    ):
+        self._model = model
+        self._strategy = strategy
+        self._source = source
+        self._finish = finish
+        self._draws = evaluation_seeds.Draws()
+        self.replicas = strategy.replicas
+        self.batch = batch
+        self.specs: dict[str, tf.TensorSpec] = {}
+        self._call: Any = None
+
+    def trace(self) -> None:
+        """Trace the function; it can be called then.
+
+        Raises:
+            UsageError: model, rows and columns do not go together.
+        """
+        self._call = self._traced()
+        if self._draws.counts:  # how often the model draws decides which seeds a batch takes
+            self._call = self._traced()
+
+    def _traced(self) -> Any:
+        rows = tf.TensorSpec([self.replicas, self.batch], tf.int64)
+        numbers = tf.TensorSpec([self.replicas], tf.int64)
+        return tf.function(self._whole, autograph=False).get_concrete_function(rows, numbers)
+
+    @property
+    def at_once(self) -> int:
+        """How many calls may be under way.
+
+        On a CPU each batch is computed by one thread (``hardware.intra_op_threads``), so that its
+        bits do not depend on the number of cores, and the cores have several batches.
+        """
+        if not self._on_cpu():
+            return OVERLAPPING
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return max(1, (cores or 1) // self.replicas)
+
+    def _on_cpu(self) -> bool:
+        return not tf.config.get_visible_devices("GPU")
+
+    def __call__(self, rows: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Predict rows of a batch for each replica.
+
+        Args:
+            rows: int64 ``[replicas, batch]``.
+            numbers: of these batches, int64 ``[replicas]``: what is drawn depends on it.
+
+        Returns:
+            The columns, ``[replicas * batch, ...]``.
+        """
+        found = self._call(tf.constant(rows, tf.int64), tf.constant(numbers, tf.int64))
+        return {name: value.numpy() for name, value in found.items()}
+
+    def _whole(self, rows: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+        def replica(rows: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+            context: Any = tf.distribute.get_replica_context()
+            at = context.replica_id_in_sync_group if self.replicas > 1 else 0
+            with tf.device("CPU:0"):  # a device gets its own rows only
+                mine, number = rows[at], numbers[at]
+                parts = take(self._source, mine)
+            return self._columns(self.predicted(parts[0], number), parts)
+
+        found = self._strategy.engine.run(replica, args=(rows, numbers))
+        with tf.device("CPU:0"):
+            return {name: self._joined(value) for name, value in found.items()}
+
+    def _joined(self, value: Any) -> tf.Tensor:
+        parts = self._strategy.engine.experimental_local_results(value)
+        return tf.concat(parts, 0) if len(parts) > 1 else tf.identity(parts[0])
+
+    def _columns(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
+        found = self._finish(outputs, parts)
+        self.specs = {
+            name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in found.items()
+        }
+        return found
+
+    def predicted(self, x: Any, number: tf.Tensor) -> Any:
+        """Return what the model predicts for one batch of inputs; in a graph."""
+        # As Keras' predict gives it to its step.
+        data = (x,) if nest.is_nest(x) and not isinstance(x, dict) else x
+        with evaluation_seeds.evaluating(number, self._draws), keras.StatelessScope():
+            return self._model.predict_step(data)

@@ -1,0 +1,101 @@
+"""Devices, threads and numeric policy of one task process."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import keras
+import tensorflow as tf
+
+from dtrain.config.schema import Hardware, Kind
+from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.tensorflow import keras_internals
+
+#: By how much a process that gives way is nicer than others.
+NICE = 10
+
+
+def configure(
+    hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False
+) -> list[str]:
+    """Set up this process; must run before TensorFlow has touched any device.
+
+    Args:
+        hardware: the ``hardware`` group.
+        cluster: says which kind of device.
+        task: says how many.
+        deterministic: only operations that give the same bits each time
+            (``tf.config.experimental.enable_op_determinism``).
+
+    Returns:
+        Names of the devices that the task uses, such as ``CPU:0``; whether the cores of a TPU are
+        there is found out by the strategy, which has to start it first.
+
+    Raises:
+        UsageError: there are fewer GPUs than planned.
+    """
+    if task.cores and hasattr(os, "sched_setaffinity"):  # Linux
+        # A step waits for the slowest task: one that is moved between cores makes all wait.
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[core] for core in task.cores})
+    if task.threads is not None:
+        tf.config.threading.set_intra_op_parallelism_threads(task.threads)
+    if hardware.inter_op_threads is not None:
+        tf.config.threading.set_inter_op_parallelism_threads(hardware.inter_op_threads)
+    if deterministic:
+        keras.utils.set_random_seed(0)  # TensorFlow asks for one; the run's own is set later
+        tf.config.experimental.enable_op_determinism()
+    keras_internals.keep_order()
+    keras.config.set_dtype_policy(hardware.precision.name)
+    if cluster.device_kind == "tpu":
+        tf.config.set_visible_devices([], "GPU")
+        return [f"TPU:{index}" for index in range(task.devices)]
+    if cluster.device_kind == "cpu" or task.devices == 0:
+        count = max(1, task.devices)
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration() for _ in range(count)],
+        )
+        return [f"CPU:{index}" for index in range(count)]
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) < task.devices:
+        raise UsageError(
+            "hardware.devices", task.devices, f"TensorFlow sees {len(gpus)} GPUs here",
+            f"up to {len(gpus)}", "hardware=cpu" if not gpus else f"hardware.devices={len(gpus)}",
+        )  # fmt: skip
+    tf.config.set_visible_devices(gpus[: task.devices], "GPU")
+    for gpu in gpus[: task.devices]:
+        tf.config.experimental.set_memory_growth(gpu, hardware.memory_growth)
+    return [f"GPU:{index}" for index in range(task.devices)]
+
+
+def give_way() -> None:
+    """Let other processes have the cores first; must run before TensorFlow has threads.
+
+    Where all cores are busy the command itself, which watches its tasks, would else take its time
+    from the training as often as from this process. On Linux, where a thread begins as nice as the
+    one that starts it.
+    """
+    if sys.platform == "linux":
+        os.nice(NICE)
+
+
+def overlooked(hardware: Hardware, cluster: Cluster) -> str | None:
+    """Return a sentence about GPUs that TensorFlow sees and the plan knew nothing of.
+
+    Args:
+        hardware: the ``hardware`` group; one that names a kind of device is taken at its word.
+        cluster: says what was planned.
+    """
+    if cluster.device_kind != "cpu" or hardware.kind is not Kind.auto:
+        return None
+    found = len(tf.config.list_physical_devices("GPU"))
+    if not found:
+        return None
+    return (
+        f"TensorFlow sees {found} GPU{'s' if found > 1 else ''} that hardware=auto did not find: "
+        "this run computes on the CPU"
+    )

@@ -1,0 +1,291 @@
+"""The input pipeline: which examples a step has is a pure function of (seed, pass, position).
+
+Training reads an endless sequence of examples, pass after pass over the source, in an order
+(:mod:`dtrain.data.order`). Global batch ``s`` is positions ``s*B .. s*B+B-1`` of that sequence;
+replica ``r`` of ``R`` gets the ``r``-th of its ``R`` equal parts. Nothing else describes the data:
+a run resumes from a step number, on any number of replicas, and sees every example of every pass
+exactly once. A stream has its own order, and the same positions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import nest
+from dtrain.data.example import parts_of
+from dtrain.data.sources import Source
+from dtrain.data.streams import Stream
+from dtrain.data.transforms import by_batch
+from dtrain.task.data.inputs import Augment, Inputs
+from dtrain.task.data.reading import in_python, take, threads
+
+
+def training_part(
+    inputs: Inputs, source: Source, begin: tf.Tensor, indices: tf.Tensor
+) -> tuple[Any, ...]:
+    """Return what a replica trains on in a step.
+
+    Args:
+        inputs: how it is changed.
+        source: ``inputs.train``, or the same bound elsewhere.
+        begin, indices: of :meth:`Inputs.rows`.
+
+    Returns:
+        ``(x, y)`` and the like, nests of ``[b, ...]``.
+    """
+    return _augmented(inputs, begin, _read(inputs, source, begin, indices))
+
+
+def _read(inputs: Inputs, source: Source, begin: tf.Tensor, indices: tf.Tensor) -> tuple[Any, ...]:
+    key = tf.stack([inputs.seed, begin]) if in_python(source) else None
+    return take(source, indices, key)
+
+
+def _augmented(inputs: Inputs, begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
+    if inputs.augment is None:
+        return data
+    size = nest.leaves(data[0])[0].shape[0]
+    positions = begin + tf.range(size, dtype=tf.int64)
+    # 31 bits of the position are enough to keep 2^31 draws of one experiment apart.
+    keys = tf.stack(
+        [
+            tf.fill(tf.shape(positions), tf.constant(inputs.seed, tf.int32)),
+            tf.cast(positions % 2**31, tf.int32),
+        ],
+        1,
+    )
+    return changed(inputs.augment, data[0], keys), *data[1:]
+
+
+def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
+    """Return inputs, each changed by its key.
+
+    Args:
+        augment: a function of one example, and its seed.
+        x: a nest of ``[b, ...]``.
+        keys: int32 ``[b, 2]``.
+
+    Raises:
+        ValueError: an example has another structure or shape afterwards.
+    """
+
+    def one(pair: Any) -> Any:
+        made = augment(pair[0], seed=pair[1])
+        tf.nest.assert_same_structure(pair[0], made)
+        return made
+
+    if any(leaf.dtype == tf.string for leaf in nest.leaves(x)):  # which cannot be vectorized
+        types = nest.mapped(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), x)
+        made = tf.map_fn(one, (x, keys), fn_output_signature=types)
+    else:
+        made = tf.vectorized_map(
+            one,
+            (x, keys),
+            warn=False,  # random draws have no vectorized form and run one after the other
+        )
+    return nest.mapped(lambda after, before: tf.ensure_shape(after, before.shape), made, x)
+
+
+def evaluation_part(
+    source: Source, size: int, begin: tf.Tensor, count: tf.Tensor
+) -> tuple[tuple[Any, ...], tf.Tensor]:
+    """Return neighbouring examples of a validation.
+
+    Args:
+        source: ``inputs.validation``, or the same bound elsewhere.
+        size: how many rows are returned.
+        begin: the first.
+        count: how many there are.
+
+    Returns:
+        ``(data, count)``: the first ``count`` of the rows of ``data`` are real, the others repeat
+        the last example and must not be looked at.
+    """
+    last = tf.maximum(begin + count - 1, 0)
+    return take(source, tf.minimum(begin + tf.range(size, dtype=tf.int64), last)), count
+
+
+def training(
+    inputs: Inputs, *, replicas: int, first_replica: int, local_replicas: int
+) -> tf.data.Dataset:
+    """Return the training batches of some of the replicas.
+
+    Args:
+        inputs: what to read.
+        replicas: how many share a global batch.
+        first_replica: the first of those that this input pipeline feeds.
+        local_replicas: how many it feeds.
+
+    Returns:
+        An endless dataset of :func:`training_part`: for each step, one element for each local
+        replica in turn.
+    """
+    source, size = inputs.train, inputs.global_batch
+    assert source is not None
+    mine, whole = slice(first_replica, first_replica + local_replicas), slice(0, 1)
+
+    def augment(begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
+        return _augmented(inputs, begin, data)
+
+    if isinstance(source, Stream):
+        begins = tf.data.Dataset.range(inputs.start_step * size, tf.int64.max, size)
+        batches = source.endless(size).skip(inputs.start_step)
+        loaded = tf.data.Dataset.zip(begins, batches)
+        return _endless(_mapped(_divided(loaded, size, replicas, mine), augment))
+
+    def load(begin: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tuple[Any, ...]]:
+        return begin, _read(inputs, source, begin, indices)
+
+    at_once = threads(source)
+    if by_batch(source):
+        loaded = _mapped(_looked_up(inputs, 1, whole), load, at_once)
+        return _endless(_mapped(_divided(loaded, size, replicas, mine), augment), at_once)
+    elements = _looked_up(inputs, replicas, mine)
+    if at_once == tf.data.AUTOTUNE:
+        return _endless(_mapped(elements, lambda *element: augment(*load(*element))))
+    # What comes after the reading has all threads.
+    return _endless(_mapped(_mapped(elements, load, at_once), augment), at_once)
+
+
+def _looked_up(inputs: Inputs, replicas: int, chosen: slice) -> tf.data.Dataset:
+    """Return :meth:`Inputs.rows` of all steps, some of which NumPy looks up at once."""
+    order, many, size = inputs.positions, inputs.steps_ahead, inputs.global_batch // replicas
+
+    def rows(step: np.int64) -> tuple[np.ndarray, np.ndarray]:
+        return inputs.rows(order, np.arange(step, step + many), replicas, chosen)
+
+    def load(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        begins, indices = tf.numpy_function(rows, [step], [tf.int64, tf.int64])
+        return tf.ensure_shape(begins, [None]), tf.ensure_shape(indices, [None, size])
+
+    steps = tf.data.Dataset.range(inputs.start_step, tf.int64.max, many)
+    return _mapped(steps, load, 1).prefetch(1).unbatch()
+
+
+def _divided(loaded: tf.data.Dataset, size: int, replicas: int, chosen: slice) -> tf.data.Dataset:
+    """Return the parts of some replicas of whole batches, each with its first position.
+
+    Args:
+        loaded: (first position, data).
+        size: of a batch.
+        replicas: that share it.
+        chosen: those whose parts are returned, in turn.
+    """
+    if replicas == 1:
+        return loaded
+    part, local = size // replicas, chosen.stop - chosen.start
+
+    def cut(begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[tf.Tensor, tuple[Any, ...]]:
+        def mine(leaf: tf.Tensor) -> tf.Tensor:
+            own = leaf[chosen.start * part : chosen.stop * part]
+            parts = tf.reshape(own, tf.concat([[local, part], tf.shape(leaf)[1:]], 0))
+            return tf.ensure_shape(parts, [local, part, *leaf.shape[1:]])
+
+        begins = begin + tf.range(chosen.start, chosen.stop, dtype=tf.int64) * part
+        return begins, parts_of(nest.mapped(mine, data))
+
+    return _mapped(loaded, cut).unbatch()
+
+
+def evaluation(
+    inputs: Inputs, *, replicas: int, first_replica: int, local_replicas: int
+) -> tf.data.Dataset:
+    """Return the evaluation batches of some of the replicas: each example once a pass, in order.
+
+    A batch goes whole to one replica. What a step computes of a batch (a mean over the tokens that
+    are not masked, say) is then what one device computes, on any number of replicas.
+
+    Returns:
+        An endless dataset of :func:`evaluation_part`: for each step, one batch for each local
+        replica in turn.
+    """
+    source = inputs.validation
+    assert source is not None
+    batches = inputs.evaluation_batches(replicas)
+    turns, last = len(batches) // replicas, first_replica + local_replicas
+    if isinstance(source, Stream):
+        held = _held_stream(inputs, source, turns * replicas)
+        mine = held.filter(
+            lambda number, *_: tf.logical_and(
+                number % replicas >= first_replica, number % replicas < last
+            )
+        )
+        passes = mine.map(lambda _, data, count: (data, count)).repeat()
+        if source.reshuffles:
+            passes = passes.skip(inputs.validations * turns * local_replicas)
+        return _endless(passes)
+    own = batches.reshape(turns, replicas, 2)[:, first_replica:last].reshape(-1, 2)
+    return _held(source, inputs.evaluation_batch, own)
+
+
+def _held(source: Source, size: int, batches: np.ndarray) -> tf.data.Dataset:
+    """Return :func:`evaluation_part` of batches, pass after pass."""
+
+    def load(batch: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
+        return evaluation_part(source, size, batch[0], batch[1])
+
+    at_once = threads(source)
+    elements = tf.data.Dataset.from_tensor_slices(batches).repeat()
+    return _endless(_mapped(elements, load, at_once), at_once)
+
+
+def _held_stream(inputs: Inputs, stream: Stream, batches: int) -> tf.data.Dataset:
+    """Return (number, data, count) of so many batches of one pass; those that are none count 0."""
+    size, examples = inputs.evaluation_batch, inputs.evaluation_examples
+
+    def whole(data: tuple[Any, ...]) -> tuple[tuple[Any, ...], tf.Tensor]:
+        """Repeat the last example of a smaller batch."""
+        rows = tf.cast(tf.shape(nest.leaves(data)[0])[0], tf.int64)
+        at = tf.minimum(tf.range(size, dtype=tf.int64), rows - 1)
+        return parts_of(nest.mapped(lambda leaf: tf.gather(leaf, at), data)), rows
+
+    real = stream.batches(size, remainder=True)
+    real = real.take(-(-examples // size)).map(lambda *data: whole(data))
+    # ORDER: not of another reading: a shuffle counts how often it is read.
+    none = tf.data.Dataset.from_tensors((whole(stream.first(1))[0], tf.constant(0, tf.int64)))
+    numbers = tf.data.Dataset.range(batches)
+    padded = real.concatenate(none.repeat())
+    return tf.data.Dataset.zip(numbers, padded).map(
+        lambda number, element: (
+            number,
+            element[0],
+            tf.clip_by_value(examples - number * size, 0, element[1]),
+        )
+    )
+
+
+def evaluation_in_parts(
+    inputs: Inputs, *, replicas: int, first_replica: int, local_replicas: int
+) -> tf.data.Dataset:
+    """Return as :func:`evaluation`, but of each batch a part to every replica."""
+    source = inputs.validation
+    assert source is not None and not isinstance(source, Stream)
+    chosen, size = slice(first_replica, first_replica + local_replicas), inputs.evaluation_batch
+    parts = inputs.parts(replicas, chosen)
+    return _held(source, size // replicas, parts)
+
+
+def _mapped(
+    elements: tf.data.Dataset, load: Callable[..., Any], at_once: int = tf.data.AUTOTUNE
+) -> tf.data.Dataset:
+    # AutoGraph would read source files anew, which may have changed since they were imported.
+    plain = tf.autograph.experimental.do_not_convert(load)
+    return elements.map(plain, num_parallel_calls=at_once, deterministic=True)
+
+
+def _endless(dataset: tf.data.Dataset, waiting: int = 0) -> tf.data.Dataset:
+    # Unless it is known to be endless, the tasks of a cluster ask each other at every step whether
+    # all of them still have data.
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    options = tf.data.Options()
+    # Sharding is done above, by position: tf.data must not shard once more.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    if waiting > 1:
+        # Threads that wait for readers would be lacking to the steps that train meanwhile.
+        options.threading.private_threadpool_size = waiting + (os.cpu_count() or 1)
+    return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)

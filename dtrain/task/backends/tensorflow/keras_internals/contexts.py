@@ -1,0 +1,89 @@
+"""What Keras keeps for all of a process: what layers are passed beside their arguments, and names.
+
+A layer whose inside is computed a second time must be passed the same again (``hardware.remat``).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.task.backends.tensorflow.keras_internals.lookup import module, unknown
+
+MODULE = "keras.src.backend.common.global_state"
+#: The precision alone: ``None`` reads values as they are kept.
+PRECISION = "autocast_scope"
+NAMES = ("current_call_ctx", PRECISION)
+#: How often each name was given in this process: the second ``dense`` is ``dense_1``.
+COUNTS = "object_name_uids"
+
+
+def check() -> None:
+    """Refuse a version of Keras that passes it in another way.
+
+    Raises:
+        TrainingError: saying so.
+    """
+    found: list[Any] = []
+
+    class Probe(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            found.extend(_state().get_global_attribute(name) for name in NAMES)
+            return x
+
+    state = _state()
+    if all(hasattr(state, f"{verb}_global_attribute") for verb in ("get", "set")):
+        Probe(dtype="mixed_bfloat16")(tf.zeros([1]))
+    if not found or not all(found):
+        raise unknown("passes training and precision to layers", "leave hardware.remat empty")
+
+
+def current() -> dict[str, Any]:
+    """Return a copy of what a layer that is called now is passed."""
+    return {name: copy.copy(_state().get_global_attribute(name)) for name in NAMES}
+
+
+@contextlib.contextmanager
+def replaced(values: dict[str, Any]) -> Iterator[None]:
+    """Pass layers that are called inside these values."""
+    state = _state()
+    before = {name: state.get_global_attribute(name) for name in values}
+    try:
+        for name, value in values.items():
+            state.set_global_attribute(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            state.set_global_attribute(name, value)
+
+
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+    """Give layers that are made inside the names that they get in a process of their own."""
+    with replaced({COUNTS: collections.defaultdict(int)}):
+        yield
+
+
+@contextlib.contextmanager
+def keep_session() -> Iterator[None]:
+    """Let ``keras.backend.clear_session``, which a model's function may call, clear names alone.
+
+    It would reset TensorFlow's default graph, where the strategy's scope is kept, and the precision
+    of ``hardware.precision``.
+    """
+    original, policy = tf.compat.v1.reset_default_graph, keras.config.dtype_policy()
+    tf.compat.v1.reset_default_graph = lambda: keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        tf.compat.v1.reset_default_graph = original
+
+
+def _state() -> Any:
+    return module(MODULE)

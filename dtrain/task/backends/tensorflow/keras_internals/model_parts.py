@@ -1,0 +1,156 @@
+"""What is inside of a model: layers, variables and states that are in no public list of Keras."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.task.backends.tensorflow.keras_internals.lookup import unknown
+
+#: How far inside of the attributes of a layer variables are looked for, and in what not: layers
+#: are looked through by themselves, optimizers are saved, metrics begin again.
+DEPTH = 4
+PASSED_OVER = (
+    keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric,
+    type, types.FunctionType, types.MethodType, types.ModuleType,
+)  # fmt: skip
+
+
+def layers(model: keras.Layer) -> list[keras.Layer]:
+    """Return a model and all layers in it; Keras' public list has the outermost alone.
+
+    Raises:
+        TrainingError: this version of Keras holds them in another way.
+    """
+    return _flattened(model)
+
+
+def inner(layer: keras.Layer) -> list[keras.Layer]:
+    """Return the layers that a layer holds itself, without those inside of them.
+
+    Keras' public ``layers`` is of models alone.
+
+    Raises:
+        TrainingError: this version of Keras holds them in another way.
+    """
+    return _flattened(layer, include_self=False, recursive=False)
+
+
+def _flattened(layer: keras.Layer, **options: bool) -> list[keras.Layer]:
+    function = getattr(layer, "_flatten_layers", None)
+    if function is None:
+        raise unknown("holds the layers inside of a layer")
+    return list(function(**options))
+
+
+def of_own_classes(model: keras.Model) -> list[keras.Variable]:
+    """Return the variables of layers and models whose class is not Keras' own, seeds left out.
+
+    What Keras' own layers keep is known; these may keep anything.
+    """
+    found: dict[int, keras.Variable] = {}
+    for layer in layers(model):
+        if type(layer).__module__.partition(".")[0] == "keras":
+            continue
+        inside = {id(v) for part in _flattened(layer, include_self=False) for v in part.variables}
+        for variable in layer.variables:
+            if id(variable) not in inside and variable.dtype != "string":
+                found[id(variable)] = variable
+    return [v for v in found.values() if "seed_generator_state" not in v.name]
+
+
+def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return variables that Keras has in no list, with their names: ``layer name/attribute``.
+
+    TensorFlow's own among the attributes of layers, and any in lists, dictionaries and plain
+    objects that layers hold: ``layer name/attribute/attribute``.
+    """
+    kinds = (tf.Variable, tf.distribute.DistributedValues, keras.Variable)
+    return [(path, value) for path, value in _held(model) if isinstance(value, kinds)]
+
+
+def generator_states(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return the states of ``tf.random.Generator``, as :func:`plain_variables`."""
+    return [
+        (f"{path}/state", value.state)
+        for path, value in _held(model)
+        if isinstance(value, tf.random.Generator)
+    ]
+
+
+def _held(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return what layers of the user's hold: variables that Keras does not know, and generators."""
+    of_keras = {id(v) for v in (*model.variables, *states(model))}
+    held: dict[int, tuple[str, Any]] = {}
+    seen: set[int] = set()
+
+    def walk(path: str, value: Any, depth: int) -> None:
+        if isinstance(value, (tf.Variable, tf.distribute.DistributedValues, keras.Variable)):
+            if id(value) not in of_keras:
+                held.setdefault(id(value), (path, value))
+        elif isinstance(value, tf.random.Generator):
+            held.setdefault(id(value), (path, value))
+        elif depth and id(value) not in seen:
+            seen.add(id(value))
+            for name, item in _items(value):
+                walk(f"{path}/{name}", item, depth - 1)
+
+    for layer in layers(model):
+        if type(layer).__module__.partition(".")[0] != "keras":
+            for name, value in _attributes(layer):
+                walk(f"{layer.name}/{name}", value, DEPTH)
+    return list(held.values())
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    """Return what is inside of a collection, or of an object of no library of ours."""
+    if isinstance(value, dict):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if isinstance(value, keras.random.SeedGenerator):
+        return [("state", value.state)]
+    library = type(value).__module__.partition(".")[0] in ("keras", "tensorflow", "numpy")
+    if library or isinstance(value, PASSED_OVER) or not hasattr(value, "__dict__"):
+        return []
+    return _attributes(value)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return what an object holds; last what libraries keep there under names of their own."""
+    return sorted(vars(value).items(), key=lambda item: (item[0][0] == "_", item[0]))
+
+
+def states(model: keras.Model) -> list[keras.Variable]:
+    """Return what stateful recurrent layers carry on to the next batch, ``[batch, ...]`` each.
+
+    Keras has them among the variables of neither the layer nor the model.
+    """
+    found: dict[int, keras.Variable] = {}
+    for layer in layers(model):
+        if getattr(layer, "stateful", False):
+            for state in keras.tree.flatten(getattr(layer, "states", None)):
+                if isinstance(state, keras.Variable):
+                    found[id(state)] = state
+    known = {id(variable) for variable in model.variables}
+    return [state for key, state in found.items() if key not in known]
+
+
+def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
+    """Return the trackers of the losses of each of several outputs, which Keras makes.
+
+    They are among the model's metrics, where nothing tells them from a tracker of the user's.
+
+    Raises:
+        TrainingError: this version of Keras holds them in another way.
+    """
+    compiled = getattr(model, "_compile_loss", model)
+    if compiled is None:  # it has no loss
+        return []
+    metrics = getattr(compiled, "metrics", None)
+    if compiled is model or metrics is None:
+        raise unknown("makes trackers of losses")
+    return [metric for metric in metrics if isinstance(metric, keras.metrics.Mean)]

@@ -1,0 +1,282 @@
+"""What asynchronous and synchronous updates have in common: steps, evaluation, accounts."""
+
+from __future__ import annotations
+
+import collections
+import queue
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import nest
+from dtrain.errors import UsageError
+from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.tensorflow.parameter_server.feed import Feed
+from dtrain.task.backends.tensorflow.parameter_server.pure import Scope, check_pure, check_whole
+from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
+from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients
+from dtrain.task.backends.tensorflow.steps import Steps
+from dtrain.task.backends.tensorflow.tensors import fresh
+from dtrain.task.data import reading
+from dtrain.task.data.inputs import Inputs
+from dtrain.task.model import optimizers
+
+if TYPE_CHECKING:
+    from dtrain.task.backends.tensorflow.parameter_server.protocol import Coordinator
+
+#: Between two looks at a step whose worker has died.
+RETRY_SECONDS = 0.1
+
+_EVALUATION = "evaluation"  # marks the keys of its steps; those of training begin with a number
+
+worker_index = tf.distribute.coordinator.experimental_get_current_worker_index
+
+
+class CoordinatedSteps(Steps):
+    """What asynchronous and synchronous updates have in common: steps, evaluation, accounts.
+
+    Args:
+        model: built in the strategy's scope.
+        strategy: has the coordinator.
+        inputs: the data.
+    """
+
+    def __init__(self, model: keras.Model, strategy: Coordinator, inputs: Inputs):
+        rehearsed = rehearse(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, None, None, rehearsed=rehearsed)
+        self._engine = strategy.engine
+        self._coordinator = strategy.coordinator
+        self._workers = strategy.workers
+        self._step = inputs.start_step
+        #: Of gradients that are rows, by their ids: which of them all workers have.
+        self._same: dict[int, list[bool]] = {}
+        self._train_feed = None
+        if inputs.train is not None:
+            self._train_feed = Feed(
+                strategy, inputs.train, inputs, strategy.replicas, training=True
+            )
+        self._evaluation_feed = None
+        self._evaluation_steps = inputs.evaluation_steps
+        if inputs.validation is not None:
+            self._evaluation_feed = Feed(strategy, inputs.validation, inputs, 1, training=False)
+        self._evaluation_step = 0
+        self._validation, self._counted_draws = inputs.validation, False
+        # One thread for each step in flight waits for its result: TensorFlow has no "any of".
+        self._waiting = ThreadPoolExecutor(2 * self._workers, "result")
+        self._results_queue: queue.SimpleQueue[tuple[tuple[Any, ...], Any]] = queue.SimpleQueue()
+        self._worker_steps: collections.Counter[int] = collections.Counter()
+
+    @property
+    def _feed(self) -> Feed:
+        """What brings the examples of training."""
+        assert self._train_feed is not None
+        return self._train_feed
+
+    def fed(self) -> list[tuple[Any, ...]]:
+        """Return the arguments of the next training step, and take note of how long that took."""
+        found = self._feed.arguments(self._step)
+        self.waiting.add(self._feed.seconds)
+        self._feed.seconds = 0.0
+        return found
+
+    #: What :meth:`interval` tells is of whole calls, and a call has no cost that a long one saves.
+    spans_points = False
+
+    def _begin(self, key: tuple[Any, ...], function: Any, arguments: tuple[Any, ...]) -> None:
+        """Hand a step out; its result comes by :meth:`_next`, under ``key``."""
+        remote = self._coordinator.schedule(function, args=arguments)
+
+        self._waiting.submit(lambda: self._results_queue.put((key, self._await(remote))))
+
+    def _await(self, remote: Any) -> Any:
+        """Return a step's result, or the error that ended it for good."""
+        while True:
+            try:
+                return remote.fetch()
+            except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
+                # Its worker has died between the step and this look at its result; the coordinator
+                # has the step run again elsewhere, unless it has given up, and then it says so.
+                try:
+                    self._coordinator.done()
+                except Exception as error:
+                    return error
+                time.sleep(RETRY_SECONDS)
+            except Exception as error:  # of the step itself, to be raised where it is awaited
+                return error
+
+    def _next(self) -> tuple[tuple[Any, ...], Any]:
+        key, value = self._results_queue.get()
+        if isinstance(value, Exception):
+            raise value
+        return key, value
+
+    def _pure(
+        self, data: Any, training: bool, replicas: int = 1, batch: Any = 0
+    ) -> tuple[list[Any], list[Any], tf.Tensor]:
+        """Run Keras' step without side effects.
+
+        Args:
+            data: a batch, or the part of a replica.
+            training: which step.
+            replicas: how many share the global batch; the mean of their gradients is applied.
+            batch: of an evaluation: which of it this is.
+
+        Returns:
+            The gradient of each trainable variable (or None), the new value of each other
+            variable (or None), and the metric states and returned values as float64 ``[m]``.
+        """
+        model, updates = self._model, []
+        share = tf.shape(tf.nest.flatten(data)[0])[0]
+        zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._rows.variables]
+
+        def note(grads: list[Any], variables: list[keras.Variable]) -> None:
+            updates.append((grads, variables))
+            scope.old = set(weights)
+
+        # Regularizers ask the scope for weights. It must return the variables themselves, for the
+        # gradient tape knows no others; its constructor would read them.
+        weights = {id(v): v.value for v in model.trainable_variables}
+        scope = Scope(zeros, collect_losses=True)
+        scope.state_mapping.update(weights)
+
+        def moved() -> list[keras.Variable]:
+            return [
+                v
+                for v in model.trainable_variables
+                if scope.state_mapping.get(id(v)) is not weights[id(v)]
+            ]
+
+        with scope:
+            if training:
+                part = self._one_device.part(data)
+                try:
+                    with (
+                        optimizers.caught(model, note),
+                        gradients.apart(replicas, part, self._summed) as of_tapes,
+                    ):
+                        returned = self._returned(model.train_step, data, share)
+                except AttributeError:  # of the tape: what was assigned is no variable here
+                    check_pure(moved(), scope)
+                    raise
+                check_pure(moved(), scope)
+            else:
+                with evaluation_seeds.evaluating(batch, self._draws):
+                    returned = self._returned(model.test_step, data, share)
+            logs = self._rows.logs(returned, training)
+        self._rows.names[training] = list(logs)
+        pairs = zip(self._rows.variables, self._rows.sizes, strict=True)
+        states = [scope.get_current_value(v) for v, size in pairs if size]
+        numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
+        vector = tf.concat([*numbers, tf.zeros([0], tf.float64)], 0)
+        if not training:
+            return [], [], vector
+        if len(updates) != 1:
+            raise UsageError(
+                "strategy", "ps", f"the model's train_step applies gradients {len(updates)} times",
+                "a train_step that calls self.optimizer.apply or apply_gradients once",
+                "strategy=mirrored",
+            )  # fmt: skip
+        if replicas > 1:
+            check_whole(updates[0][0], [gradient for gradient, _ in of_tapes])
+        self._same = {id(gradient): same for gradient, same in of_tapes}
+        by_weight = {id(variable): gradient for gradient, variable in zip(*updates[0], strict=True)}
+        others = [scope.get_current_value(v) for v in model.non_trainable_variables]
+        return [by_weight.get(id(v)) for v in model.trainable_variables], others, vector
+
+    def _update(self, gradients: list[Any]) -> None:
+        """Let the optimizer update the weights that have a gradient."""
+        pairs = zip(gradients, self._model.trainable_variables, strict=True)
+        found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        self._model.optimizer.apply_gradients(found)
+
+    def _account(
+        self, vectors: list[np.ndarray], rows: int, training: bool, steps: int = 0
+    ) -> Sums:
+        """Turn what the parts of a step returned into sums.
+
+        Args:
+            vectors: of :meth:`_pure`, in the order of the parts.
+            rows: examples of each.
+            training, steps: which step, and how many these are together.
+        """
+        names = self._rows.names[training]
+        weights = np.ones(self._rows.size(training))
+        weights[self._rows.width :] = [rows * self._rows.parts(name, training) for name in names]
+        row = np.zeros(len(weights))
+        for vector in vectors:
+            row = row + vector * weights
+        sums = self._rows.sums(row[None], rows * len(vectors), training)
+        sums.steps = steps
+        return sums
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch."""
+        return self._evaluation_batch
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
+        assert self._evaluation_feed is not None
+        sums, begun, ended, total = Sums(), 0, 0, steps + bool(rest)
+        arrived: dict[int, Sums] = {}
+        self._count_draws()
+        while ended < total:
+            while begun < total and begun - ended < 2 * self._workers:
+                whole = begun < steps
+                [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
+                function = self._evaluate_whole if whole else self._evaluate_rest
+                rows = self._evaluation_batch if whole else rest
+                batch = fresh(np.int64(begun))
+                self._begin((_EVALUATION, begun, rows), function, (batch, *arguments))
+                self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps
+                begun += 1
+            key, vector = self._next()
+            if key[0] is not _EVALUATION:
+                self._came_late()
+                continue
+            arrived[key[1]] = self._account([np.asarray(vector)], key[2], training=False)
+            while ended in arrived:  # in the order of the batches, whichever came first
+                sums.append(arrived.pop(ended))
+                ended += 1
+        self._draws.advance(total)
+        return sums
+
+    def _count_draws(self) -> None:
+        """Learn how often a ``test_step`` draws: steps run side by side, each with its seeds."""
+        if self._counted_draws:
+            return
+        self._counted_draws = True
+        assert self._validation is not None
+        specs = reading.specs(self._validation, None)
+        step = tf.function(lambda data: self._pure(data, training=False)[-1], autograph=False)
+        step.get_concrete_function(specs)
+
+    def _came_late(self) -> None:
+        """Take note of a training step that ended during an evaluation."""
+        raise AssertionError("every step has ended before an evaluation begins")
+
+    @tf.function(autograph=False)
+    def _evaluate_whole(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+        assert self._evaluation_feed is not None
+        data, _ = self._evaluation_feed.load(*arguments)
+        return self._engine.run(lambda: self._pure(data, training=False, batch=batch)[-1])
+
+    @tf.function(autograph=False)
+    def _evaluate_rest(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+        assert self._evaluation_feed is not None
+        data, count = self._evaluation_feed.load(*arguments)
+        real = tuple(nest.mapped(lambda part: part[:count], data))
+        return self._engine.run(lambda: self._pure(real, training=False, batch=batch)[-1])
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many steps, or parts of steps, each worker has done."""
+        return {"worker_steps": {f"worker-{w}": n for w, n in sorted(self._worker_steps.items())}}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a summary."""
+        for name, steps in summary.get("worker_steps", {}).items():
+            self._worker_steps[int(name.removeprefix("worker-"))] = steps

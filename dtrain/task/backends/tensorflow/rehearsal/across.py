@@ -1,0 +1,210 @@
+"""Numbers of a step that several replicas compute otherwise than one device: a notice says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import nest
+from dtrain.data.sources import Source
+from dtrain.task.backends.step_logs import has_own, is_mean, leaves
+from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow.rehearsal import noise
+from dtrain.task.backends.tensorflow.rehearsal.rehearse import exchanges, exchanging
+from dtrain.task.backends.tensorflow.rehearsal.trial import ALONE, Trial, Value, undisturbed
+from dtrain.task.data import reading
+
+if TYPE_CHECKING:
+    from dtrain.task.backends.base import Replicas
+
+#: Two numbers differ if they do by so much of their size; and where it is computed in 16 bits.
+TOLERANCE, TOLERANCE_16 = 1e-4, 2e-2
+#: Examples of a batch that is tried, the fewest of a part, how many are looked at to make batches
+#: whose parts are unlike, how many batches, and of how many numbers of an example that is judged.
+EXAMPLES, FEWEST, LOOKED_AT, BATCHES, WIDTH = 8, 2, 32, 3, 1000
+#: Losses of Keras' that look across the examples, as they may, and one of any function.
+ACROSS = ("circle", "dice", "tversky", "lossfunctionwrapper")
+
+
+def notice(
+    model: keras.Model,
+    strategy: Replicas,
+    source: Source,
+    global_batch: int,
+) -> str | None:
+    """Return what the user should know where numbers or draws of replicas are not those of one.
+
+    Args:
+        model: built and compiled.
+        strategy: it is to be trained on.
+        source: examples to try it on.
+        global_batch: examples of a step.
+
+    Returns:
+        A sentence or more; None where both are the same, or where that cannot be found out.
+    """
+    if strategy.dense_lookups:
+        return noise.dense_lookups(model)
+    if strategy.batches == 1:
+        return None
+    notices = [noise.statistics(model, strategy)]
+    if not _is_known(model):
+        notices += _of_a_trial(model, strategy, source, global_batch)
+    return "; ".join(text for text in notices if text is not None) or None
+
+
+def _of_a_trial(
+    model: keras.Model, strategy: Replicas, source: Source, global_batch: int
+) -> Iterator[str | None]:
+    parts = strategy.replicas if exchanges(strategy) else ALONE
+    rows = min(global_batch // strategy.batches, max(FEWEST, EXAMPLES // parts))
+    examples = reading.available(source, max(LOOKED_AT, parts * rows))
+    if examples < parts * rows:
+        return
+    try:
+        with undisturbed(model) as before:
+            with tf.device("CPU:0"):
+                batches = _batches(reading.first(source, examples), parts, rows)
+            trial = Trial(model, strategy, batches[0], parts, rows)
+            yield noise.drawn(trial.graph)
+            counter = noise.counter(before)
+            yield counter or _difference(trial, batches, strategy)
+    except Exception:  # whatever a model does: what is wrong with it, its own steps will say
+        return
+
+
+def _batches(data: tuple[Any, ...], parts: int, rows: int) -> list[tuple[Any, ...]]:
+    """Return batches of ``parts * rows`` examples: the first ones, and some with unlike parts.
+
+    Unlike in how often their commonest number occurs: of tokens that pads them, of weights it is 0.
+    """
+    leaves = [np.asarray(leaf) for leaf in nest.leaves(data) if leaf is not None]
+    orders = [np.arange(parts * rows)]
+    for leaf in reversed(leaves):  # weights, targets, inputs
+        flat = leaf.reshape(len(leaf), -1)[:, :WIDTH]
+        if flat.dtype.kind in "biuf" and flat.size:
+            values, counts = np.unique(flat, return_counts=True)
+            keys = flat[:, 0] if flat.shape[1] == 1 else (flat == values[counts.argmax()]).sum(1)
+            order = np.lexsort((flat.astype(np.float64) @ np.arange(flat.shape[1]), keys))
+            # As far from each other in this order as they can be.
+            begins = np.linspace(0, len(order) - rows, parts).astype(int)
+            orders.append(order[begins[:, None] + np.arange(rows)].reshape(-1))
+    unlike = {tuple(order): order for order in orders}
+    return [
+        tuple(
+            nest.mapped(lambda leaf, o=o: None if leaf is None else tf.gather(leaf, o), part)
+            for part in data
+        )
+        for o in list(unlike.values())[:BATCHES]
+    ]
+
+
+def _is_known(model: keras.Model) -> bool:
+    """Whether all of it is Keras' or dtrain's, and looks at each example alone.
+
+    It is not tried then, which would take half a second or more.
+    """
+    # A functional model may have operations that are no layers, along any axis.
+    layers = keras_internals.layers(model)
+    inside = [each for layer in layers for each in getattr(layer, "operations", ())]
+    return (
+        not has_own(model, "train_step", "compute_loss")
+        and all(map(_is_of_each, keras.tree.flatten(model.loss)))
+        and not any(type(each) is keras.metrics.MeanMetricWrapper for each in leaves(model))
+        and not any(isinstance(each, keras.layers.Lambda) for each in layers)
+        and all(isinstance(each, keras.Layer) for each in inside)
+        and all(
+            type(each).__module__.startswith(("keras.", "dtrain."))
+            for each in (*leaves(model), *layers, *inside)
+        )
+    )
+
+
+def _is_of_each(loss: Any) -> bool:
+    """Whether a loss is one of Keras' that is a mean over examples, or none."""
+    if loss is None or isinstance(loss, str):
+        return str(loss).lower() not in ACROSS
+    named = loss if hasattr(loss, "__name__") else type(loss)
+    return named.__module__.startswith("keras.") and named.__name__.lower() not in ACROSS
+
+
+def _difference(trial: Trial, batches: list[Any], strategy: Replicas) -> str | None:
+    """Return what is to be said of the numbers that differ: most of that which is trained."""
+    values: dict[str | None, list[Value]] = {}
+    noisy: set[str | None] = set()
+    for batch in batches:
+        for value in (numbers := trial.values(batch)):
+            values.setdefault(value.name, []).append(value)
+        if not all(_is_same(value, value.several) for value in numbers):
+            again = trial.values(batch)
+            noisy |= {
+                a.name for a, b in zip(numbers, again, strict=True) if not _is_same(a, b.whole)
+            }
+    different = {
+        name: differ
+        for name, of in values.items()
+        if name not in noisy and (differ := [v for v in of if not _is_same(v, v.several)])
+    }
+    if not different:
+        return None
+    name, *others = sorted(different, key=lambda name: name is not None)
+    if name is None:  # others that are made of the loss tell nothing more
+        others = [other for other in others if other and "loss" not in other.lower()]
+    value = min(different[name], key=lambda value: math.isfinite(value.several))
+    how = "what they make of it together" if value.other is None else "the mean of their parts'"
+    if value.added:
+        how = "the sum of their parts'"
+    count = trial.parts * trial.rows
+    also = f" (nor {', nor '.join(map(str, others))})" if others else ""
+    return (
+        f"on {strategy.batches} replicas {name or 'the loss'} is not that of one device{also}: of "
+        f"{count} examples it is {value.whole:.6g}, and {how} is {value.several:.6g}; "
+        f"{_advice(value, all(_is_same(v, v.other) for v in values[name]), trial, strategy)}"
+    )
+
+
+def _is_same(value: Value, several: float | None) -> bool:
+    if several is None:
+        return False
+    if not (math.isfinite(value.whole) and math.isfinite(several)):
+        return str(value.whole) == str(several)
+    mixed = keras.config.dtype_policy().compute_dtype != "float32"
+    tolerance = TOLERANCE_16 if mixed else TOLERANCE
+    return abs(value.whole - several) <= tolerance * max(abs(value.whole), abs(several)) + 1e-7
+
+
+def _advice(value: Value, as_other: bool, trial: Trial, strategy: Replicas) -> str:
+    """Return what to do; ``as_other``: the other way to put parts together would be right."""
+    summed, alone = strategy.gradient_reduction == "sum", not exchanges(strategy)
+    means = {metric.name for metric in trial.model.metrics if is_mean(metric)}
+    if value.name is None and as_other and value.added == summed:
+        if summed:
+            return "it is a mean over its examples (trainer.gradient_reduction=mean)"
+        also = " and strategy.sync_every=1" if strategy.sync_every > 1 else ""
+        return f"it is divided by all examples (trainer.gradient_reduction=sum{also})"
+    if summed and value.name is not None and (value.other is not None or value.name in means):
+        return (
+            "by trainer.gradient_reduction=sum a number that a step returns, or a metric, is added "
+            "up where its name has the word loss, and averaged elsewhere"
+        )
+    if trial.gathers and value.other is not None:
+        if _is_same(value, value.several / trial.parts):
+            return "it adds up what was gathered, once on each replica (reduction=mean)"
+        return "all that it compares has to come from dtrain.replicas.gather"
+    under = f" under a strategy whose replicas meet in a step ({exchanging(strategy)})"
+    if as_other:
+        return f"dtrain.replicas.sum adds up what replicas count{under * alone}"
+    own = "where it divides by a number of its own examples, such as that of tokens that count"
+    if not math.isfinite(value.several):
+        own += " and may be 0 on a replica"
+    if trial.draws_several:
+        own = f"where it draws several rows an example at once, one draw for each is exact, {own}"
+    return (
+        f"{own}, dtrain.replicas.mean(NUMBER) makes it exact, and where it looks across the "
+        f"examples, dtrain.replicas.gather does{under * alone}"
+    )

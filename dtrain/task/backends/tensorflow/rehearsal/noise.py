@@ -1,0 +1,124 @@
+"""What of a step is of each replica by design, or of each trace: a notice names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow.rehearsal.rehearse import exchanges, exchanging
+from dtrain.task.backends.tensorflow.replica import random_draws
+from dtrain.task.backends.tensorflow.replica.gradients import updating
+from dtrain.task.model import optimizers
+
+if TYPE_CHECKING:
+    from dtrain.task.backends.base import Replicas
+
+#: Operations of ``tf.random`` that have a state of their own, or of a ``tf.random.Generator``.
+STATEFUL = (
+    "RandomUniform", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncated",
+    "RandomGamma", "RandomPoisson", "RandomShuffle", "Multinomial", "StatefulUniform",
+    "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandomBinomial",
+)  # fmt: skip
+
+#: And such as have a seed, which is the same on each replica.
+STATELESS = (
+    "StatelessRandomUniform", "StatelessRandomNormal", "StatelessTruncatedNormal",
+    "StatelessMultinomial", "StatelessRandomGamma", "StatelessRandomPoisson",
+    "StatelessRandomBinomial", "StatelessParameterizedTruncated", "StatelessShuffle",
+)  # fmt: skip
+
+
+def dense_lookups(model: keras.Model) -> str | None:
+    """Return which embeddings have other updates where their gradients are dense, if any have.
+
+    Keras' optimizers take a row that was looked up twice as two gradients. That is the same as
+    their sum where an update is linear in the gradient.
+    """
+    linear = all(
+        isinstance(updating(optimizer), keras.optimizers.SGD)
+        for optimizer in optimizers.named(model).values()
+    )
+    names = [
+        layer.name
+        for layer in keras_internals.layers(model)
+        if isinstance(layer, keras.layers.Embedding) and layer.trainable
+    ]
+    if linear or not names:
+        return None
+    return (
+        f"gradients of embeddings ({', '.join(names[:3])}) are dense on a mesh: an optimizer other "
+        "than SGD updates a row that a batch has twice by the sum of its gradients, and on one "
+        "device by each of them"
+    )
+
+
+def statistics(model: keras.Model, strategy: Replicas) -> str | None:
+    """Return which layers normalise by a replica's part of the batch, if any do."""
+    names = [
+        layer.name
+        for layer in keras_internals.layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.trainable
+        and not layer.synchronized
+    ]
+    if not names:
+        return None
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    under = "" if exchanges(strategy) else f" under {exchanging(strategy)}"
+    return (
+        f"batch normalisation ({shown}) is by the statistics of each replica's part of a batch, "
+        "and not by those of the whole, as on one device: "
+        f"keras.layers.BatchNormalization(synchronized=True) is{under}"
+    )
+
+
+def operations(graph: Any) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of each operation of a graph, and of functions inside of it."""
+    definition = graph.as_graph_def()
+    inside = (node for each in definition.library.function for node in each.node_def)
+    for node in (*definition.node, *inside):
+        yield node.op, node.name
+
+
+def drawn(graph: Any) -> str | None:
+    """Return what a step draws that replicas draw otherwise than one device, if there is any.
+
+    Args:
+        graph: of the step, traced under :func:`random_draws.watched`.
+    """
+    kinds = {
+        kind
+        for kind, name in operations(graph)
+        if kind.startswith(STATEFUL)
+        or (kind.startswith(STATELESS) and random_draws.SCOPE not in name)
+    }
+    if not kinds:
+        return None
+    return (
+        f"the training step draws random numbers by tf.random ({', '.join(sorted(kinds))}), and "
+        "each replica draws others than one device would: keras.random with a "
+        "keras.random.SeedGenerator draws the same"
+    )
+
+
+def counter(before: list[tuple[Any, dict[str, Any]]]) -> str | None:
+    """Return which number a layer of the user's has changed while the step was traced, if any.
+
+    Args:
+        before: of :func:`trial.undisturbed`.
+    """
+    for owner, attributes in before:
+        if type(owner).__module__.startswith("keras."):
+            continue
+        for name, value in attributes.items():
+            if type(value) in (int, float) and vars(owner).get(name) != value:
+                return (
+                    f"{type(owner).__name__} {owner.name} changes self.{name} in Python, which "
+                    "runs once for each replica while the step is traced, and not once a step: "
+                    "each replica has another constant; keep it in a variable "
+                    "(self.add_weight(..., trainable=False))"
+                )
+    return None

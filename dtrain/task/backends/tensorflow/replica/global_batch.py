@@ -1,0 +1,216 @@
+"""What one device with the whole global batch would ask tapes in a training step.
+
+A replica has its part of the batch. Where a tape gives the gradient of several values, or of rows
+that were looked up, their sizes there and here say what is there for each example, and what once
+for a batch: one device has more of the one, and as much of the other. So the step is traced for the
+global batch, on no strategy, and not run. That costs the time of a trace, and is done only where a
+step has anything of the kind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from dtrain.errors import UsageError, behind
+from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
+from dtrain.task.backends.tensorflow.replica.dependence import Examples, looked_up, lookups
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """A call of ``tape.gradient`` for variables.
+
+    Attributes:
+        targets: the shape of each.
+        lookups: for each source the shapes of the indices of each use; none of a dense gradient.
+    """
+
+    targets: list[tf.TensorShape]
+    lookups: list[list[tf.TensorShape]]
+
+    @classmethod
+    def of(cls, targets: list[tf.Tensor], grads: list[Any]) -> _Call:
+        return cls(
+            [target.shape for target in targets],
+            [[looked_up(use) for use in _uses(gradient)] for gradient in grads],
+        )
+
+
+def _uses(gradient: Any) -> list[tf.Tensor]:
+    return lookups(gradient.indices) if isinstance(gradient, tf.IndexedSlices) else []
+
+
+class GlobalBatch:
+    """A training step, of whose batch replicas have parts.
+
+    Args:
+        step: from a batch to anything; it may be traced at any time, in any thread.
+        examples: how many the batch has.
+    """
+
+    def __init__(self, step: Callable[[Any], Any], examples: int):
+        self._step, self._examples = step, examples
+        self._traced: dict[Any, _Trace] = {}
+
+    def part(self, data: Any) -> Part:
+        """Return the part that a replica has, while its step is traced."""
+        return Part(self, data)
+
+    def calls(self, data: Any) -> list[_Call]:
+        """Return the calls of a step on the batch of which a replica has ``data``.
+
+        Raises:
+            Exception: whatever the step raises.
+        """
+        return self._trace(data, self._examples).calls
+
+    def draws(self, data: Any) -> Iterator[bool | None]:
+        """Yield of each draw of a step whether it has a row an example.
+
+        It is looked at when the first is asked for.
+
+        Args:
+            data: what a replica has: one example, whose draws have the size of one for a batch.
+        """
+        try:
+            whole, own = (self._trace(data, n).record for n in (self._examples, 1))
+        except Exception:  # it is raised where the replica's step is traced
+            return
+        yield from random_draws.per_example(whole, own, self._examples) or ()
+
+    def _trace(self, data: Any, examples: int) -> _Trace:
+        """Trace the step on ``examples`` that are like ``data``."""
+
+        def like(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
+            if tensor is None:  # of targets, where there are weights without
+                return None
+            return tf.TensorSpec([examples, *tensor.shape[1:]], tensor.dtype)
+
+        specs = tf.nest.map_structure(like, data)
+        key = tuple(tf.nest.flatten(specs))
+        if key not in self._traced:
+            self._traced[key] = _Trace(self._step, specs)
+        trace = self._traced[key]
+        if trace.error is not None:
+            raise trace.error
+        return trace
+
+
+class _Trace:
+    """What one trace of a step has asked for.
+
+    Attributes:
+        calls: of tapes.
+        record: of random draws.
+        error: that the step has raised, if it has.
+    """
+
+    def __init__(self, step: Callable[[Any], Any], specs: Any):
+        self.calls: list[_Call] = []
+        self.record = random_draws.Record()
+        self.error: Exception | None = None
+
+        def noted(data: Any) -> None:
+            note = gradients.noted(lambda *call: self.calls.append(_Call.of(*call)))
+            with note, random_draws.watched(self.record):
+                step(data)
+
+        def run() -> None:
+            try:
+                with tf.device("CPU:0"), host_random.kept():
+                    tf.function(noted, autograph=False).get_concrete_function(specs)
+            except Exception as error:
+                self.error = error
+
+        # In a thread of its own: this one is in the middle of a replica's step.
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+
+class Part:
+    """The part of a global batch that a replica has, while its step is traced."""
+
+    def __init__(self, whole: GlobalBatch, data: Any):
+        self._whole, self._data = whole, data
+        self._examples = Examples(each for each in tf.nest.flatten(data) if each is not None)
+        self._count = 0
+
+    def compare(
+        self, targets: list[tf.Tensor], grads: list[Any], summed: bool
+    ) -> tuple[bool, list[list[bool]]]:
+        """Compare the next call of ``tape.gradient`` for variables with that of one device.
+
+        The gradient of a vector is that of its sum. With a value for each example the global batch
+        has more of them than a part, and a mean over the parts would lose that factor.
+
+        Args:
+            targets: what the gradient is of.
+            grads: what the tape gives.
+            summed: gradients are added up whatever they are of.
+
+        Returns:
+            Whether the replicas' gradients are to be added up, and not averaged; and of each
+            gradient, for each use of rows that were looked up, whether one device has these rows as
+            well, and not those of each replica one after the other.
+
+        Raises:
+            UsageError: that cannot be told.
+        """
+        index, self._count = self._count, self._count + 1
+        uses = [_uses(gradient) for gradient in grads]
+        same = [[not self._examples.decide(use) for use in each] for each in uses]
+        numbers = summed or all(target.shape.rank == 0 for target in targets)
+        if numbers and not any(map(any, same)):
+            return summed, same
+        there = self._call(index, _Call.of(targets, grads))
+        for i, each in enumerate(uses):
+            for j, use in enumerate(each):
+                same[i][j] &= not self._has_more(use, there.lookups[i][j], looked_up(use))
+        if numbers:
+            return summed, same
+        more = {
+            self._has_more(target, whole, target.shape)
+            for target, whole in zip(targets, there.targets, strict=True)
+        }
+        if len(more) > 1:
+            raise _refused(
+                "takes a gradient of values of single examples and of others at once",
+                "a gradient of their sum, or one of each",
+            )
+        return more.pop(), same
+
+    def _has_more(self, tensor: tf.Tensor, whole: tf.TensorShape, own: tf.TensorShape) -> bool:
+        """Whether one device has a tensor of shape ``whole`` where this replica has less."""
+        return own.as_list() != whole.as_list() or self._examples.decide_sizes(tensor)
+
+    def _call(self, index: int, here: _Call) -> _Call:
+        problem = "does not call tapes as that of a part"
+        try:
+            calls = self._whole.calls(self._data)
+        except Exception as error:
+            if (refused := behind(error)) is not None:
+                raise refused from None
+            calls, problem = [], f"cannot be traced ({str(error).strip().splitlines()[-1]})"
+        if index < len(calls) and _structure(calls[index]) == _structure(here):
+            return calls[index]
+        raise _refused(
+            "takes a gradient of several values, or of rows that are the same for all examples, "
+            f"and the step of a whole batch, which would say how many it has of them, {problem}",
+            "a gradient of one number, such as tf.reduce_mean of the values",
+        )
+
+
+def _structure(call: _Call) -> Any:
+    return [s.rank for s in call.targets], [[s.rank for s in each] for each in call.lookups]
+
+
+def _refused(does: str, accepted: str) -> UsageError:
+    return UsageError(
+        "model", "train_step", does, f"{accepted}, or one replica", "strategy=one_device"
+    )

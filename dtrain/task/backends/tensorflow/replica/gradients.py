@@ -1,0 +1,358 @@
+"""Gradients are averaged over the replicas where the tape gives them.
+
+The step of a replica sees its part of the global batch as a batch of its own: its losses are those
+of the part, whatever they are (a function, a ``Loss`` class, a ``train_step``). What
+``tf.GradientTape.gradient`` returns for variables is then the mean over the replicas, which is the
+gradient of the global batch. So all that follows, such as clipping, a second tape, one optimizer or
+three, does what it does on one device, and the learning rate means the same on any number of
+replicas.
+
+Keras has it in another way: it divides losses by the number of replicas, where it knows of them,
+and its optimizers sum the gradients as late as they can. A loss that Keras does not know of is then
+multiplied by the number of replicas, and each replica clips its own gradient.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from dtrain.errors import UsageError
+from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow.replica import declared, dependence, reduction
+
+#: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
+GATHER = "gathered_by_replicas"
+
+#: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
+_current = threading.local()
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A training step of one of several replicas, while it is traced.
+
+    Attributes:
+        replicas: how many share the global batch.
+        part: says of gradients what of them is there for each example; None where no tape asks.
+        given: the gradients that tapes have given, where the replicas cannot meet: each is in a
+            process of its own, and its gradients are averaged elsewhere. Of each also which of its
+            rows all replicas have (see :func:`dependence.divided`). None where they can meet.
+        summed: the losses are parts of that of the global batch, and not losses of parts: their
+            gradients are added up (``trainer.gradient_reduction=sum``).
+        why: the key of the strategy, and its value, for which ``given`` is not None.
+    """
+
+    replicas: int
+    part: Part | None = None
+    given: list[tuple[Any, list[bool]]] | None = None
+    summed: bool = False
+    why: tuple[str, Any] = ("", "ps")
+
+    def needs(self, what: str, accepted: str) -> UsageError:
+        """Return the error of a step that needs what other replicas have, which it cannot meet.
+
+        Args:
+            what: it needs, and why it is not there.
+            accepted: what it may do instead.
+        """
+        key, value = self.why
+        if not key:
+            hint = "strategy=multiworker"
+            return UsageError("strategy", value, what, accepted, hint)
+        return UsageError(f"strategy.{key}", value, what, accepted, f"strategy.{key}=1")
+
+
+class Part(Protocol):
+    """Of a global batch; see :class:`dtrain.task.backends.tensorflow.replica.global_batch.Part`."""
+
+    def compare(
+        self, targets: list[tf.Tensor], grads: list[Any], summed: bool
+    ) -> tuple[bool, list[list[bool]]]:
+        """Compare a call of ``tape.gradient`` for variables with that of one device."""
+
+
+@contextlib.contextmanager
+def averaged(replicas: int, part: Part, summed: bool = False) -> Iterator[None]:
+    """Let what is traced inside, in a replica, get gradients of the global batch.
+
+    Args:
+        replicas: how many share the global batch; with 1 nothing changes.
+        part: of it, that the replica has.
+        summed: as of :class:`Step`.
+    """
+    if replicas > 1:
+        install()
+    before = current()
+    _current.step = Step(replicas, part, summed=summed) if replicas > 1 else None
+    try:
+        yield
+    finally:
+        _current.step = before
+
+
+@contextlib.contextmanager
+def apart(
+    replicas: int, part: Part, summed: bool = False, why: tuple[str, Any] = ("", "ps")
+) -> Iterator[list[tuple[Any, list[bool]]]]:
+    """Let what is traced inside get gradients whose mean over the replicas is taken elsewhere.
+
+    Args:
+        replicas, part, summed: as of :func:`averaged`.
+        why: as of :class:`Step`.
+
+    Yields:
+        The gradients that tapes give, as of :class:`Step`, filled in as they do. Only of these, as
+        they are, is the mean that of the global batch.
+    """
+    pairs: list[tuple[Any, list[bool]]] = []
+    install()
+    before = current()
+    _current.step = Step(replicas, part, pairs, summed, why=why) if replicas > 1 else None
+    try:
+        yield pairs
+    finally:
+        _current.step = before
+
+
+@contextlib.contextmanager
+def tried(step: Step | None, targets: list[Any]) -> Iterator[None]:
+    """Let tapes inside give zeros for variables, and take note of what gradients are wanted of.
+
+    Args:
+        step: of a part of a batch; None for the whole of it.
+        targets: filled in; each as a list of tensors, in the order of the tapes.
+    """
+    install()
+    before = current(), getattr(_current, "targets", None)
+    _current.step, _current.targets = step, targets
+    try:
+        yield
+    finally:
+        _current.step, _current.targets = before
+
+
+@contextlib.contextmanager
+def noted(note: Callable[[list[tf.Tensor], list[Any]], None]) -> Iterator[None]:
+    """Call ``note`` with the targets, and the gradients, of each tape that is asked for variables.
+
+    What is traced inside is on one device.
+    """
+    install()
+    before = current(), getattr(_current, "note", None)
+    _current.step, _current.note = None, note
+    try:
+        yield
+    finally:
+        _current.step, _current.note = before
+
+
+@contextlib.contextmanager
+def of_another_batch(given: list[Any], own: list[Any]) -> Iterator[None]:
+    """Let tapes give, one after the other, the gradients ``given``; where there are none their own.
+
+    Args:
+        given: dense gradients for variables, used up.
+        own: filled in with those that tapes have given.
+    """
+    install()
+    before = getattr(_current, "other", None)
+    _current.other = given, own
+    try:
+        yield
+    finally:
+        _current.other = before
+
+
+def current() -> Step | None:
+    """Return the step that is traced in this thread, None outside of one."""
+    return getattr(_current, "step", None)
+
+
+def parts() -> int:
+    """Return of how many parts a loss is the sum, in the step that is traced in this thread."""
+    step = current()
+    return step.replicas if step is not None and step.summed else 1
+
+
+def prepare(optimizer: keras.optimizers.Optimizer) -> None:
+    """Let ``optimizer`` take its gradients for those of the global batch: it reduces no more.
+
+    Raises:
+        TrainingError: this version of Keras reduces in another way.
+    """
+    keras_internals.take_gradients_as_they_are(optimizer)
+
+
+def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return the optimizer that updates: that inside a loss scale optimizer, or itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def mean(
+    values: list[Any],
+    op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN,
+    of_gradients: bool = False,
+) -> list[Any]:
+    """Reduce tensors over the replicas, in one go; differentiable.
+
+    Args:
+        values: dense tensors and ``tf.IndexedSlices``, the same of all replicas.
+        op: how.
+        of_gradients: they may travel in a shorter type (``strategy.compress``).
+
+    Raises:
+        UsageError: the replicas cannot meet here: inside a branch, loop or ``tf.function`` that a
+            replica has for itself.
+    """
+    step = current()
+    if step is not None and step.given is not None:
+        raise step.needs(
+            "the model's loss is divided by a number of all examples, such as that of the tokens "
+            "that are not masked, and each worker knows its own alone",
+            "a loss that is a mean over the examples, or a strategy whose replicas meet in a step",
+        )
+    with meeting(
+        "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
+    ):
+        return reduction.reduce(values, op, of_gradients)
+
+
+@contextlib.contextmanager
+def meeting(does: str, why: str, accepted: str) -> Iterator[None]:
+    """Refuse by name what is done inside, where the replicas cannot meet.
+
+    Args:
+        does: what the model's step does here, in words.
+        why: what the replicas would meet for.
+        accepted: what it may do.
+
+    Raises:
+        UsageError: it is inside a branch, loop or ``tf.function`` that a replica has for itself.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "merge_call" not in str(error):
+            raise
+        raise UsageError(
+            "model", "train_step",
+            f"{does} inside tf.cond, a loop or a tf.function of its own, where the replicas cannot "
+            f"meet {why}", f"{accepted}, or one replica", "strategy=one_device",
+        ) from None  # fmt: skip
+
+
+def install() -> None:
+    """Have every tape, and losses of Keras and TensorFlow, ask :func:`current`; once in a process.
+
+    The functions of TensorFlow are ``tf.nn.compute_average_loss`` and
+    ``tf.nn.scale_regularization_loss``.
+    """
+    keras_internals.see_batches_of_their_own(current, mean)
+    declared.install(current)
+    original = tf.GradientTape.gradient
+    if getattr(original, "by_dtrain", False):
+        return
+
+    @functools.wraps(original)
+    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        # What asks for gradients while gradients are computed (a layer that is computed twice, a
+        # custom gradient) gives a factor of them, which is averaged with the rest.
+        inside, _current.inside = getattr(_current, "inside", False), True
+        of_variables = not inside and any(map(_is_variable, tf.nest.flatten(sources)))
+        targets = getattr(_current, "targets", None)
+        try:
+            if of_variables and targets is not None:
+                targets.append(_tensors(target))
+                return tf.nest.map_structure(lambda v: tf.zeros(v.shape, v.dtype), sources)
+            found = original(self, target, sources, *args, **kwargs)
+        finally:
+            _current.inside = inside
+        if not of_variables:
+            return found
+        if (note := getattr(_current, "note", None)) is not None:
+            note(_tensors(target), tf.nest.flatten(found))
+        if (other := getattr(_current, "other", None)) is not None:
+            return _exchanged(found, sources, *other)
+        step = current()
+        if step is None or not (step.given is not None or tf.distribute.has_strategy()):
+            return found
+        return _of_the_global_batch(found, _tensors(target), sources, step)
+
+    gradient.by_dtrain = True  # type: ignore[attr-defined]
+    tf.GradientTape.gradient = gradient
+
+
+def _exchanged(found: Any, sources: Any, given: list[Any], own: list[Any]) -> Any:
+    gradients, use = tf.nest.flatten(found), bool(given)
+    for i, source in enumerate(tf.nest.flatten(sources)):
+        if gradients[i] is not None and _is_variable(source):
+            gradients[i] = given.pop(0) if use else tf.convert_to_tensor(gradients[i])
+            own.append(gradients[i])
+    return tf.nest.pack_sequence_as(found, gradients)
+
+
+def _of_the_global_batch(nested: Any, targets: list[tf.Tensor], sources: Any, step: Step) -> Any:
+    gradients, variables = tf.nest.flatten(nested), tf.nest.flatten(sources)
+    assert step.part is not None
+    summed, same = step.part.compare(targets, gradients, step.summed)
+    # Of inputs, such as a gradient penalty's, each replica has its own.
+    chosen = [
+        i
+        for i, (gradient, source) in enumerate(zip(gradients, variables, strict=True))
+        if gradient is not None and _is_variable(source)
+    ]
+    if not chosen:
+        return nested
+    if step.given is not None:
+        for i in chosen:
+            if summed:
+                gradients[i] = _times(gradients[i], step.replicas)
+            step.given.append((gradients[i], same[i]))
+        return tf.nest.pack_sequence_as(nested, gradients)
+    op = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
+    reduced = _reduced([gradients[i] for i in chosen], [same[i] for i in chosen], op)
+    for i, gradient in zip(chosen, reduced, strict=True):
+        gradients[i] = gradient
+    return tf.nest.pack_sequence_as(nested, gradients)
+
+
+def _reduced(
+    gradients: list[Any], same: list[list[bool]], op: tf.distribute.ReduceOp
+) -> Iterator[Any]:
+    """Yield gradients reduced; of rows that all replicas have the values are, as dense ones."""
+    parts = [
+        dependence.divided(gradient, uses) if any(uses) else (None, gradient)
+        for gradient, uses in zip(gradients, same, strict=True)
+    ]
+    sent = [[shared.values] if shared is not None else [] for shared, _ in parts]
+    for each, (_, own) in zip(sent, parts, strict=True):
+        each += [] if own is None else [own]
+    total = iter(mean([value for each in sent for value in each], op, of_gradients=True))
+    for each, (shared, _) in zip(sent, parts, strict=True):
+        first, *rest = (next(total) for _ in each)
+        if shared is not None:
+            first = tf.IndexedSlices(first, shared.indices, shared.dense_shape)
+        yield dependence.appended([first, *rest]) if rest else first
+
+
+def _times(gradient: Any, factor: int) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        values = _times(gradient.values, factor)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def _tensors(target: Any) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(each) for each in tf.nest.flatten(target)]
+
+
+def _is_variable(source: Any) -> bool:
+    return isinstance(source, tf.Variable | keras.Variable | tf.distribute.DistributedValues)

@@ -1,0 +1,229 @@
+"""Random draws of layers are those of the global batch, on any number of replicas.
+
+Under ``tf.distribute`` every replica holds the same seeds: each would drop the same units of its
+own examples, and four replicas would drop others than one. Here replica ``r`` of ``R`` draws just
+the rows that one replica with the whole global batch would have drawn for the same examples.
+
+It costs nothing for ``dropout``, ``uniform`` and ``normal``. TensorFlow's generator Philox
+(Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2, 3) is a function of a key and a
+counter; TensorFlow makes elements ``4 i .. 4 i + 3`` of a draw from ``counter + i``, two of them
+where they have 64 bits, on CPUs and under XLA, as tests verify; GPUs draw as CPUs do, by its
+documentation (``tf.random.stateless_uniform``). So a replica begins at a later counter. TPUs may
+use another generator; this pins Philox where there are several replicas, untried on a TPU.
+
+The first dimension shows which draws are per example: those where it is a multiple of the rows of
+the batch; in a model with layers that are not Keras' own, and where a replica has one example,
+those where it changes with the size of the batch, as a rehearsal finds out
+(:mod:`.rehearsal`), or a trace (:mod:`.global_batch`). What is not per example, such as
+noise shared by a batch, is alike on all replicas. ``shuffle`` of examples is refused: a replica has
+its part of them alone.
+Draws that come neither from ``keras.random`` nor from the functions of ``tf.random`` in
+:data:`TENSORFLOW` stay as they are, alike on all replicas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from dtrain.task.backends.tensorflow.keras_internals import draws as keras_draws
+from dtrain.task.backends.tensorflow.replica import rows_of_draws
+from dtrain.task.backends.tensorflow.replica.rows_of_draws import (
+    Draw,
+    Part,
+    is_known,
+    shape_of,
+    sizes_of,
+)
+
+#: Functions of ``tf.random`` that layers call themselves, as ``RandomElasticTransform`` does.
+TENSORFLOW = {"stateless_uniform": "uniform", "stateless_normal": "normal"}
+
+#: Part of the names of the operations that draw, where :func:`watched`.
+SCOPE = "drawn_by_keras"
+
+# MirroredStrategy traces each replica in a thread of its own, and they take turns.
+_current = threading.local()
+_installing = threading.Lock()
+
+
+@contextlib.contextmanager
+def part(
+    replica: Any, replicas: int, rows: int, draws: Iterable[bool | None] | None = None
+) -> Iterator[None]:
+    """Make what is traced or run inside draw the rows of one replica of a global batch.
+
+    It holds in this thread alone: enter it in the function that a strategy runs, not around it.
+
+    Args:
+        replica: which one, an int or an integer scalar tensor.
+        replicas: how many equal parts the global batch has; with 1 Keras draws as ever.
+        rows: how many examples one part has.
+        draws: of each draw, in their order, whether it has a row an example; where it is None, or
+            there are more, the first dimension tells.
+
+    Raises:
+        TrainingError: this version of Keras draws in another way.
+    """
+    if replicas > 1:
+        install()
+    known = tf.get_static_value(replica)
+    index = tf.cast(replica, tf.int32) if known is None else int(known)
+    before = getattr(_current, "part", None)
+    _current.part = Part(index, replicas, rows, iter(draws or ())) if replicas > 1 else None
+    try:
+        yield
+    finally:
+        _current.part = before
+
+
+@dataclasses.dataclass
+class Record:
+    """What was drawn, in its order.
+
+    Attributes:
+        names: of the functions.
+        sizes: the first dimension of each; None where it has none, or none that is known.
+    """
+
+    names: list[str] = dataclasses.field(default_factory=list)
+    sizes: list[int | None] = dataclasses.field(default_factory=list)
+
+
+def per_example(whole: Record, part: Record, parts: int = 2) -> tuple[bool | None, ...] | None:
+    """Say of each draw whether it has a row an example, for :func:`part`.
+
+    Args:
+        whole: what was drawn for a batch.
+        part: what was drawn for a part of it.
+        parts: how many of these the batch has.
+
+    Returns:
+        None where the draws are not the same.
+    """
+    if whole.names != part.names:
+        return None
+    return tuple(
+        {parts * b: True, b: False}.get(a) if a and b else None
+        for a, b in zip(whole.sizes, part.sizes, strict=True)
+    )
+
+
+@contextlib.contextmanager
+def watched(record: Record) -> Iterator[None]:
+    """Draw as ever what is traced or run inside, and fill ``record`` in."""
+    install()
+    before = getattr(_current, "record", None)
+    _current.record = record
+    try:
+        yield
+    finally:
+        _current.record = before
+
+
+def install(name: str = keras_draws.MODULE) -> None:
+    """Wrap the functions of Keras' module, once; outside of :func:`part` they do as before.
+
+    Args:
+        name: of the module; another one in tests.
+
+    Raises:
+        TrainingError: one of them is not as known; nothing is wrapped then.
+    """
+    with _installing:
+        module = keras_draws.functions(name)
+        if getattr(module, "drawn_by_dtrain", False):
+            return
+        for function in keras_draws.PARAMETERS:
+            keras_draws.replace(module, function, _wrapped(module, function))
+        module.drawn_by_dtrain = True
+        if name == keras_draws.MODULE:
+            for function, ours in TENSORFLOW.items():
+                setattr(tf.random, function, _wrapped_own(function, ours))
+
+
+def _wrapped(module: Any, name: str) -> Callable[..., Any]:
+    original = getattr(module, name)
+    signature = inspect.signature(original)
+    ours: dict[str, Callable[..., Any]] = {
+        "dropout": rows_of_draws.dropout, "uniform": rows_of_draws.uniform,
+        "normal": rows_of_draws.normal, "shuffle": rows_of_draws.shuffle,
+    }  # fmt: skip
+    seed_of = functools.partial(keras_draws.seed_of, module)
+    draw = ours.get(name, rows_of_draws.whole)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return _drawn(name, seed_of, original, draw, bound.arguments)
+
+    return function
+
+
+def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
+    """Wrap a function of ``tf.random``, whose seed is drawn already, as that of Keras' ``of``."""
+    original = getattr(tf.random, name)
+    signature = inspect.signature(original)
+    names = {"mean": "mean", "stddev": "stddev", "minval": "minval", "maxval": "maxval"}
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        own = {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
+        if own.get("maxval", 1) is None:
+            own["maxval"] = 1
+        own |= {"shape": given["shape"], "dtype": given["dtype"], "seed": given["seed"]}
+        draw = {"uniform": rows_of_draws.uniform, "normal": rows_of_draws.normal}[of]
+
+        def as_ever(**changed: Any) -> Any:
+            return original(**{**given, "shape": changed.get("shape", given["shape"])})
+
+        return _drawn(name, tf.convert_to_tensor, as_ever, draw, own)
+
+    return function
+
+
+def _drawn(
+    name: str, seed_of: Any, original: Callable[..., Any], draw: Any, given: dict[str, Any]
+) -> Any:
+    """Draw as ``now`` has it: see :func:`part` and :func:`watched`."""
+    now: Part | None = getattr(_current, "part", None)
+    record: Record | None = getattr(_current, "record", None)
+    if record is not None:
+        record.names.append(name)
+        record.sizes.append(_first(given))
+    if now is None and record is None:
+        return original(**given)
+    # What Keras calls to draw is part of this draw, and none of its own.
+    _current.part = _current.record = None
+    scope = contextlib.nullcontext() if record is None else tf.name_scope(SCOPE)
+    try:
+        with scope:
+            if now is None:
+                return original(**given)
+            return draw(Draw(seed_of, original, now, next(now.draws, None)), **given)
+    finally:
+        _current.part, _current.record = now, record
+
+
+def _first(given: dict[str, Any]) -> int | None:
+    """Return the first dimension of a draw, None where it has none or it is not known."""
+    whole = next((given[key] for key in ("logits", "inputs", "x") if key in given), None)
+    shape = given.get("noise_shape")
+    if whole is not None:
+        sizes = shape_of(tf.convert_to_tensor(whole))
+        if shape is not None:
+            sizes = [a if b is None else b for a, b in zip(sizes, sizes_of(shape), strict=True)]
+    else:
+        sizes = sizes_of(given.get("shape", ()))
+    return sizes[0] if sizes and is_known(sizes[0]) else None

@@ -1,0 +1,298 @@
+"""The compiled functions: many training or evaluation steps in one call into TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import nest
+from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.step_logs import Weights, add_up_losses, unwrapped
+from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
+from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
+from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients, random_draws
+from dtrain.task.backends.tensorflow.rows import Rows, table
+from dtrain.task.backends.tensorflow.tensors import fresh
+from dtrain.task.backends.tensorflow.traced import NUMBER, ORDER, Traced, on_one_device
+from dtrain.task.backends.tensorflow.waiting import Waiting
+from dtrain.task.data.inputs import Inputs
+
+if TYPE_CHECKING:
+    from dtrain.task.backends.base import Replicas
+
+
+#: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
+ROWS_BYTES = 2**20
+
+
+class Steps(Traced):
+    """Training and evaluation of one model under one strategy.
+
+    Args:
+        model: compiled and built in the strategy's scope.
+        strategy: runs the steps.
+        inputs: says how many examples a batch has.
+        train_iterator: of :meth:`Strategy.iterate`; gives batches, or None.
+        evaluation_iterator: likewise; gives (batch, count), or None.
+        jit_compile: compile each step by XLA.
+        rehearsed: what is known of the training step.
+        in_loop: reads the batches of training in the loop, in place of ``train_iterator``.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Replicas,
+        inputs: Inputs,
+        train_iterator: Any | None,
+        evaluation_iterator: Any | None,
+        jit_compile: bool = False,
+        rehearsed: Rehearsed | None = None,
+        in_loop: InLoop | None = None,
+    ):
+        if strategy.replicas > 1:
+            gradients.install()  # ORDER: before anything is traced, an evaluation too
+            keras_internals.keep_losses_apart(model)
+        self._model = model
+        self._strategy = strategy
+        self._rehearsed = rehearsed or Rehearsed()
+        self._global_batch = inputs.global_batch
+        self._evaluation_batch = inputs.evaluation_batch
+        self._trains = inputs.train is not None
+        self._train_iterator: Any = train_iterator
+        self._reads = in_loop or FromIterator(train_iterator)
+        self._evaluation_iterator: Any = evaluation_iterator
+        self._evaluate: Any = None
+        self._draws = evaluation_seeds.Draws()
+        #: Of a training step on one replica, once it was traced.
+        self.graph: Any = None
+        #: How long training steps wait for their input.
+        self.waiting = Waiting(strategy.has_float64)
+        self._weights = Weights(keras_internals.loss_trackers(model))
+        self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
+        self._rows = Rows(model, strategy, strategy.batches if self._summed else 1)
+        if self._summed:
+            add_up_losses(model.metrics, gradients.parts)
+        self._jit_compile = jit_compile
+        self._one_device = on_one_device(model, inputs.global_batch)
+        self._train_step = self._made_step()
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps one call may have: it returns the metric states of each."""
+        return max(1, ROWS_BYTES // 8 // max(1, self._rows.width))
+
+    @property
+    def spans_points(self) -> bool:
+        """Whether points can be distinguished within a call: of each step all is known.
+
+        It is not of the learning rate that a schedule has had: that is read after a call.
+        """
+        optimizer = self._model.optimizer
+        return optimizer is None or isinstance(optimizer.learning_rate, keras.Variable)
+
+    def train(self, steps: int, ahead: int = 0) -> Sums:
+        """Run ``steps`` training steps in one call.
+
+        Args:
+            steps: how many.
+            ahead: how many more may be begun before it returns; of use where steps overlap.
+
+        Returns:
+            The metric sums over exactly these steps and all replicas.
+        """
+        order = self.waiting.on_host(lambda: self._reads.order(steps))
+        given = fresh(np.int64(steps)), fresh(order)
+        rows = self._rows.held.tried(lambda: self._train(*given)).numpy()
+        return self._rows.sums(self.waiting.taken(rows), steps * self._global_batch, training=True)
+
+    def drain(self) -> Sums:
+        """Wait for steps that were begun and not returned; here there are none."""
+        return Sums()
+
+    def interval(self) -> dict[str, float]:
+        """Return what else there is to report of the steps since the last such call."""
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what else there is to report of the whole run, as JSON values."""
+        return {}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
+
+    @property
+    def evaluation_batch(self) -> int:
+        """How many examples a batch of an evaluation has."""
+        return self._evaluation_batch
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch on each replica."""
+        return self._evaluation_batch * self._strategy.replicas
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
+        if self._evaluate is None:
+            self._evaluate = self._traced_evaluation()
+        outcome = self._evaluate(fresh(np.int64(steps + bool(rest))))
+        examples = steps * self.evaluation_examples + rest
+        self._draws.advance(-(-examples // self._evaluation_batch))
+        return self._rows.sums(outcome.numpy(), examples, training=False)
+
+    def _traced_evaluation(self) -> Any:
+        """Return the function of many evaluation steps.
+
+        On several replicas it is traced once more where a ``test_step`` draws: how often it does
+        decides which seeds the second replica takes.
+        """
+
+        def function() -> Any:
+            # Of an object of its own: TensorFlow warns of functions that are traced often.
+            return tf.function(functools.partial(self._evaluate_steps), autograph=False)
+
+        found = function()
+        if self._strategy.replicas > 1:
+            found.get_concrete_function(NUMBER)
+            if self._draws.counts:
+                found = function()
+        return found
+
+    def results(self, sums: Sums, training: bool = True) -> dict[str, float]:
+        """Turn sums of training steps into values by name; or of evaluation steps."""
+        return self._rows.results(sums, training)
+
+    def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
+        """Return the states of a metric; none of one that the model does not have."""
+        return self._rows.states(sums, metric)
+
+    # Keras does not put a step through AutoGraph, and neither do these loops.
+    def _train_steps(self, steps: tf.Tensor, order: tf.Tensor) -> Any:
+        rows = self._global_batch / self._strategy.replicas
+        read = functools.partial(self._reads.batch, order)
+        rows_of_steps = self._repeat(
+            steps, lambda data, _: self._train_step(self.waiting.entered(data)), read, rows, True
+        )
+        keras_internals.optimize_dependencies()
+        return rows_of_steps
+
+    _train: Any = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])
+
+    def _evaluate_steps(self, steps: tf.Tensor) -> Any:
+        # Full steps and the rest by one function: tracing is the most of a short evaluation.
+        read = functools.partial(next, self._evaluation_iterator)
+        return self._repeat(steps, self._drawn_part, lambda _: read(), rows=1, training=False)
+
+    def _drawn_part(self, data: Any, turn: tf.Tensor) -> Any:
+        """Evaluate a replica's batch of turn ``turn``, with the random draws of that batch.
+
+        Returns:
+            What the step returned, and no states of metrics: they are in variables.
+        """
+        replicas = self._strategy.replicas
+        if replicas == 1:
+            return self._part(data), ()
+        batch = turn * replicas + tf.cast(self._strategy.replica, tf.int64)
+        with evaluation_seeds.evaluating(batch, self._draws):
+            return self._part(data), ()
+
+    def _train_part(self, data: Any) -> Any:
+        """Run Keras' step on one replica, with the random draws of its rows of the batch."""
+        replica = self._strategy.replica
+        replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
+        part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
+        averaged = self._strategy.averaged(self._one_device.part(data), self._summed)
+        with self._rehearsed.traced(), part, averaged, self._rows.held.begun() as states:
+            returned = self._returned(self._model.train_step, data, rows)
+        self.graph = tf.compat.v1.get_default_graph()
+        return returned, states
+
+    def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
+        """Say of each draw of a step whether it has a row an example, where sizes do not."""
+        draws = self._rehearsed.draws
+        return self._one_device.draws(data) if draws is None and rows == 1 else draws
+
+    def _test_part(self, data: Any) -> Any:
+        """Run Keras' step on a batch of an evaluation."""
+        rows = tf.shape(tf.nest.flatten(data)[0])[0]
+        return self._returned(self._model.test_step, data, rows)
+
+    def _returned(self, step: Any, data: Any, rows: Any) -> Any:
+        """Return what a step of Keras' returns for a batch of ``rows``."""
+        for metric in self._rows.averaged:
+            metric.reset_state()
+        with self._weights.of(rows):
+            return step(unwrapped(data))
+
+    def _part(self, data: Any) -> Any:
+        """Evaluate the real rows only; a replica that has none does nothing.
+
+        Weights of zero would not do: Keras divides the loss by the number of rows, padding
+        included, and does not weight ``metrics``.
+
+        Returns:
+            Each value that the step returned, times the rows it stands for.
+        """
+        batch, count = data
+        names: list[str] = []
+
+        def some() -> Any:
+            logs = self._counted(self._real(batch, count), count)
+            names.extend(logs)
+            return logs
+
+        def none() -> Any:
+            return {name: tf.constant(0.0) for name in names}
+
+        # ORDER: tf.cond traces the first branch first; the second must have the same names.
+        return tf.cond(count > 0, some, none)
+
+    def _counted(self, batch: Any, count: tf.Tensor) -> Any:
+        logs = self._rows.logs(self._test_part(batch), training=False)
+        return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
+
+    def _real(self, batch: Any, count: tf.Tensor) -> Any:
+        """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""
+        return tuple(nest.mapped(lambda part: part[:count], batch))
+
+    def _repeat(
+        self, steps: tf.Tensor, step: Any, read: Any, rows: float, training: bool
+    ) -> tf.Tensor:
+        """Return a row for each of ``steps`` steps, over all tasks by one reduction.
+
+        Args:
+            steps: how many.
+            step: what a replica does with its part of the input and the number of the step.
+            read: returns the input of a step of this number.
+            rows, training: as of :meth:`Rows.row`.
+        """
+
+        def row(i: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([i]):
+                fetch = functools.partial(read, i)
+                data = self.waiting.fetched(fetch, self._reads.quick) if training else fetch()
+            own = self._one(lambda part: step(part, i), data, rows, training)
+            if not training:
+                return own
+            self._strategy.average(self._model, i + 1, steps)
+            return self.waiting.added(own)
+
+        found = table(steps, row)
+        width = self._rows.size(training) + (self.waiting.width if training else 0)
+        return self._strategy.all_reduce(tf.ensure_shape(found, [None, width]))
+
+    def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
+        """Run one step on every replica and return its row, float64 ``[m]``."""
+
+        def replica(part: Any) -> Any:
+            logs, states = step(part)
+            return self._rows.logs(logs, training), states
+
+        logs, states = self._strategy.run(replica, data)
+        return self._rows.row(logs, rows, training, states)

@@ -1,0 +1,151 @@
+"""Steps that are compiled whole for the device: shapes that are known, and no float64 on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import nest
+from dtrain.data.sources import Source
+from dtrain.data.streams import Stream
+from dtrain.errors import UsageError
+from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.tensorflow import input_pipeline
+from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
+from dtrain.task.backends.tensorflow.steps import Steps
+from dtrain.task.backends.tensorflow.tensors import flat
+from dtrain.task.data import reading
+from dtrain.task.data.inputs import Inputs
+
+if TYPE_CHECKING:
+    from dtrain.task.backends.tensorflow.base import Strategy
+
+
+class StaticSteps(Steps):
+    """Training and evaluation where XLA compiles what a replica does, as it does for TPUs.
+
+    XLA must know every shape, so the last examples of an evaluation, which fill no batch, are not
+    cut out of one: as many as go evenly into the replicas are a smaller step of their own, and of
+    the others each goes to a replica, alone. (Padding of weight zero would be counted, see
+    ``Steps._part``.) A replica reads and resets its metrics itself; they are added up on the host,
+    as float64, which TPUs do not have.
+
+    Args:
+        model: compiled and built in the strategy's scope.
+        strategy: runs the steps.
+        inputs: what to read.
+    """
+
+    def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
+        held, replicas = inputs.validation, strategy.replicas
+        training = None
+        if inputs.train is not None:
+            training = strategy.distribute(input_pipeline.training, inputs)
+        rehearsed = rehearse(model, strategy, inputs)
+        super().__init__(model, strategy, inputs, training, None, rehearsed=rehearsed)
+        self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
+        if held is None:
+            return
+        if isinstance(held, Stream):
+            raise UsageError(
+                "strategy", "tpu", "the validation is a stream, of whose last batch a part goes to "
+                "each core", "a validation with random access, or none", "strategy=mirrored",
+            )  # fmt: skip
+        if inputs.stretches is not None:
+            raise UsageError(
+                "evaluate.by", "strategy=tpu", "slices are evaluated in batches of many sizes, "
+                "and XLA must know every size", "another strategy", "strategy=one_device",
+            )  # fmt: skip
+
+        def stretch(first: int, examples: int, batch: int) -> Any:
+            part = Stretch(held, first, examples)
+            given = dataclasses.replace(
+                inputs, validation=part, global_batch=batch, validation_batch=None,
+                validation_steps=None,
+            )  # fmt: skip
+            return strategy.distribute(input_pipeline.evaluation_in_parts, given)
+
+        examples, batch = inputs.evaluation_examples, inputs.evaluation_batch
+        batch = self._evaluation_batch = max(replicas, batch - batch % replicas)
+        whole = examples // batch * batch
+        even = (examples - whole) // replicas * replicas
+        odd = examples - whole - even
+        if whole:
+            self._evaluation_iterator = stretch(0, whole, batch)
+        if even:
+            self._ends.append((stretch(whole, even, even), even))
+        if odd:
+            self._ends.append((stretch(whole + even, odd, replicas), odd))
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch, of which each replica has a part.
+
+        TPUs have their memory for parts, as in training.
+        """
+        return self._evaluation_batch
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run ``steps`` full evaluation steps, and the smaller ones of the rest if any."""
+        sums = Sums()
+        if steps:
+            sums.append(super().evaluate(steps, 0))
+        if rest:
+            for end, (_, examples) in enumerate(self._ends):
+                rows = self._evaluate_end(end).numpy()
+                sums.append(self._rows.sums(rows, examples, training=False))
+        return sums
+
+    @tf.function(autograph=False)
+    def _evaluate_end(self, end: int) -> tf.Tensor:
+        iterator, examples = self._ends[end]
+        part = super()._part if examples % self._strategy.replicas else self._part
+        row = self._one(lambda data: (part(data), ()), next(iterator), 1, training=False)
+        return self._strategy.all_reduce(row[None])
+
+    def _part(self, data: Any) -> Any:
+        return self._counted(*data)  # all rows are real
+
+    def _real(self, batch: Any, count: tf.Tensor) -> Any:
+        return batch  # one row
+
+    def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
+        def replica(part: Any) -> list[tf.Tensor]:
+            logs, states = step(part)
+            logs = self._rows.logs(logs, training)
+            return self._rows.vectors(logs, rows, training, tf.convert_to_tensor, states)
+
+        vectors = self._strategy.run(replica, data)
+        with tf.device("CPU:0"):
+            return flat([self._strategy.reduce_local(vector) for vector in vectors])
+
+
+class Stretch(Source):
+    """Some neighbouring examples of a source.
+
+    Args:
+        source: which has them.
+        first: index of the first.
+        examples: how many.
+    """
+
+    #: Whatever the source is: it is read, and finished, as it is where it is whole.
+    in_graph = True
+
+    def __init__(self, source: Source, first: int, examples: int):
+        self._source, self._first, self._examples = source, first, examples
+
+    def __len__(self) -> int:
+        return self._examples
+
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+        """Return as :meth:`gather`, at once."""
+        return nest.mapped(np.asarray, self.gather(indices))
+
+    def gather(self, indices: Any) -> tuple[Any, ...]:
+        """Return the examples at ``indices``, counted from the first."""
+        return reading.take(self._source, indices + self._first)

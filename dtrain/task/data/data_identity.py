@@ -1,0 +1,248 @@
+"""The identity of a run's data: recorded, compared with the run's before, and between hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from dtrain.config import load
+from dtrain.config.schema import Config
+from dtrain.data import identity, nest, options
+from dtrain.data.mixture import Concatenated
+from dtrain.data.options import Identity
+from dtrain.data.sources import Captured, Source, Splits
+from dtrain.data.streams import Stream, examples_in
+from dtrain.errors import UsageError
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.base import Replicas
+from dtrain.task.data import reading
+
+#: Examples that are read at once where all are looked at.
+_CHUNK = 1024
+#: Keys of datasets that say nothing of which examples are evaluated: where they are, and how those
+#: of the training are drawn.
+_NOT_EVALUATED = (
+    "path", "validation", "data_dir", "augment", "shuffle", "window", "balance",
+)  # fmt: skip
+#: In the place of a number of examples: that of a stream, and where there is no such split.
+_UNKNOWN, _NONE = -1.0, -2.0
+
+
+def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
+    """Return what the data is, by split.
+
+    Args:
+        splits: as they are read, without what changes examples.
+        amount: of the data that the digests are made of.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    digests: dict[tuple[str, ...], Any] = {}  # of files that both splits are of
+    found = {"train": _record(splits.train, amount, digests)}
+    if splits.validation is not None:
+        found["validation"] = _record(splits.validation, amount, digests)
+    if splits.columns is not None:
+        found["train"]["columns"] = splits.columns
+    return found
+
+
+def _record(
+    source: Source | Stream, amount: Identity, digests: dict[tuple[str, ...], Any]
+) -> dict[str, Any]:
+    # The first axis is that of the batch, of one example.
+    structure = nest.outline(_arrays(source, 0, 1))
+    examples = examples_in(source)
+    digest = _digest(source, amount, digests)
+    digest.update(f"{examples}\0{structure}".encode())
+    files = list(source.info.files())
+    return identity.record(examples, structure, digest.hexdigest(), files)
+
+
+def _digest(source: Any, amount: Identity, digests: dict[tuple[str, ...], Any]) -> Any:
+    """Return a hash of the content of a source."""
+    if isinstance(source, Concatenated):  # of which some members may be of files, and some not
+        parts = [_digest(member, amount, digests) for member in source.members]
+        return identity.of_parts(parts)
+    files = list(source.info.files())
+    if not files:
+        return _of_examples(source, amount)
+    names = tuple(file.name for file in files)
+    if names not in digests:
+        digests[names] = identity.of_files(files, amount)
+    return digests[names].copy()
+
+
+def _of_examples(source: Source | Stream, amount: Identity) -> Any:
+    if isinstance(source, Stream):
+        return identity.of_arrays([_arrays(source, 0, identity.EXAMPLES)])
+    if isinstance(source, Captured):
+        arrays = [np.asarray(tensor) for tensor in source.tensors()]
+        if amount is Identity.all or sum(array.nbytes for array in arrays) <= identity.WHOLE:
+            return identity.of_arrays(arrays)
+    if amount is Identity.all:
+        chunks = range(0, len(source), _CHUNK)
+        return identity.of_arrays(
+            _arrays(source, begin, min(_CHUNK, len(source) - begin)) for begin in chunks
+        )
+    return identity.of_arrays([reading.arrays(source, identity.sampled(len(source)))])
+
+
+def _arrays(source: Source | Stream, begin: int, count: int) -> tuple[Any, ...]:
+    if isinstance(source, Stream):
+        return tuple(nest.mapped(np.asarray, reading.first(source, count, begin)))
+    return reading.arrays(source, np.arange(begin, begin + count))
+
+
+def digests(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return of records what a checkpoint keeps."""
+    return {
+        split: {name: each[name] for name in ("examples", "structure", "digest")}
+        for split, each in found.items()
+    }
+
+
+def evaluated(config: Config, found: dict[str, dict[str, Any]]) -> str:
+    """Return a digest of the examples that are evaluated, wherever they are; empty for none.
+
+    Two models whose metrics are to be compared were evaluated on the same ones.
+
+    Args:
+        config: of the run or the command.
+        found: of :func:`records`.
+    """
+    if "validation" not in found:
+        return ""
+    node = options.deciding(load.select(config, "dataset"))
+    declared = {name: value for name, value in node.items() if name not in _NOT_EVALUATED}
+    text = json.dumps([found["validation"]["digest"], declared], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def check_past(
+    found: dict[str, dict[str, Any]], past: Checkpoint | None, accepted: bool, forked: bool
+) -> str | None:
+    """Compare the data with that of the checkpoint that the run continues from.
+
+    Args:
+        found: records of now.
+        past: the checkpoint; None where the run begins.
+        accepted: ``dataset.accept_changes``.
+        forked: it is of another run.
+
+    Returns:
+        A sentence about what changed, where that is accepted.
+
+    Raises:
+        UsageError: the data has changed, and a run of one history would be trained on two.
+    """
+    saved, changes = {} if past is None else past.meta.get("data", {}), {}
+    for split, before in saved.items():
+        if split not in found:  # a fork may do without a split
+            continue
+        changed = identity.differences(found[split], before)
+        if changed is not None:
+            changes[split] = changed.replace("where it is", "where it was")
+    sentence = "; ".join(f"the {split} data {changed}" for split, changed in changes.items())
+    if changes and not (accepted or forked):
+        problem = sentence if len(changes) > 1 else f"the data {next(iter(changes.values()))}"
+        raise UsageError(
+            "dataset", ", ".join(changes), f"{problem} when the checkpoint was saved",
+            "the data that the run began with",
+            "dataset.accept_changes=true to continue with other data, or fork=RUN_DIR",
+        )  # fmt: skip
+    return sentence or None
+
+
+def check_hosts(
+    found: dict[str, dict[str, Any]], strategy: Replicas, cluster: Cluster, task: Task
+) -> None:
+    """Compare the data of all tasks that read some; each must call it at the same point.
+
+    Args:
+        found: records of this task.
+        strategy: sums up over the tasks.
+        cluster: all tasks.
+        task: this one.
+
+    Raises:
+        UsageError: that of another host is other data, on every task.
+    """
+    reading_tasks = [each for each in cluster.tasks if not each.serves]
+    if len(reading_tasks) < 2:
+        return
+    own = [*_numbers(found.get("train")), *_numbers(found.get("validation"))]
+    width, place = len(own), reading_tasks.index(task)
+    vector = [0.0] * (width * len(reading_tasks))
+    vector[place * width : (place + 1) * width] = own
+    whole = np.array(strategy.all_reduce_numbers(vector)).reshape(len(reading_tasks), width)
+    for index, numbers in enumerate(whole[1:], 1):
+        if np.array_equal(numbers, whole[0]):
+            continue
+        half = width // 2
+        split = "training" if not np.array_equal(numbers[:half], whole[0][:half]) else "validation"
+        at = 0 if split == "training" else half
+        what = "has other content or another structure"
+        if numbers[at] != whole[0][at]:
+            what = f"has {_counted(numbers[at])}, and that of the chief {_counted(whole[0][at])}"
+        raise UsageError(
+            "dataset", reading_tasks[index].name, f"the {split} data of this task {what}",
+            "the same data on every host; a stream that is shuffled, by a seed",
+            "copy the chief's files to every host, or use a path that all of them share",
+        )  # fmt: skip
+
+
+def _counted(number: float) -> str:
+    if number < 0:
+        return "examples of an unknown number" if number == _UNKNOWN else "no examples"
+    return f"{int(number):,} examples"
+
+
+def _numbers(found: dict[str, Any] | None) -> list[float]:
+    """Return the number of examples, and a digest as numbers that float64 has exactly."""
+    if found is None:
+        return [_NONE, 0.0, 0.0, 0.0, 0.0]
+    examples, digest = found["examples"], found["digest"]
+    parts = [int(digest[i : i + 8], 16) for i in range(0, 32, 8)]
+    return [_UNKNOWN if examples is None else float(examples), *map(float, parts)]
+
+
+def check_stream(splits: Splits, alone: bool, evaluator: bool = False) -> str | None:
+    """Return what is to be reported of a stream that gives other examples each time it is made.
+
+    Args:
+        splits: of which some are streams.
+        alone: whether one process reads it, once.
+        evaluator: whether a process beside the training reads the validation.
+
+    Raises:
+        UsageError: several hosts, or validations, would read different examples.
+    """
+    both = {"training": splits.train, "validation": splits.validation}
+    unsteady = [
+        name
+        for name, source in both.items()
+        if isinstance(source, Stream) and source.steady is False
+    ]
+    if evaluator and "validation" in unsteady:
+        raise UsageError(
+            "sidecar.evaluate", "true", "the validation stream gives other examples each time it "
+            "is read, and the evaluator reads it anew", "a stream that gives the same",
+            "a seed for its shuffle, or sidecar.evaluate=false",
+        )  # fmt: skip
+    for split in unsteady:
+        if not alone:
+            raise UsageError(
+                "dataset", f"{split} stream", "gives other examples each time it is read, and "
+                "every host reads it", "a stream that is the same for all",
+                "a seed for its shuffle, or for the generator's own draws",
+            )  # fmt: skip
+        return (
+            f"the {split} stream gives other examples each time it is read: a resumed run does not "
+            "continue where it was; give its shuffle a seed"
+        )
+    return None

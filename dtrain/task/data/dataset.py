@@ -1,0 +1,235 @@
+"""From the ``dataset`` group to what a run reads: sources, their order, what changes examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain import augment
+from dtrain.config import callables, targets
+from dtrain.config.schema import Config
+from dtrain.data import nest
+from dtrain.data.checked import before_training
+from dtrain.data.convert import adapted
+from dtrain.data.encoding import Encoding
+from dtrain.data.image_cache import DecodedImages
+from dtrain.data.mixture import Mixture, Subset
+from dtrain.data.options import OnError, Options, Shuffle, divided
+from dtrain.data.order import Balanced, Order, order_of
+from dtrain.data.prepare import padded, weighted
+from dtrain.data.sources import Splits
+from dtrain.data.streams import Stream, examples_in
+from dtrain.data.tabular.source import unseen
+from dtrain.errors import UsageError
+from dtrain.task.data import data_identity, reading, streaming
+from dtrain.task.data.inputs import Augment
+from dtrain.task.data.readers import Pool
+
+#: Examples whose range of values is looked at before Keras' layers change them, at most.
+_TRIED = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The examples of a run.
+
+    Attributes:
+        splits: what to train and evaluate on, as sources and streams.
+        options: how they are read.
+        augment: changes training examples; None for none.
+        order: of training; None for a stream, which has its own.
+        identity: records of what they are, by split (:mod:`dtrain.data.identity`).
+        pool: of the readers, a context that they are there in.
+        notices: what is to be reported of them.
+    """
+
+    splits: Splits
+    options: Options
+    augment: Augment | None
+    order: Order | None
+    identity: dict[str, dict[str, Any]]
+    pool: Pool
+    notices: tuple[str, ...] = ()
+
+    def without_validation(self) -> Data:
+        """Return the same examples, and none to evaluate on."""
+        return dataclasses.replace(self, splits=dataclasses.replace(self.splits, validation=None))
+
+
+def load(config: Config, trains: bool = True, encoding: Encoding | None = None) -> Data:
+    """Make the examples of a run from its ``dataset`` group.
+
+    Args:
+        config: of the run.
+        trains: whether they are trained on: the weights of classes are of a training alone.
+        encoding: by which the columns of a table are read; None: it is fitted.
+
+    Raises:
+        UsageError: they cannot be read, or are not what the other keys ask for.
+    """
+    with before_training(config.dataset):
+        return _loaded(config, trains, encoding)
+
+
+def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
+    node, options = divided(config.dataset)
+
+    def made() -> Splits:
+        return adapted(
+            targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
+        )
+
+    splits = dataclasses.replace(_with_some(made(), node), task=options.task)
+    splits = padded(splits, options.pad)
+    if options.on_error is OnError.skip and isinstance(splits.train, DecodedImages):
+        raise UsageError(
+            "dataset.on_error", "skip", "images that are all decoded first cannot be left out one "
+            "by one", "dataset.cache=none, or fail", "dataset.cache=none",
+        )  # fmt: skip
+    pool = Pool(splits, options.workers, node)
+    splits = pool.splits
+    notices: list[str | None] = [*splits.notices, *pool.notices]
+    if options.on_error is OnError.skip:
+        (train, one), (held, other) = map(_sound, (splits.train, splits.validation))
+        splits = dataclasses.replace(splits, train=train, validation=held)
+        notices += [one, other]
+    if splits.encoding is not None:
+        made_of = splits.encoding()
+        if encoding is None:
+            notices += unseen(splits.validation, made_of)
+            out = made_of.left_out.items()
+            notices += [f"the column {name!r} is left out: {why}" for name, why in out]
+        names = [feature.name for feature in made_of.features]
+        splits = dataclasses.replace(splits, columns={**(splits.columns or {}), "inputs": names})
+    found = data_identity.records(splits, options.identity)
+    notices += streaming.counted(splits, config)
+    streaming.settled(splits, made)
+    classes = config.trainer.class_weight
+    if classes is not None and trains:
+        splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
+    order = _order(splits, options, config.seed)
+    changes = _augment(options, splits)
+    return Data(splits, options, changes, order, found, pool, tuple(filter(None, notices)))
+
+
+def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
+    """Return splits without a validation of no examples, where that is what was split off.
+
+    Raises:
+        UsageError: there is nothing to train on, or to evaluate on where that was asked for.
+    """
+    if not isinstance(splits.train, Stream) and not len(splits.train):
+        raise UsageError(
+            "dataset", "0 examples", "there is nothing to train on", "one example or more",
+            "a dataset that has some",
+        )  # fmt: skip
+    held = splits.validation
+    if held is None or isinstance(held, Stream) or len(held):
+        return splits
+    key = "validation" if node.get("validation") else None
+    if key or "validation_split" not in node:
+        raise UsageError(
+            f"dataset.{key}" if key else "dataset", node[key] if key else "of the dataset",
+            "the validation has no example", "one or more, or no validation",
+            f"dataset.{key}=null" if key
+            else "have the dataset return None for it, or what to train on alone",
+        )  # fmt: skip
+    return dataclasses.replace(splits, validation=None)
+
+
+def _sound(source: Any) -> tuple[Any, str | None]:
+    """Return a source without the examples that cannot be read, and a sentence about them."""
+    if source is None:
+        return None, None
+    if isinstance(source, Stream | Mixture):
+        raise UsageError(
+            "dataset.on_error", "skip", "examples of a stream or a mixture cannot be left out "
+            "before they are read", "a dataset with random access", "dataset.on_error=fail",
+        )  # fmt: skip
+    bad = list(reading.bad_examples(source, np.arange(len(source))))
+    if not bad:
+        return source, None
+    if len(bad) == len(source):
+        raise bad[0][1]
+    rows = np.delete(np.arange(len(source)), [index for index, _ in bad])
+    return Subset(source, rows), (
+        f"dataset.on_error=skip: {len(bad):,} of {len(source):,} examples cannot be read and are "
+        f"left out, the first: {bad[0][1]}"
+    )
+
+
+def _balanced(source: Any, seed: int) -> Order:
+    """Return an order that draws the examples of each class as often as those of any other."""
+    labels = None if isinstance(source, Stream | Mixture) else source.info.labels()
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
+        raise UsageError(
+            "dataset.balance", "true", "the classes of the examples are not known without their "
+            "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
+        )  # fmt: skip
+    return Balanced(labels, seed)
+
+
+def _order(splits: Splits, options: Options, seed: int) -> Order | None:
+    if isinstance(splits.train, Stream):
+        if options.balance:
+            return _balanced(splits.train, seed)  # which refuses it
+        if options.shuffle not in (Shuffle.auto, Shuffle.none):
+            raise UsageError(
+                "dataset.shuffle", options.shuffle.name, "a stream has an order of its own",
+                "auto, none, or tf.data's shuffle with a seed", "dataset.shuffle=auto",
+            )  # fmt: skip
+        return None
+    if options.balance:
+        return _balanced(splits.train, seed)
+    if options.shuffle is Shuffle.blocks and not _has_blocks(splits.train):
+        raise UsageError(
+            "dataset.shuffle", "blocks", "each example of this dataset is read by itself",
+            "auto, examples, none", "dataset.shuffle=examples",
+        )  # fmt: skip
+    return order_of(splits.train, options.shuffle, options.window, seed)
+
+
+def _has_blocks(source: Any) -> bool:
+    if isinstance(source, Mixture):
+        return any(map(_has_blocks, source.members))
+    return source.info.blocks() is not None
+
+
+def _augment(options: Options, splits: Splits) -> Augment | None:
+    nodes = options.augment
+    if not nodes:
+        return None
+    keys = {"dataset.augment": nodes} if isinstance(nodes, Mapping) else {
+        f"dataset.augment[{index}]": node for index, node in enumerate(nodes)
+    }  # fmt: skip
+    functions = [_one_augment(key, node, splits) for key, node in keys.items()]
+    return augment.in_turn(functions)
+
+
+def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
+    made = targets.instantiate({**node, "_partial_": True}, key)
+    is_layer = inspect.isclass(made.func)
+    function: Augment = augment.Layer(made(), key) if is_layer else made
+    if is_layer or node["_target_"].partition(".")[0] in callables.KNOWN:  # tried before training
+        count = reading.available(splits.train, _TRIED) if is_layer else 1
+        x, *_ = reading.first(splits.train, count)
+        if isinstance(function, augment.Layer):
+            for leaf in nest.leaves(x):
+                function.check(key, np.asarray(leaf))
+        with callables.blame(key, node, node["_target_"]), tf.device("CPU:0"):
+            one = nest.mapped(lambda leaf: leaf[0], x)
+            changed = function(one, seed=tf.zeros([2], tf.int32))
+            if is_layer and changed.shape != one.shape:
+                raise ValueError(f"makes an example of shape {changed.shape} of {one.shape}: the "
+                                 "model is built for the other shape")  # fmt: skip
+    return function
+
+
+def lengths(splits: Splits) -> tuple[int | None, int | None]:
+    """Return how many examples there are to train and to evaluate on, None where not known."""
+    return examples_in(splits.train), examples_in(splits.validation)

@@ -1,0 +1,261 @@
+"""``dataset.workers``: processes that read the sources in Python of a task, in its place.
+
+They are fresh interpreters: what is forked from a process with TensorFlow's threads may hang. Each
+has sources of its own: the task's, pickled, or, where these cannot be or do not read the same, what
+the dataset function returns there. In which order they read is the input pipeline's: it asks for
+several batches at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import mmap
+import os
+import pickle
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dtrain.data import seeding
+from dtrain.data.mixture import by_member
+from dtrain.data.sources import Source, Splits, View
+from dtrain.data.streams import Stream
+from dtrain.errors import DataError, DtrainError, UsageError
+from dtrain.host import memory
+from dtrain.task.data import slots
+from dtrain.task.data.child import Child
+from dtrain.task.data.reader import Trial, in_python, is_in_python, taken, tried
+
+KEY = "dataset.workers"
+#: Seconds that readers have to end by themselves, all together.
+_PATIENCE = 0.5
+
+
+class Pooled(View):
+    """A source that readers read, as soon as they can; the task until then.
+
+    Args:
+        source: in Python.
+        pool: of the readers.
+        number: of the source there.
+    """
+
+    def __init__(self, source: Source, pool: Pool, number: int):
+        super().__init__(source)
+        self._pool = pool
+        self._number = number
+        self.thread_safe, self.readers = True, pool.workers
+
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
+        """Return the examples at ``indices``."""
+        return self._pool.read(self._number, indices)
+
+
+class Pool:
+    """The readers of a task; a context, in which they are there.
+
+    Args:
+        splits: as the dataset function's are adapted.
+        workers: how many readers; 0: none.
+        node: of the dataset function, plain.
+
+    Attributes:
+        splits: the same, read by the pool where they are in Python.
+        workers: how many readers there will be: none where nothing is in Python.
+        notices: what is to be reported.
+
+    Raises:
+        UsageError: what to train on is a stream.
+    """
+
+    def __init__(self, splits: Splits, workers: int, node: Mapping[str, Any]):
+        if workers and isinstance(splits.train, Stream):
+            raise UsageError(
+                KEY, workers, "a stream has an order of its own, in which one after the other is "
+                "read", "0, or a dataset with random access", f"{KEY}=0",
+            )  # fmt: skip
+        self._sources = in_python(splits) if workers else []
+        self._training = len(in_python(Splits(splits.train))) if workers else 0
+        self._making = (dict(node), splits.validation is not None)
+        self.workers = workers if self._sources else 0
+        self.splits = self._wrapped(splits) if self.workers else splits
+        self.notices: tuple[str, ...] = ()
+        if workers and not self.workers:
+            self.notices = (
+                f"{KEY}={workers} has no effect: this dataset is read by TensorFlow's own threads",
+            )
+        self._children: list[Child] = []
+        self._free: queue.SimpleQueue[Child] = queue.SimpleQueue()
+        self._alone = threading.Lock()  # held while the task itself reads
+        self._pickled = self._serving = False
+
+    def _wrapped(self, splits: Splits) -> Splits:
+        numbers = iter(range(len(self._sources)))
+
+        def wrap(source: Any) -> Any:
+            return Pooled(source, self, next(numbers)) if is_in_python(source) else source
+
+        train, validation = by_member(splits.train, wrap), by_member(splits.validation, wrap)
+        return dataclasses.replace(splits, train=train, validation=validation)
+
+    def __enter__(self) -> Pool:
+        """Start the readers; what they read is the task's to read until they are ready.
+
+        Raises:
+            UsageError: there are too many for this machine.
+        """
+        frame = self._frame() if self.workers else None
+        self._pickled = frame is not None
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            for number in range(self.workers):
+                try:
+                    self._children.append(Child(f"reader {number + 1} of {self.workers}"))
+                except OSError as error:
+                    raise UsageError(
+                        KEY, self.workers, f"process {number + 1} cannot be started "
+                        f"({error.strerror})", "fewer, such as one for each core",
+                        f"{KEY}={os.cpu_count()}",
+                    ) from None  # fmt: skip
+            if frame is not None:
+                self._load(frame)
+            else:
+                self._make()
+            undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the readers."""
+        self.close()
+
+    def _frame(self) -> slots.Frame | None:
+        """Return the sources, to be sent; None where they cannot be, or are better made anew."""
+        try:
+            frame = slots.Frame(self._sources, _Pickler)
+        except Exception:  # whatever is raised by what cannot be pickled
+            return None
+        free = memory.available()
+        return frame if free is None or frame.size < free // 2 else None
+
+    def _load(self, frame: slots.Frame) -> None:
+        descriptor = slots.made(frame.size)
+        try:
+            frame.write(slots.mapped(os.dup(descriptor), frame.size))
+            for child in self._children:
+                # One that has ended is found out where it is to answer.
+                with contextlib.suppress(DataError):
+                    child.say("load", frame.lengths, frame.size, handle=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _make(self) -> None:
+        for child in self._children:
+            with contextlib.suppress(DataError):
+                child.say("make", *self._making)
+
+    def ready(self) -> None:
+        """Wait until the readers can read, and have them read from now on.
+
+        Raises:
+            UsageError: they read something else than the task.
+        """
+        if not self._children:
+            return
+        own = tried(self._sources)
+        problem = self._changing(own)
+        if problem is None:
+            problem = self._answers(own)
+            if problem is not None and self._pickled:
+                self._make()
+                problem = self._answers(own)
+        if problem is not None:
+            raise UsageError(
+                KEY, self.workers, problem,
+                "data that is the same whenever and wherever it is read; what changes examples at "
+                "random is dataset.augment", f"{KEY}=0",
+            )  # fmt: skip
+        for child in self._children:
+            self._free.put(child)
+        self._serving = True
+
+    def _answers(self, own: list[Trial]) -> str | None:
+        """Hear of every reader what it reads; return what is wrong with the first that is not."""
+        problem = None
+        for child in self._children:
+            try:
+                found = self._difference(own, child.hear())
+            except DtrainError as error:  # or it has ended
+                found = f"cannot read the dataset ({error})"
+            except Exception as error:  # of the user's own code
+                found = f"cannot read the dataset ({type(error).__name__}: {error})"
+            if problem is None and found is not None:
+                problem = f"{child.name} {found}"
+        return problem
+
+    def _changing(self, own: list[Trial]) -> str | None:
+        for number, (_, digests) in enumerate(own):
+            for row, digest in digests.items():
+                if digest is None:
+                    return f"{self._place(number, row)} is not the same when it is read again"
+        return None
+
+    def _difference(self, own: list[Trial], found: list[Trial]) -> str | None:
+        if len(own) != len(found):
+            return f"finds {len(found)} sources where the task has {len(own)}"
+        for number, (mine, other) in enumerate(zip(own, found, strict=True)):
+            if mine[0] != other[0]:
+                return f"finds {other[0]:,} examples where the task has {mine[0]:,}"
+            for row, digest in mine[1].items():
+                if digest != other[1][row]:
+                    return f"reads {self._place(number, row)} otherwise than the task does"
+        return None
+
+    def _place(self, number: int, row: int) -> str:
+        split = "training" if number < self._training else "validation"
+        return f"example {row:,} of the {split} data"
+
+    def read(self, number: int, rows: np.ndarray) -> tuple[Any, ...]:
+        """Return examples of a source, read by a reader that is free; waits for one.
+
+        Args:
+            number: of the source.
+            rows: int64 ``[b]``.
+
+        Raises:
+            DataError: the reader has ended.
+            Exception: what its source has raised.
+        """
+        if not self._serving:
+            with self._alone, seeding.seeded(seeding.current()):
+                return taken(self._sources[number], rows)
+        child = self._free.get()
+        try:
+            window, lengths = child.take(number, rows, seeding.current())
+        finally:  # one that has ended, too: nobody is to wait for it
+            self._free.put(child)
+        return tuple(slots.read(window, lengths))
+
+    def close(self) -> None:
+        """End the readers, within a second."""
+        for child in self._children:
+            child.leave()
+        until = time.monotonic() + _PATIENCE
+        for child in self._children:
+            child.end(max(0.0, until - time.monotonic()))
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses arrays of mapped files: each reader opens these itself, where that is cheap."""
+
+    def reducer_override(self, value: Any) -> Any:
+        base = value
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.obj if isinstance(base, memoryview) else base.base
+        if isinstance(base, mmap.mmap):
+            raise pickle.PicklingError("it would be copied into memory")
+        return NotImplemented

@@ -1,1 +1,0 @@
-"""What the checks of ``debug=NAME`` look at a model with."""

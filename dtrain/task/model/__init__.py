@@ -1,0 +1,1 @@
+"""The model: built from its configuration, checked, restored, fine-tuned."""

@@ -1,0 +1,270 @@
+"""Weights of another run or of a file, which a new run begins with (``init``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from dtrain.config import load as configs
+from dtrain.errors import CheckpointError, UsageError
+from dtrain.host.columns import aligned
+from dtrain.run import checkpoint, initial
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.folder import RunDir
+from dtrain.task.model import train_state, weight_files
+from dtrain.task.model.finetune import weights
+from dtrain.task.model.path_rules import choose, listed
+from dtrain.task.strategies import Strategy
+
+RULES = "init.rules"
+#: Begins the names of arrays of such a source, among those that a run begins with.
+PREFIX = "init/"
+_ROWS = 40  # of a table; of longer ones a row is a layer
+_NEW = "new (finetune.lora)"
+
+
+def find(value: str) -> Checkpoint:
+    """Read what ``init.weights`` names.
+
+    Args:
+        value: a run folder stands for its best checkpoint, the latest where none is known.
+
+    Returns:
+        A checkpoint of step 0, without a position, whose arrays are named ``init/NAME``.
+
+    Raises:
+        UsageError: it cannot be read, or has no weights.
+    """
+    kind, path = initial.kind(value), Path(value).absolute()
+    if kind in (initial.RUN, initial.CHECKPOINT):
+        try:
+            if kind == initial.RUN:
+                mode = configs.read(RunDir(path).config, hidden=True).objective_mode.name
+                [path] = checkpoint.choose(RunDir(path).checkpoints, None, mode)
+            arrays = checkpoint.load(path).arrays
+        except (CheckpointError, UsageError) as error:
+            raise initial.refused(value, f"has no sound checkpoint ({error})") from None
+        found = {n.removeprefix("model/"): a for n, a in arrays.items() if n.startswith("model/")}
+        found = {name: array for name, array in found.items() if not _is_seed(name)}
+    else:
+        found = weight_files.read(path)
+    if not found:
+        raise initial.refused(value, "has no weights in it")
+    return Checkpoint(0, path, {f"{PREFIX}{name}": a for name, a in found.items()}, {})
+
+
+def _is_seed(name: str) -> bool:
+    return name.rpartition("/")[2].partition("#")[0] == "seed_generator_state"
+
+
+def is_one(past: Checkpoint) -> bool:
+    """Say whether what a run begins with is of :func:`find`."""
+    return any(name.startswith(PREFIX) for name in past.arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A weight of the model that may be loaded.
+
+    Attributes:
+        path: of :class:`dtrain.task.model.finetune.weights.Weight`.
+        names: of a source of the same model: in a checkpoint.
+        index: its place among those of its layer, which files name it by.
+        shape: its shape.
+        optional: it may begin as it was made.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    index: int
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Match:
+    """What a weight gets.
+
+    Attributes:
+        source: name of an array; None: it stays as it was made.
+        why: of one that stays.
+    """
+
+    source: str | None
+    why: str = ""
+
+
+def match(
+    wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, ...]], rules: list[Any], value: str
+) -> tuple[list[Match], list[str]]:
+    """Find what each weight is loaded from.
+
+    Args:
+        wanted: the weights of the model.
+        shapes: of the arrays of the source, by name.
+        rules: of ``init.rules``; the first that is found in a path holds. What is skipped is
+            neither loaded nor missed, nor left over in the source.
+        value: of ``init.weights``, for errors.
+
+    Returns:
+        A match for each weight, and the names of arrays that rules have left in the source.
+
+    Raises:
+        UsageError: a rule finds nothing, a weight has no array or one of another shape, or an
+            array is for no weight.
+    """
+    skips = [re.compile(rule["path"]) for rule in rules if rule.get("skip")]
+    paths = [each.path for each in wanted]
+    for rule in rules:
+        names = list(shapes) if rule.get("skip") else []
+        both = list(dict.fromkeys([*paths, *names]))
+        choose([rule], both, "weight", lambda r: (r["path"], r), RULES, _no(RULES))
+    chosen = [next((r for r in rules if re.search(r["path"], path)), None) for path in paths]
+    found = [_match(each, rule, shapes) for each, rule in zip(wanted, chosen, strict=True)]
+    missed = [w for w, m in zip(wanted, found, strict=True) if m.source is None and not m.why]
+    if missed:
+        raise UsageError(
+            initial.KEY, value,
+            f"has nothing for {listed([f'{w.path} ({_shape(w.shape)})' for w in missed])}",
+            f"its names, by init.rules=[{{path: REGEX, as: TEXT}}]: {listed(list(shapes))}",
+            _skipping(missed[0].path),
+        )  # fmt: skip
+    for each, matched in zip(wanted, found, strict=True):
+        if matched.source is not None and shapes[matched.source] != each.shape:
+            raise UsageError(
+                initial.KEY, value,
+                f"its {matched.source} is {_shape(shapes[matched.source])}, and {each.path} of "
+                f"the model {_shape(each.shape)}",
+                "weights of one shape, or a rule that leaves this one out", _skipping(each.path),
+            )  # fmt: skip
+    used = {matched.source for matched in found}
+    left = [name for name in shapes if name not in used]
+    over = [name for name in left if not any(skip.search(name) for skip in skips)]
+    if over:
+        of_lora = all(name.rpartition("/")[2].startswith(weights.LORA) for name in over)
+        raise UsageError(
+            initial.KEY, value, f"has {listed(over)}, which no weight of the model is loaded from",
+            "a model with such weights, or a rule that leaves them out",
+            "finetune.lora of that run, or init.weights=RUN_DIR/model.keras, where they are merged"
+            if of_lora else _skipping(over[0], paths),
+        )  # fmt: skip
+    return found, left
+
+
+def _match(
+    wanted: Wanted, rule: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
+) -> Match:
+    if rule is not None and rule.get("skip"):
+        return Match(None, "left out (init.rules)")
+    path, names = wanted.path, wanted.names
+    if rule is not None and "as" in rule:
+        path, names = re.sub(rule["path"], rule["as"], path, count=1), ()
+    above = path.rpartition("/")[0]
+    tried = (*names, path, f"{above}/{wanted.index}" if above else str(wanted.index))
+    source = next((name for name in tried if name in shapes), None)
+    return Match(source, _NEW if source is None and wanted.optional else "")
+
+
+def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[Any]) -> str:
+    """Set the weights of a model from a source of :func:`find`.
+
+    Args:
+        past: the source.
+        model: built under ``strategy``.
+        strategy: which it is.
+        rules: of ``init.rules``.
+
+    Returns:
+        A table of what was loaded, left out and left over, for the user.
+
+    Raises:
+        UsageError: source and model do not go together, or an array is not finite.
+    """
+    named = {id(variable): name for name, variable in train_state.variables(model).items()}
+    known = weights.find(model)
+    wanted = [
+        Wanted(
+            each.path, (named[id(each.variable)].removeprefix("model/"),), each.index,
+            tuple(each.variable.shape), each.is_of_lora,
+        )
+        for each in known
+    ]  # fmt: skip
+    arrays = {n.removeprefix(PREFIX): a for n, a in past.arrays.items() if n.startswith(PREFIX)}
+    shapes = {name: tuple(array.shape) for name, array in arrays.items()}
+    matched, left = match(wanted, shapes, rules, str(past.path))
+    with strategy.engine.scope():
+        for each, found in zip(known, matched, strict=True):
+            if found.source is not None:
+                array = arrays[found.source]
+                _check_numbers(array, found.source, str(past.path))
+                each.variable.assign(array)
+        train_state.begin_with_weights(model)
+    return "\n".join(table(wanted, matched, {name: shapes[name] for name in left}, past.path))
+
+
+def _check_numbers(array: np.ndarray, name: str, value: str) -> None:
+    if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
+        raise initial.refused(value, f"its {name} are no numbers ({array.dtype})")
+    if array.dtype.kind == "f" and not np.all(np.isfinite(array)):
+        raise initial.refused(value, f"its {name} is not finite")
+
+
+def table(
+    wanted: Sequence[Wanted],
+    matched: Sequence[Match],
+    left: Mapping[str, tuple[int, ...]],
+    path: Path,
+) -> list[str]:
+    """Return a sentence, and a row for each weight, or for each layer where there are many."""
+    loaded = sum(each.source is not None for each in matched)
+    head = f"init.weights: {loaded} of {len(wanted)} weights are loaded from {path}"
+    if left:
+        head += f", which has {len(left)} more"
+    rows = [
+        (each.path, _shape(each.shape), found.source or found.why)
+        for each, found in zip(wanted, matched, strict=True)
+    ]
+    over = [(name, _shape(shape)) for name, shape in left.items()]
+    if len(rows) + len(over) > _ROWS:
+        rows = _by_layer(rows)
+    lines = aligned([("weight", "shape", "from"), *rows])
+    if over:
+        shown = [*over[:_ROWS], *([("...", "")] if len(over) > _ROWS else [])]
+        lines += aligned([("left over in the source", "shape"), *shown])
+    return [head, *(f"  {line}" for line in lines)]
+
+
+def _by_layer(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Return a row for neighbouring weights of one layer that have the same origin."""
+    found: list[list[Any]] = []
+    for path, _, source in rows:
+        above, origin = path.rpartition("/")[0], source
+        if not source.endswith(")"):
+            origin = source.rpartition("/")[0]
+        if found and found[-1][:2] == [above, origin]:
+            found[-1][2] += 1
+        else:
+            found.append([above, origin, 1])
+    return [(above, f"{n} weights", origin) for above, origin, n in found]
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "a number"
+
+
+def _skipping(path: str, others: Sequence[str] = ()) -> str:
+    """Return a rule that leaves out the layer of a path, or it alone where others are of it."""
+    above = path.rpartition("/")[0]
+    alone = not above or any(other.startswith(f"{above}/") for other in others)
+    pattern = f"^{re.escape(path)}$" if alone else f"^{re.escape(above)}/"
+    return f"'init.rules=[{{path: \"{pattern}\", skip: true}}]'"
+
+
+def _no(key: str) -> str:
+    return f"'{key}=[]'"

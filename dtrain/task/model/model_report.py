@@ -1,0 +1,89 @@
+"""What becomes of a model over devices, for ``dry_run=true``: it is built, nothing is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from dtrain.config.schema import Config
+from dtrain.data.sources import Splits
+from dtrain.host.columns import aligned
+from dtrain.run import strategy_plan
+from dtrain.run.cluster import Cluster
+from dtrain.task.backends.tensorflow import hardware
+from dtrain.task.backends.tensorflow.dtensor import layouts
+from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
+from dtrain.task.data import dataset
+from dtrain.task.model import build
+from dtrain.task.process.answer import answer
+from dtrain.task.strategies import Default, LayerPlacement
+
+#: Headings of columns that are set to the right.
+NUMBERS = ("bytes", "on each device")
+
+
+def child(*arguments: Any) -> None:
+    """Answer as :func:`dtrain.task.process.answer.answer`: a table, as lines."""
+    answer(
+        lambda config, cluster, send, asked: describe(config, cluster),
+        lambda error: f"{type(error).__name__}: {error}", *arguments,
+    )  # fmt: skip
+
+
+def describe(config: Config, cluster: Cluster) -> list[str]:
+    """Return a table of the model's variables or layers, and of what each device has of them.
+
+    Raises:
+        UsageError: the model cannot be built, or ``strategy.rules`` do not fit it.
+    """
+    on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
+    devices = hardware.configure(config.hardware, on_cpu, cluster.chief)
+    splits = dataset.load(config).splits
+    if strategy_plan.of(config).divides == "variables":
+        rows = _variables(config, splits, cluster.chief.devices // cluster.replicas)
+    else:
+        rows = _layers(config, splits, devices, cluster.device_kind.upper())
+    return aligned(rows, {i for i, heading in enumerate(rows[0]) if heading in NUMBERS})
+
+
+def _variables(config: Config, splits: Splits, parts: int) -> list[tuple[str, ...]]:
+    """Return a row for each variable on a mesh whose rows hold a model in ``parts``."""
+    model = build.model(config, splits, Default([]), 1, 1)
+    weights = [(v.path, tuple(v.shape)) for v in model.variables]
+    placed = layouts.place(config.strategy.rules, weights, parts)
+    owners = [(*each, placement) for each, placement in zip(weights, placed, strict=True)]
+    kept = [] if model.optimizer is None else model.optimizer.variables
+    slots = [layouts.slot(v.name, tuple(v.shape), owners) for v in kept]
+    rows: list[tuple[str, ...]] = [("variable", "shape", "layout", "bytes", "on each device")]
+    for variable, placement in zip(model.variables, placed, strict=True):
+        shape = " x ".join(map(str, variable.shape))
+        rows.append((variable.path, shape, str(placement), *_sizes([variable], [placement], parts)))
+    rows.append(("all variables", "", "", *_sizes(model.variables, placed, parts)))
+    rows.append(("optimizer", "", "as its variable", *_sizes(kept, slots, parts)))
+    return rows
+
+
+def _layers(config: Config, splits: Splits, devices: list[str], kind: str) -> list[tuple[str, ...]]:
+    """Return a row for each layer, and what its variables and the optimizer come to on a device."""
+    strategy = LayerPlacement(devices, config.strategy.rules)
+    model = build.model(config, splits, strategy, 1, 1)
+    rows: list[tuple[str, ...]] = [("layer", "device", "bytes")]
+    rows += [(path, f"{kind}:{index}", f"{size:,}") for path, index, size in strategy.placed]
+    kept = [] if model.optimizer is None else model.optimizer.variables
+    for name, variables in (("all variables", model.variables), ("optimizer", kept)):
+        for index, device in enumerate(devices):
+            there = [v for v in variables if v.value.device.endswith(device)]
+            size = sum(math.prod(v.shape) * v.value.dtype.size for v in there)
+            rows.append((name, f"{kind}:{index}", f"{size:,}"))
+    return rows
+
+
+def _sizes(variables: list[Any], placed: list[Placement], parts: int) -> tuple[str, str]:
+    """Return the bytes of all of them, and of what one device has."""
+    whole = own = 0
+    for variable, placement in zip(variables, placed, strict=True):
+        size = variable.value.dtype.size
+        whole += math.prod(variable.shape) * size
+        own += math.prod(placement.part(variable.shape, parts)) * size
+    return f"{whole:,}", f"{own:,}"

@@ -1,0 +1,306 @@
+"""The full training state as named arrays, whatever the strategy."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.errors import CheckpointError, UsageError
+from dtrain.run import checkpoint
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow.replica.gradients import updating
+from dtrain.task.model import optimizers
+from dtrain.task.model.finetune import stages
+
+#: Beginnings of the names of operations that change the variable that they are given first.
+ASSIGNS = (
+    "Assign", "ResourceScatter", "ResourceApply", "RngSkip", "RngReadAndSkip", "StatefulUniform",
+    "StatefulStandardNormal", "StatefulTruncatedNormal",
+)  # fmt: skip
+
+
+class _Plain:
+    """A variable that Keras has in no list, as those of Keras are used here.
+
+    Args:
+        path: its name.
+        variable: the variable.
+    """
+
+    def __init__(self, path: str, variable: Any):
+        self.path = path
+        self.variable = variable
+        self.shape = variable.shape
+
+    @property
+    def value(self) -> tf.Tensor:
+        """What it holds."""
+        return tf.convert_to_tensor(self.variable)
+
+    def assign(self, value: Any) -> None:
+        """Set it."""
+        self.variable.assign(value)
+
+
+def variables(model: keras.Model) -> dict[str, Any]:
+    """Name every variable of the model and its optimizers by path, the same in every process.
+
+    Weights, normalisation statistics, seed generators, states of stateful layers, TensorFlow's own
+    variables and generators in layers, variables of plain objects there, optimizer slots and
+    iterations, loss scale and moving averages: of ``compile``'s optimizer under ``optimizer/``, of
+    any other under ``optimizer/PATH/`` (:func:`.optimizers.named`), and so of those inside of one.
+    Metric variables are not among them: :class:`Sums` holds their state.
+    """
+    named: dict[str, Any] = {}
+    others = keras_internals.plain_variables(model) + keras_internals.generator_states(model)
+    plain = [_Plain(path, each) for path, each in others]
+    groups: list[tuple[str, list[Any]]] = [
+        ("model", [*model.variables, *keras_internals.states(model), *plain])
+    ]
+    for path, optimizer in optimizers.named(model).items():
+        prefix = path if path == "optimizer" else f"optimizer/{path}"
+        if path == "optimizer" or optimizer.built:
+            groups.append((prefix, optimizer.variables))
+        known = {id(variable) for variable in optimizer.variables}
+        for place, inner in optimizers.held(optimizer).items():
+            # Of a loss scale optimizer they are its own as well.
+            rest = [variable for variable in inner.variables if id(variable) not in known]
+            known |= {id(variable) for variable in rest}
+            groups.append((f"{prefix}/{place}", rest if inner.built else []))
+    for prefix, found in groups:
+        for variable in found:
+            name, count = f"{prefix}/{variable.path}", 1
+            while name in named:  # two layers of a user's model may share a name
+                count += 1
+                name = f"{prefix}/{variable.path}#{count}"
+            named[name] = variable
+    return named
+
+
+def unsaved(model: keras.Model, graph: Any) -> str | None:
+    """Return what is to be said of variables that a step assigns and that no checkpoint has.
+
+    Args:
+        model: with its optimizers.
+        graph: of a training step.
+    """
+    metrics = [v for metric in model.metrics for v in metric.variables]
+    saved: set[int] = set()
+    for variable in (*variables(model).values(), *metrics):
+        inner = getattr(variable, "variable", variable)
+        inner = keras_internals.stored(inner) if isinstance(inner, keras.Variable) else inner
+        inner = keras_internals.unwrapped(inner)
+        saved |= {id(each) for each in (inner, *getattr(inner, "values", ()))}
+    assigned = {
+        id(outside)
+        for outside, inside in getattr(graph, "captures", ())
+        if any(each.type.startswith(ASSIGNS) for each in inside.consumers())
+    }
+    names = sorted(
+        {
+            each.name.partition(":")[0].partition("/replica_")[0]
+            for each in getattr(graph, "variables", ())
+            if id(each) not in saved and id(each.handle) in assigned
+        }
+    )
+    if not names:
+        return None
+    return (
+        f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
+        "there: no checkpoint has it, and a resumed run begins with its first value; "
+        "self.add_weight(..., trainable=False) of a layer is saved"
+    )
+
+
+def snapshot(model: keras.Model, strategy: Replicas) -> dict[str, np.ndarray]:
+    """Copy every variable to the host."""
+    return copied(variables(model), strategy)
+
+
+def copied(found: Mapping[str, Any], strategy: Replicas) -> dict[str, np.ndarray]:
+    """Copy variables to the host.
+
+    Args:
+        found: of :func:`variables`. To name them takes longer than to copy small ones.
+        strategy: they are of.
+    """
+    with strategy.engine.scope():
+        return {
+            name: np.asarray(tf.convert_to_tensor(variable.value))
+            for name, variable in found.items()
+        }
+
+
+def restore(
+    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], forked: bool = False
+) -> None:
+    """Set every variable from ``arrays``; arrays of other things are left alone.
+
+    Args:
+        model: built under ``strategy``.
+        strategy: which it is.
+        arrays: of :func:`snapshot`, perhaps under another strategy.
+        forked: the optimizer may be another one: what has no array of its name and shape stays
+            as it was made.
+
+    Raises:
+        CheckpointError: a variable has no array, or one of another shape.
+    """
+    left: dict[str, keras.Variable] = {}
+    with strategy.engine.scope():
+        for name, variable in variables(model).items():
+            problem = _problem(name, variable, arrays)
+            if problem is None:
+                variable.assign(arrays[name])
+            elif forked and name.startswith("optimizer/"):
+                left[name] = variable
+            else:
+                raise CheckpointError(f"{problem}: it is of another model")
+        if left:
+            _begin_where_another_was(left, model, arrays)
+            begin_with_weights(model, left)
+
+
+def restore_weights(
+    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], averaged: bool = False
+) -> None:
+    """Set the variables of the model alone from ``arrays``; no optimizer need have any.
+
+    Args:
+        model: built under ``strategy``.
+        strategy: which it is.
+        arrays: of :func:`snapshot`, perhaps under another strategy.
+        averaged: the trainable weights get the moving averages that an optimizer of the run kept.
+
+    Raises:
+        CheckpointError: a variable has no array, or one of another shape.
+    """
+    others = _averages(model, arrays) if averaged else {}
+    with strategy.engine.scope():
+        for name, variable in variables(model).items():
+            if name.startswith("model/"):
+                source = others.get(id(variable), name)
+                problem = _problem(source, variable, arrays)
+                if problem is not None:
+                    raise CheckpointError(f"{problem}: it is of another model")
+                variable.assign(arrays[source])
+
+
+def restore_chosen(model: keras.Model, strategy: Replicas, found: Checkpoint, weights: str) -> None:
+    """Restore, as :func:`restore_weights`, the checkpoint and the weights that a user has chosen.
+
+    Args:
+        model: built under ``strategy``.
+        strategy: which it is.
+        found: the checkpoint.
+        weights: ``raw``, or ``ema`` for the moving averages.
+
+    Raises:
+        UsageError: the checkpoint is of another model, or has no averages.
+    """
+    averaged = weights == "ema"
+    try:
+        restore_weights(model, strategy, found.arrays, averaged)
+    except CheckpointError as error:
+        key, value = ("weights", "ema") if averaged else ("checkpoint", found.path)
+        raise UsageError(
+            key, value, str(error), "the model of the run",
+            f"python -m dtrain checkpoint {found.path} to see its weights",
+        ) from None  # fmt: skip
+
+
+def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int, str]:
+    """Return the names of the averages of the trainable weights, by the weights' identities.
+
+    An optimizer names one after the path of its weight, and two of one path in their order.
+    """
+    kept = {
+        name.rpartition("/")[2]: name
+        for name in arrays
+        if name.startswith("optimizer/") and checkpoint.is_average(name)
+    }
+    found: dict[int, str] = {}
+    count: collections.Counter[str] = collections.Counter()
+    for weight in stages.trained(model):
+        name = f"{weight.path.replace('/', '_')}_average"
+        count[name] += 1
+        name = name if count[name] == 1 else f"{name}#{count[name]}"
+        found[id(weight)] = kept.get(name, name)
+    return found
+
+
+def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarray]) -> str | None:
+    if name not in arrays:
+        return f"the checkpoint has no {name}"
+    shape, found = tuple(variable.shape), tuple(arrays[name].shape)
+    return None if shape == found else f"{name} has shape {shape} and the checkpoint's {found}"
+
+
+def _begin_where_another_was(
+    left: dict[str, keras.Variable], model: keras.Model, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Let schedules, and averages of weights, continue from the step of another optimizer."""
+    counts = [
+        int(array)
+        for name, array in arrays.items()
+        if name.startswith("optimizer/") and name.endswith("/iteration")
+    ]
+    if not counts:
+        return  # the weights alone were taken over
+    for name, variable in left.items():
+        if name.endswith("/iteration"):  # `optimizer.iterations` may be computed from it
+            variable.assign(max(counts))
+    for path, optimizer in optimizers.named(model).items():
+        averages = [v for v in optimizer.variables if v.path.endswith("_average")]
+        if not any(average is variable for average in averages for variable in left.values()):
+            continue
+        weights = stages.trained(model)
+        if path != "optimizer":
+            weights = keras_internals.updated(updating(optimizer))
+        for average, weight in zip(averages, weights, strict=True):
+            average.assign(weight.value)  # Keras starts them at the first step only
+
+
+def begin_with_weights(model: keras.Model, slots: Mapping[str, Any] | None = None) -> None:
+    """Set the slots that Keras makes as copies of the weights to what the weights are now.
+
+    Args:
+        model: with its optimizers.
+        slots: only those that are among these variables; None: all.
+    """
+    chosen = None if slots is None else {id(variable) for variable in slots.values()}
+    for optimizer in map(updating, optimizers.named(model).values()):
+        if not isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW) or not optimizer.built:
+            continue
+        copies = [v for v in optimizer.variables if v.path.endswith("_momentum")]
+        for copy, weight in zip(copies, keras_internals.updated(optimizer), strict=True):
+            if chosen is None or id(copy) in chosen:
+                copy.assign(weight.value)
+
+
+def pack_sums(**named: Sums) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays, and a JSON value by name, that :func:`unpack_sums` turns back."""
+    arrays = {
+        f"sums/{name}/{i}": state
+        for name, sums in named.items()
+        for i, state in enumerate(sums.states)
+    }
+    return arrays, {
+        name: {"returned": sums.returned, "examples": sums.examples} for name, sums in named.items()
+    }
+
+
+def unpack_sums(name: str, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Sums:
+    """Rebuild what :func:`pack_sums` took apart."""
+    states: list[np.ndarray] = []
+    while f"sums/{name}/{len(states)}" in arrays:
+        states.append(arrays[f"sums/{name}/{len(states)}"])
+    return Sums(states, meta["returned"], meta["examples"])

@@ -1,0 +1,1 @@
+"""Training: the session, the loop, what it records and where it begins again."""

@@ -1,0 +1,381 @@
+"""Keras callbacks, driven from dtrain's loop, with their state in the checkpoints."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from dtrain import secrets
+from dtrain.config import targets
+from dtrain.errors import CheckpointError, UsageError
+from dtrain.task.backends.tensorflow import keras_internals
+
+if TYPE_CHECKING:
+    from dtrain.task.strategies import Strategy
+
+_BATCH_HOOKS = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_batch_begin",
+    "on_batch_end",
+)
+_TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
+
+#: Numbers that one agreement of the tasks about logs has, at least: another size is traced anew.
+_BLOCK = 1024
+
+#: Where callbacks of Keras' write, below the run folder: nothing of the run's own lies there.
+FOLDER = "callbacks"
+
+
+def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
+    """Make the callbacks of ``trainer.callbacks``.
+
+    Args:
+        nodes: each with ``_target_``.
+        folder: of the run. Callbacks of Keras' that write do so below it, unless trusted.
+
+    Raises:
+        UsageError: one cannot be made.
+    """
+    callbacks = []
+    for index, node in enumerate(nodes):
+        node, key = dict(node), f"trainer.callbacks[{index}]"
+        place = targets.written(str(node.get("_target_")))
+        if place is not None and not targets.is_trusted(node["_target_"]):
+            name, default = place
+            path = folder / FOLDER / str(node.get(name, default))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.resolve() != folder.resolve() / path.relative_to(folder):
+                raise UsageError(
+                    f"{key}.{name}", node.get(name), "a link leads out of the run folder",
+                    "a folder without links", f"{name}=another.keras",
+                )  # fmt: skip
+            node[name] = str(path)
+        callbacks.append(targets.instantiate(node, key))
+    return callbacks
+
+
+class Callbacks:
+    """The callbacks of ``trainer.callbacks``.
+
+    State: a callback with ``get_state()`` (returns a JSON value) and ``set_state(value)`` says
+    itself what a resumed run needs. Of any other, the public attributes that are numbers, strings,
+    booleans or None are kept, unless named like a secret, and weights held as a list of arrays
+    (``best_weights``). Texts of a callback of Keras, and those that its constructor takes, are its
+    configuration: a checkpoint does not change them. Nor does it change what ``on_train_begin``
+    sets to something else than when the run began: a clock, or that a file is there by now. What
+    it sets to the same (a counter, the best so far) is the checkpoint's.
+
+    Args:
+        callbacks: the instances.
+        model: what they act on.
+        epochs: of the run, for ``params``.
+        steps_per_epoch: likewise.
+        share: returns the chief's numbers by name, given those of this task; each task calls it at
+            the same points.
+        late: validations come late: callbacks that monitor one see the end of an epoch then
+            (:meth:`validated`).
+        logged: returns numbers that callbacks have given to a logger since it was called last.
+    """
+
+    def __init__(
+        self,
+        callbacks: list[keras.callbacks.Callback],
+        model: keras.Model,
+        epochs: int,
+        steps_per_epoch: int,
+        share: Callable[[dict[str, float]], dict[str, float]] = dict,
+        late: bool = False,
+        logged: Callable[[], dict[str, Any]] = dict,
+    ):
+        self._callbacks, self._model = callbacks, model
+        #: What a later start compares with: values and the learning rate when the run began.
+        self.began: dict[str, Any] = {}
+        self._behind = [_Behind(share, logged) for _ in callbacks]
+        self._guard = [_Unchanged(callbacks)] if callbacks else []
+        self._late = [late and _monitors_validation(callback) for callback in callbacks]
+        self.hooks = keras.callbacks.CallbackList(
+            self._guarded(lambda late: True),
+            model=model, epochs=epochs, steps=steps_per_epoch, verbose=0,
+        )  # fmt: skip
+
+    def _guarded(self, chosen: Callable[[bool], bool]) -> list[keras.callbacks.Callback]:
+        """Return callbacks, what stands behind each, and what guards them all.
+
+        Args:
+            chosen: which, by whether they wait for validations.
+        """
+        rows = zip(self._callbacks, self._behind, self._late, strict=True)
+        pairs = [each for *pair, late in rows if chosen(bool(late)) for each in pair]
+        return [*self._guard, *pairs, *self._guard] if pairs else []
+
+    def begin(self, before: Mapping[str, Any] | None = None) -> None:
+        """Call ``on_train_begin``.
+
+        Args:
+            before: :attr:`began` of the run that is resumed. The learning rate is for the moment
+                what it was then: what a callback derives from it is to be the same.
+        """
+        optimizer, began = self._model.optimizer, dict(before or {})
+        rate = None
+        if optimizer is not None and isinstance(optimizer.learning_rate, keras.Variable):
+            rate = float(np.asarray(optimizer.learning_rate))
+        then = began.get("learning_rate")
+        if rate is None or then is None:
+            self.hooks.on_train_begin()
+        else:
+            optimizer.learning_rate = then
+            try:
+                self.hooks.on_train_begin()
+            finally:
+                optimizer.learning_rate = rate
+        now = {"learning_rate": rate, "values": [_values(each) for each in self._callbacks]}
+        self.began = now | began
+
+    def epoch_ended(self, epoch: int, logs: dict[str, float]) -> None:
+        """Call ``on_epoch_end`` of those that wait for nothing."""
+        if not any(self._late):
+            self.hooks.on_epoch_end(epoch, logs)
+            return
+        for callback in self._guarded(lambda late: not late):
+            callback.on_epoch_end(epoch, logs)
+
+    def validated(self, epoch: int, logs: dict[str, float]) -> None:
+        """Call ``on_epoch_end`` of those that have waited for the validation of an epoch."""
+        for callback in self._guarded(lambda late: late):
+            callback.on_epoch_end(epoch, logs)
+        for behind in self._behind:
+            behind.seen = None
+
+    @property
+    def every_batch(self) -> bool:
+        """Whether one of them wants to be called for each batch, which costs a call a step."""
+        return any(_wants_batches(callback) for callback in self._callbacks)
+
+    @property
+    def every_test_batch(self) -> bool:
+        """Whether one of them wants to be called for each batch of a validation."""
+        return any(_has_own(callback, _TEST_BATCH_HOOKS) for callback in self._callbacks)
+
+    def added(self, logs: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+        """Return what the callbacks made of ``logs`` in the last ``on_epoch_end``.
+
+        Args:
+            logs: that they were given.
+
+        Returns:
+            The finite numbers that they added or changed, by name, and the names of other values
+            that they added. Of one that has raised, and those behind it, there is nothing.
+        """
+        seen = [each.seen for each in self._behind if each.seen is not None]
+        last = seen[-1] if seen else {}
+        for each in self._behind:
+            each.seen = None
+        changed = {k: v for k, v in last.items() if k not in logs or _differ(v, logs[k])}
+        finite = {k: n for k, n in numbers(changed).items() if math.isfinite(n)}
+        return finite, sorted(str(name) for name in changed.keys() - finite.keys())
+
+    def state(self) -> tuple[dict[str, np.ndarray], list[Any]]:
+        """Return the arrays and the JSON values of all of them."""
+        arrays: dict[str, np.ndarray] = {}
+        values: list[Any] = []
+        for index, callback in enumerate(self._callbacks):
+            if hasattr(callback, "get_state"):
+                values.append(callback.get_state())
+                continue
+            values.append(_values(callback))
+            best = getattr(callback, "best_weights", None) or []
+            arrays.update({f"callbacks/{index}/{i}": np.array(a) for i, a in enumerate(best)})
+        return arrays, values
+
+    def restore(self, arrays: Mapping[str, np.ndarray], values: list[Any]) -> None:
+        """Put back what :meth:`state` returned. Call after :meth:`begin`, which resets it.
+
+        Raises:
+            CheckpointError: ``values`` are something else.
+        """
+        began = self.began.get("values", [])
+        began = [*began, *({} for _ in values[len(began) :])]
+        for index, (callback, value) in enumerate(zip(self._callbacks, values, strict=False)):
+            if hasattr(callback, "set_state"):
+                callback.set_state(value)
+                continue
+            if not isinstance(value, dict):
+                raise CheckpointError(f"meta.callbacks[{index}] is not a mapping")
+            if "monitor_op" not in value:
+                keras_internals.choose_comparison(callback)
+            kept = _state(callback, value)
+            for name, other in _values(callback).items():
+                if name in began[index] and repr(other) != repr(began[index][name]):  # NaN is NaN
+                    kept.pop(name, None)
+            vars(callback).update(kept)
+            best: list[np.ndarray] = []
+            while f"callbacks/{index}/{len(best)}" in arrays:
+                best.append(arrays[f"callbacks/{index}/{len(best)}"])
+            if best:
+                callback.best_weights = best
+
+
+class _Unchanged(keras.callbacks.Callback):
+    """Stands before and behind the others: what is trained is not theirs to change.
+
+    The step is traced once. With another optimizer, or other weights that are trainable, it would
+    continue as before and say nothing, as under Keras' fit, and checkpoints would have what is not
+    trained by.
+
+    Raises:
+        UsageError: a callback has changed it.
+    """
+
+    def __init__(self, callbacks: list[keras.callbacks.Callback]):
+        super().__init__()
+        self._names = [type(callback).__name__ for callback in callbacks]
+        self._before: list[int] | None = None
+        for hook in (*_BATCH_HOOKS[:2], "on_epoch_begin", "on_epoch_end", "on_test_end"):
+            setattr(self, hook, lambda *_, **__: self._look())
+
+    def _look(self) -> None:
+        now = [id(self.model.optimizer), *(id(v) for v in self.model.trainable_variables)]
+        before, self._before = self._before, now if self._before is None else None
+        if before is not None and before != now:
+            does = "compiles the model anew" if before[0] != now[0] else "changes what is trainable"
+            raise UsageError(
+                "trainer.callbacks", ", ".join(self._names),
+                f"one of them {does} in the middle of a training, whose step is traced already",
+                "finetune.unfreeze={EPOCH: [REGEX]}, or a run for each phase",
+                "fork=RUN_DIR with a model whose layers are trainable",
+            )  # fmt: skip
+
+
+def _values(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """Return the public attributes that are numbers, strings, booleans or None."""
+    return {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in vars(callback).items()
+        if isinstance(value, (bool, int, float, str, np.generic, type(None)))
+        and not name.startswith("_")
+        and not secrets.named(name)
+    }
+
+
+def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[str, Any]:
+    """Return those of ``values`` that are state.
+
+    A checkpoint may come from elsewhere: what the configuration says, such as a path to write to,
+    it does not replace, nor a method.
+    """
+    kind = type(callback)
+    given = set(inspect.signature(kind).parameters)
+    configured = kind.__module__.partition(".")[0] == "keras"  # all texts of Keras' own
+    return {
+        name: value
+        for name, value in values.items()
+        if not (name.startswith("_") or hasattr(kind, name) or secrets.named(name))
+        and isinstance(value, (bool, int, float, str, type(None)))
+        and not (
+            (configured or name in given)
+            and (isinstance(value, str) or isinstance(vars(callback).get(name), str))
+        )
+    }
+
+
+def _monitors_validation(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback acts by what a validation finds."""
+    if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_best_only:
+        return False  # it has the attribute, and does not look at it
+    return str(getattr(callback, "monitor", "")).startswith("val_")
+
+
+def _wants_batches(callback: keras.callbacks.Callback) -> bool:
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return callback.save_freq != "epoch"
+    return _has_own(callback, _BATCH_HOOKS)
+
+
+def _has_own(callback: keras.callbacks.Callback, hooks: Sequence[str]) -> bool:
+    base = keras.callbacks.Callback
+    # A LambdaCallback has its hooks on the instance, as plain functions.
+    return any(
+        getattr(getattr(callback, hook), "__func__", None) is not getattr(base, hook)
+        for hook in hooks
+    )
+
+
+class _Behind(keras.callbacks.Callback):
+    """Stands behind one callback, and sees what it has made of the logs of an epoch.
+
+    As Keras' ``History`` does behind all. The numbers are then those of the chief in all tasks: a
+    callback may measure seconds, or run in the chief alone, and a later one change the learning
+    rate by what it has found.
+
+    Args:
+        share, logged: see :class:`Callbacks`.
+    """
+
+    def __init__(
+        self,
+        share: Callable[[dict[str, float]], dict[str, float]],
+        logged: Callable[[], dict[str, Any]],
+    ):
+        super().__init__()
+        self._share = share
+        self._logged = logged
+        self.seen: dict[Any, Any] | None = None
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Keep a copy of ``logs``, with the chief's numbers."""
+        assert logs is not None
+        logs.update(self._logged())
+        own = numbers(logs)
+        agreed = self._share(own)
+        for name in own.keys() - agreed.keys():
+            del logs[name]
+        logs.update({k: v for k, v in agreed.items() if k not in own or _differ(v, own[k])})
+        self.seen = dict(logs)
+
+
+def shared(strategy: Strategy, is_chief: bool, own: dict[str, float]) -> dict[str, float]:
+    """Return the chief's numbers in each task; each must call it at the same point.
+
+    Args:
+        strategy: the tasks of which agree.
+        is_chief: whether this task is the chief.
+        own: numbers of this task, by name.
+    """
+    data = json.dumps(own).encode() if is_chief else b""
+    size = int(strategy.all_reduce_numbers([float(len(data))])[0])
+    room = -(-size // _BLOCK) * _BLOCK  # the others add zeros
+    agreed = strategy.all_reduce_numbers([float(byte) for byte in data.ljust(room, b"\0")])
+    found: dict[str, float] = json.loads(bytes(int(byte) for byte in agreed[:size]))
+    return found
+
+
+def numbers(values: Mapping[Any, Any]) -> dict[str, float]:
+    """Return those of ``values`` that are one number and have a name."""
+    return {k: n for k, v in values.items() if (n := _number(k, v)) is not None}
+
+
+def _number(name: Any, value: Any) -> float | None:
+    """Return one number as a float; None for whatever is none, or has no name."""
+    if not isinstance(name, str) or isinstance(value, str | bytes):
+        return None
+    try:
+        return float(value) if np.ndim(value) == 0 else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _differ(value: Any, other: Any) -> bool:
+    """Whether two values are not the same; two NaNs are."""
+    if value is other:
+        return False
+    a, b = _number("", value), _number("", other)
+    return a is None or b is None or not (a == b or (math.isnan(a) and math.isnan(b)))

@@ -1,0 +1,155 @@
+"""What a run leaves behind: the journal, TensorBoard, the progress file, checkpoints."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import keras
+import numpy as np
+
+from dtrain.errors import CheckpointError
+from dtrain.host.usage import Usage
+from dtrain.run.checkpoint import Rating, Writer
+from dtrain.run.folder import RunDir, read_json
+from dtrain.run.journal import Journal, MetricsKind
+from dtrain.task.train.progress import Progress
+from dtrain.task.train.tensorboard import Summaries
+
+
+class Records:
+    """Fans out to everything that is written; the chief alone has one that writes.
+
+    Args:
+        rundir: where the progress file goes.
+        journal: gets every point and event.
+        summaries: TensorBoard.
+        writer: saves checkpoints.
+    """
+
+    #: Whether it speaks for all tasks.
+    is_chief = True
+    #: Whether checkpoints are kept: a copy of all variables is made for them alone.
+    saves = True
+
+    def __init__(self, rundir: RunDir, journal: Journal, summaries: Summaries, writer: Writer):
+        self._rundir = rundir
+        self._journal = journal
+        self._summaries = summaries
+        self._writer = writer
+        self._progress = Progress(rundir.progress)
+        self._usage = Usage()
+        self.profile_steps = summaries.profile_steps
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Write an event to the journal."""
+        self._journal.write(event, **fields)
+
+    def point(self, step: int, epoch: int, kind: MetricsKind, metrics: dict[str, float]) -> None:
+        """Write metrics; epochs count from 1."""
+        self.event("metrics", step=step, epoch=epoch, kind=kind, metrics=metrics)
+        self._summaries.scalars(step, metrics)
+
+    def usage(self) -> dict[str, float]:
+        """Return what this task and its machine use; nothing where that was returned just now."""
+        return self._usage.metrics()
+
+    def progress(self, report: dict[str, Any], always: bool) -> None:
+        """Say where the run is, unless that was said just now."""
+        self._progress.write(report, always)
+
+    def profile(self, step: int) -> None:
+        """Start or stop the profiler's trace where ``step`` is its first or last."""
+        self._summaries.profile(step)
+
+    def epoch_ended(self, step: int, model: keras.Model) -> None:
+        """Write histograms where they were asked for, and flush."""
+        self._summaries.weights(step, model)
+        self._summaries.flush()
+
+    def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Begin to write a checkpoint (:meth:`dtrain.run.checkpoint.Writer.submit`)."""
+        tracked = read_json(self._rundir.tracking) or {}
+        self._writer.submit(step, arrays, {**meta, "mlflow_run_id": tracked.get("run_id")})
+
+    def compare_by(self, objective: str, mode: str) -> None:
+        """Let the best checkpoint be that of an objective, ``max`` or ``min``."""
+        self._writer.compare_by(objective, mode)
+
+    def rate(self, rating: Rating | None) -> None:
+        """Take in what was found of a checkpoint (:meth:`dtrain.run.checkpoint.Writer.rate`)."""
+        if rating is not None:
+            self._writer.rate(rating)
+
+    @property
+    def last_step(self) -> int | None:
+        """The step that a resumed run begins with, None where nothing is saved."""
+        return self._writer.last_step
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        self._writer.wait()
+
+    def end(self, **fields: Any) -> None:
+        """Wait for the checkpoint that is being written, write the last event, close TensorBoard.
+
+        The process ends next, and with it whatever is half written.
+        """
+        try:
+            self._writer.wait()
+        except CheckpointError as error:  # the run has ended by another error, or by this one
+            print(error, file=sys.stderr)
+        try:
+            best = self._writer.best_step()
+            objective = None if best is None else self._writer.objectives[best]
+            self.event("end", best_step=best, best_objective=objective, **fields)
+        finally:
+            self._summaries.close(fields["status"])
+
+
+class Silence(Records):
+    """Of a task that is not the chief: keeps nothing.
+
+    Args:
+        profile_steps: as of the chief: these steps are boundaries for all.
+    """
+
+    is_chief = saves = False
+    last_step = None
+
+    def __init__(self, profile_steps: tuple[int, int] | None):
+        self.profile_steps = profile_steps
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Nothing."""
+
+    def point(self, step: int, epoch: int, kind: MetricsKind, metrics: dict[str, float]) -> None:
+        """Nothing."""
+
+    def usage(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def progress(self, report: dict[str, Any], always: bool) -> None:
+        """Nothing."""
+
+    def profile(self, step: int) -> None:
+        """Nothing."""
+
+    def epoch_ended(self, step: int, model: keras.Model) -> None:
+        """Nothing."""
+
+    def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def compare_by(self, objective: str, mode: str) -> None:
+        """Nothing."""
+
+    def rate(self, rating: Rating | None) -> None:
+        """Nothing."""
+
+    def wait(self) -> None:
+        """Nothing."""
+
+    def end(self, **fields: Any) -> None:
+        """Nothing."""

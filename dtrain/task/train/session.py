@@ -1,0 +1,254 @@
+"""What every action of a task works with: model, inputs and steps, made once and in this order."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import keras
+
+from dtrain import secrets
+from dtrain.config.schema import Config
+from dtrain.data.checked import before_training
+from dtrain.data.splits import check_batch
+from dtrain.run.checkpoint import Checkpoint
+from dtrain.run.cluster import Cluster, Task
+from dtrain.run.columns import read_encoding, write_encoding
+from dtrain.run.folder import RunDir
+from dtrain.run.journal import Journal
+from dtrain.task.backends.step_logs import evaluates
+from dtrain.task.backends.tensorflow.rehearsal import across, metrics
+from dtrain.task.backends.tensorflow.steps import Steps
+from dtrain.task.data import data_identity, dataset
+from dtrain.task.data.inputs import Inputs
+from dtrain.task.model import build, default_loss, initial, stateful
+from dtrain.task.model.finetune import stages
+from dtrain.task.process.own_mlflow import Logged
+from dtrain.task.process.phases import Phases
+from dtrain.task.strategies import Strategy
+from dtrain.task.train import restore
+from dtrain.task.train.step_schedule import Schedule, make_schedule
+
+#: Reported where there is nothing to evaluate by. Keras' fit is then given no validation data.
+NO_VALIDATION = "validation is left out: the model has neither a test_step nor a loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """The process of a task, as an action sees it.
+
+    Attributes:
+        rundir: the run folder.
+        cluster: all tasks.
+        task: this one.
+        journal: of the run; None in a task that is not the chief, which writes nothing.
+        stop: says whether the task was asked to stop.
+        begun: called when there is something that a stop has to save.
+        ending: what is to be ended with the task's part in the run.
+        phases: takes note of how long the start takes.
+        logged: what the user's code gives to MLflow.
+    """
+
+    rundir: RunDir
+    cluster: Cluster
+    task: Task
+    journal: Journal | None
+    stop: Callable[[], bool]
+    begun: Callable[[], None]
+    ending: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    phases: Phases = dataclasses.field(default_factory=Phases)
+    logged: Logged = dataclasses.field(default_factory=Logged)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task writes the run's files."""
+        return self.journal is not None
+
+    def notice(self, message: str | None) -> None:
+        """Write a sentence for the user to the journal, if there is one and this is the chief."""
+        if message is not None and self.journal is not None:
+            self.journal.write("notice", message=message)
+
+
+class Purpose(Protocol):
+    """What a session is for, as far as that decides what it is made of: an action."""
+
+    #: Whether it trains. Without, all that only training needs is left out.
+    trains: bool
+    #: The run whose model is used; None: that of the process.
+    of_run: RunDir | None
+
+    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
+        """Refuse what cannot be done, before anything is restored."""
+
+    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+        """Return metrics to compile the model with, beside those of the configuration.
+
+        Args:
+            config: of the run, with its loss and metrics settled.
+            predicted: what the model returns for an example.
+        """
+
+    def loaded(self, config: Config, data: dataset.Data) -> dataset.Data:
+        """Return the examples as the model is to be built for them."""
+
+    def arranged(self, inputs: Inputs, data: dataset.Data) -> Inputs:
+        """Return the input as it is to be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """One task of a run, ready for its action.
+
+    Attributes:
+        config: of the run.
+        strategy: runs the steps.
+        process: of the task.
+        past: the checkpoint whose state the model has; None where it is new.
+        model: compiled and built.
+        schedule: how many steps, and when what happens.
+        inputs: the data, as it is read.
+        data: what it is.
+        steps: the compiled functions that train and evaluate.
+        callbacks: of the action, behind those of the configuration.
+    """
+
+    config: Config
+    strategy: Strategy
+    process: Process
+    past: Checkpoint | None
+    model: keras.Model
+    schedule: Schedule
+    inputs: Inputs
+    data: dataset.Data
+    steps: Steps
+    callbacks: tuple[keras.callbacks.Callback, ...] = ()
+
+
+def assemble(
+    config: Config,
+    strategy: Strategy,
+    process: Process,
+    past: Checkpoint | None,
+    purpose: Purpose,
+) -> Session:
+    """Build everything in order; every task of a cluster that trains does the same here.
+
+    Args:
+        config: of the run.
+        strategy: as it was made.
+        process: of the task.
+        past: the checkpoint to restore, of this run or another one.
+        purpose: the action.
+
+    Raises:
+        UsageError: model, data, strategy and checkpoint do not go together.
+    """
+    encoding = read_encoding(purpose.of_run or process.rundir)
+    data = purpose.loaded(config, dataset.load(config, purpose.trains, encoding))
+    process.phases.end("data")
+    with before_training(config.dataset):
+        return _assemble(config, strategy, process, past, purpose, data)
+
+
+def _assemble(
+    config: Config,
+    strategy: Strategy,
+    process: Process,
+    past: Checkpoint | None,
+    purpose: Purpose,
+    data: dataset.Data,
+) -> Session:
+    splits, trains = data.splits, purpose.trains
+    if trains:
+        # The command could not know how many examples a dataset of the user's own has.
+        examples, _ = dataset.lengths(splits)
+        check_batch(config.trainer.batch_size, strategy.replicas, examples)
+    tell_apart(data, config, strategy, process, past)
+    process.ending.enter_context(data.pool)  # its readers start while the model is built
+    schedule = make_schedule(config, *dataset.lengths(splits))
+    model = build.model(
+        config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
+        trains, purpose.metrics, process.notice,
+    )  # fmt: skip
+    if trains:
+        process.notice(default_loss.notice(config, splits))
+        if process.is_chief:
+            write_encoding(process.rundir, default_loss.encoding(config, splits))
+    if splits.validation is not None and not evaluates(model):
+        data = data.without_validation()
+        splits = data.splits
+        schedule = dataclasses.replace(schedule, validation_examples=0)
+        process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
+    strategy.gradient_reduction = config.trainer.gradient_reduction.name
+    fixed = stateful.fixed_rows(model, config)
+    process.notice(metrics.notice(model, splits, strategy, fixed))
+    if trains:
+        batch = config.trainer.batch_size
+        process.notice(across.notice(model, strategy, splits.train, batch))
+    purpose.check(config, model, schedule)
+    if past is not None:
+        if initial.is_one(past):
+            process.notice(initial.load(past, model, strategy, config.init.rules))
+        else:
+            restore.restore(past, model, strategy, process.rundir, schedule)
+        restore.release(past)
+    if trains:
+        stages.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
+    process.phases.end("build")
+    data.pool.ready()
+    inputs = Inputs(
+        splits.train if trains else None, splits.validation, config.trainer.batch_size, config.seed,
+        past.step if past else 0, data.augment, config.trainer.validation_batch_size,
+        config.trainer.validation_steps, data.order,
+        validations=_validations(schedule, past) if trains else 0,
+    )  # fmt: skip
+    inputs = purpose.arranged(inputs, data)
+    steps = strategy.steps(model, inputs, config.hardware.jit_compile)
+    steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
+    process.phases.end("steps")
+    return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
+
+
+def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
+    """Return how many validations a run has behind it where it continues."""
+    if past is None:
+        return 0
+    ended = sum(map(schedule.validates, range(past.step // schedule.steps_per_epoch)))
+    return max(0, ended - bool(past.meta.get("pending_validation")))
+
+
+def tell_apart(
+    data: dataset.Data,
+    config: Config,
+    strategy: Strategy,
+    process: Process,
+    past: Checkpoint | None,
+) -> None:
+    """Record what the data is, and compare it with that of the other hosts and of the run before.
+
+    Raises:
+        UsageError: it is other data.
+    """
+    several = sum(not task.serves for task in process.cluster.tasks) > 1
+    data_identity.check_hosts(data.identity, strategy, process.cluster, process.task)
+    stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
+    notices = [*data.notices, stream]
+    if process.journal is not None:
+        process.journal.write("data", **data.identity)
+        forked = past is not None and past.path.parent != process.rundir.checkpoints
+        accepted = data.options.accept_changes
+        notices.append(data_identity.check_past(data.identity, past, accepted, forked))
+    for message in notices:
+        process.notice(message)
+
+
+def quietly(action: Callable[[], None]) -> None:
+    """Do what cannot change how the run has ended: all that counts is saved by now."""
+    try:
+        action()
+    except Exception as error:  # of a full disk: OSError, or TensorFlow's own
+        print(secrets.mask(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)

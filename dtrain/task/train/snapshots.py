@@ -1,0 +1,112 @@
+"""Snapshots of a run: taken between two calls, written while training continues."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NoReturn
+
+import keras
+import numpy as np
+
+from dtrain.errors import Interrupted, NothingSaved
+from dtrain.run.checkpoint import non_finite
+from dtrain.task.model import train_state
+from dtrain.task.model.finetune import stages
+from dtrain.task.strategies import Strategy
+from dtrain.task.train.callbacks import Callbacks
+from dtrain.task.train.recorder import Records
+from dtrain.task.train.step_schedule import Schedule
+
+#: Arrays by name, and JSON values.
+Snapshot = tuple[dict[str, np.ndarray], dict[str, Any]]
+
+
+class Saving:
+    """Takes snapshots and has them written; says what a stop has saved.
+
+    Args:
+        model: whose variables are saved.
+        strategy: what it runs on.
+        schedule: says how often.
+        callbacks: have a state too.
+        records: writes.
+        identity: JSON values to be saved with every checkpoint.
+
+    Attributes:
+        step: of the last checkpoint that was submitted; -1 for none.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Strategy,
+        schedule: Schedule,
+        callbacks: Callbacks,
+        records: Records,
+        identity: dict[str, Any],
+    ):
+        self._model = model
+        self._strategy = strategy
+        self._schedule = schedule
+        self._callbacks = callbacks
+        self._records = records
+        self._identity = identity
+        self._at = time.monotonic()
+        self._problem: str | None = None  # of the last one
+        self._variables: dict[str, Any] = {}  # by name, which they keep for the whole training
+        self.step = -1
+
+    def by_time(self) -> bool:
+        """Say whether it is time for a checkpoint (``checkpoint.every_seconds``)."""
+        interval = self._schedule.checkpoint_seconds
+        return interval is not None and time.monotonic() - self._at >= interval
+
+    def take(self, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> Snapshot:
+        """Return a copy of the whole state.
+
+        Args:
+            arrays, meta: what is not in the variables or the callbacks.
+        """
+        found, callbacks = self._callbacks.state()
+        self._variables = self._variables or train_state.variables(self._model)
+        snapshot = train_state.copied(self._variables, self._strategy)
+        stage = stages.of(self._model)
+        trained = {} if stage is None else {"trained_epoch": stage.epoch}
+        about = {**self._identity, **trained, **meta, "callbacks": callbacks,
+                 "began": self._callbacks.began}  # fmt: skip
+        return arrays | found | snapshot, about
+
+    def submit(self, step: int, snapshot: Snapshot | None) -> None:
+        """Have a snapshot written; None in a task that keeps none."""
+        self.step, self._at, self._problem = step, time.monotonic(), None
+        if snapshot is None:
+            return
+        if not self._schedule.terminate_on_nan and (name := non_finite(snapshot[0])):
+            self._problem = f"{name} is not finite"
+            message = f"no checkpoint at step {step}: {self._problem}"
+            self._records.event("notice", message=message)
+            return
+        self._records.save(step, *snapshot)
+
+    def interrupt(self, step: int, snapshot: Snapshot | None) -> NoReturn:
+        """End the run where it was asked to stop, once what was submitted is on the disk.
+
+        Args:
+            step: where it stops.
+            snapshot: what was not submitted yet.
+
+        Raises:
+            Interrupted: always; it says from where the run can be resumed.
+        """
+        if snapshot is not None:
+            self.submit(step, snapshot)
+        self._records.wait()
+        if self._problem is None:
+            raise Interrupted(f"stopped at step {step}, checkpoint saved")
+        last = self._records.last_step
+        if last is None:
+            raise NothingSaved(f"stopped at step {step}, nothing saved: {self._problem}")
+        raise Interrupted(
+            f"stopped at step {step}, not saved: {self._problem}; the last checkpoint is of step "
+            f"{last}"
+        )

@@ -1,0 +1,168 @@
+"""TensorBoard event files: a projection of the journal, written by the chief.
+
+Train and validation go to two sub-folders of one logdir under the same names, so that TensorBoard
+draws them into one chart, as Keras does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.files import writing
+from dtrain.run import evaluations
+from dtrain.run.folder import RunDir
+from dtrain.run.journal import Follower
+from dtrain.task.backends.tensorflow.tensors import fresh
+
+#: Tells TensorBoard that a value is a point of a chart, as ``tf.summary.scalar`` does. That one
+#: imports TensorBoard first, and with it boto3 where that is installed: a quarter of a second.
+_SCALAR = tf.compat.v1.SummaryMetadata(
+    plugin_data={"plugin_name": "scalars"}, data_class="DATA_CLASS_SCALAR"
+)
+_STATUS = {
+    "FINISHED": "STATUS_SUCCESS",
+    "FAILED": "STATUS_FAILURE",
+    "KILLED": "STATUS_UNKNOWN",
+}
+
+
+class Summaries:
+    """Writes scalars, and on request histograms and a profiler trace.
+
+    Args:
+        folder: the logdir of the run. What an earlier start of the same run left there is
+            replaced by the points that the journal holds.
+        past: the journal of that earlier start.
+        histograms: write the distribution of every weight at each epoch's end.
+        profile_steps: first and last step of a trace, or None.
+        job: of a sweep, its ``number`` and what ``differs``, for TensorBoard's view of the
+            hyperparameters; None of a single run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        past: Path,
+        histograms: bool,
+        profile_steps: tuple[int, int] | None,
+        job: dict[str, Any] | None = None,
+    ):
+        writing.remove(folder)
+        self._folder = folder
+        self._writers: dict[str, Any] = {}
+        self._histograms = histograms
+        self.profile_steps = profile_steps
+        self._profiling = False
+        self._session = None if job is None else self._begin(job)
+        for event in Follower(past).events():
+            if event["event"] == "metrics":
+                self.scalars(event["step"], event["metrics"])
+        write_evaluations(folder, evaluations.read(RunDir(past.parent)))
+
+    def _begin(self, job: dict[str, Any]) -> Any:
+        # Here and in `close`: most runs are no jobs of a sweep, and would wait for it.
+        from tensorboard.plugins.hparams import api as hparams
+
+        writer = tf.summary.create_file_writer(str(self._folder))
+        values = {key: _number(text) for key, text in job["differs"].items()}
+        with writer.as_default():
+            hparams.hparams(values, trial_id=f"job {job['number']}")
+        writer.flush()  # it is shown while the run continues
+        return writer
+
+    def _writer(self, split: str) -> Any:
+        if split not in self._writers:
+            self._writers[split] = tf.summary.create_file_writer(str(self._folder / split))
+        return self._writers[split]
+
+    def scalars(self, step: int, metrics: dict[str, float]) -> None:
+        """Write one point of the journal; ``val_x`` is ``x`` of ``validation``."""
+        splits: dict[str, dict[str, float]] = {}
+        for name, value in metrics.items():
+            split = "validation" if name.startswith("val_") else "train"
+            splits.setdefault(split, {})[name.removeprefix("val_")] = value
+        for split, values in splits.items():
+            _point(self._writer(split), step, values)
+
+    def weights(self, step: int, model: keras.Model) -> None:
+        """Write histograms, where they were asked for."""
+        if self._histograms:
+            with self._writer("train").as_default(step=step):
+                for variable in model.trainable_variables:
+                    tf.summary.histogram(variable.path, variable.numpy())
+
+    def profile(self, step: int) -> None:
+        """Start or stop the trace where ``step`` is its first or last."""
+        if self.profile_steps is None:
+            return
+        first, last = self.profile_steps
+        if not self._profiling and first <= step < last:
+            tf.profiler.experimental.start(str(self._folder))
+            self._profiling = True
+        elif self._profiling and step >= last:
+            tf.profiler.experimental.stop()
+            self._profiling = False
+
+    def flush(self) -> None:
+        """Hand what was written to the system."""
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self, status: str = "KILLED") -> None:
+        """End a trace that still runs, and close the files; ``status`` is how the run ended."""
+        if self._profiling:
+            tf.profiler.experimental.stop()
+        if self._session is not None:
+            from tensorboard.plugins.hparams import api_pb2, summary
+
+            end = summary.session_end_pb(api_pb2.Status.Value(_STATUS[status]))
+            with self._session.as_default(step=0):
+                tf.summary.experimental.write_raw_pb(end.SerializeToString())
+            self._session.close()
+        for writer in self._writers.values():
+            writer.close()
+
+
+def write_evaluations(folder: Path, found: Iterable[dict[str, Any]]) -> None:
+    """Write evaluations of a run's checkpoints beside its own points, each prefix as a split.
+
+    Args:
+        folder: the logdir of the run.
+        found: events of :mod:`dtrain.run.evaluations`.
+    """
+    writers: dict[str, Any] = {}
+    for event in found:
+        prefix = event["prefix"]
+        if prefix not in writers:
+            writers[prefix] = tf.summary.create_file_writer(str(folder / prefix))
+        _point(writers[prefix], event["step"], event["metrics"])
+    for writer in writers.values():
+        writer.close()
+
+
+def _point(writer: Any, step: int, metrics: dict[str, float]) -> None:
+    """Write what is known of one step, as one event."""
+    summary = tf.compat.v1.Summary()
+    for name, value in metrics.items():
+        tensor = tf.make_tensor_proto(value, tf.float32)
+        summary.value.add(tag=name, tensor=tensor, metadata=_SCALAR)
+    with writer.as_default(step=fresh(np.int64(step))):
+        tf.summary.experimental.write_raw_pb(summary.SerializeToString())
+
+
+def _number(text: str) -> bool | int | float | str:
+    """Return ``text`` as the number that it is, so that TensorBoard has an axis for it."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,272 @@
+"""Training: the loop over epochs and steps, its records, and the final model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from dtrain import errors
+from dtrain.config import early_stopping, names
+from dtrain.config.objective import AUTO, ORDER, Mode
+from dtrain.config.schema import Config
+from dtrain.data.streams import examples_in
+from dtrain.errors import UsageError
+from dtrain.run import checkpoint, identity
+from dtrain.run.folder import RunDir, read_json
+from dtrain.run.journal import Journal
+from dtrain.run.sidecar import Sidecar
+from dtrain.task.backends.step_logs import has_own, named
+from dtrain.task.backends.tensorflow.steps import Steps
+from dtrain.task.data import data_identity
+from dtrain.task.model import train_state
+from dtrain.task.model.finetune import stages
+from dtrain.task.strategies import Strategy
+from dtrain.task.train import bottleneck, final_model, restore
+from dtrain.task.train.base import Action
+from dtrain.task.train.callbacks import Callbacks, made, numbers, shared
+from dtrain.task.train.late_points import ChiefsPoints, LatePoints
+from dtrain.task.train.late_validation import LateValidation
+from dtrain.task.train.local_calls import LocalCalls
+from dtrain.task.train.loop import Loop
+from dtrain.task.train.objective import Objective
+from dtrain.task.train.recorder import Records, Silence
+from dtrain.task.train.session import NO_VALIDATION, Process, Session, quietly
+from dtrain.task.train.step_schedule import Schedule
+from dtrain.task.train.tensorboard import Summaries
+from dtrain.task.train.time_limit import TimeLimit
+
+
+class Train(Action):
+    """Trains to the end of the last epoch, and saves the final model."""
+
+    #: Names of the run's metrics, as far as ``objective=auto`` can be chosen among them before
+    #: the first step.
+    _names: Sequence[str] = ()
+
+    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
+        """Refuse an objective that no metric of the run is.
+
+        Raises:
+            UsageError: naming it.
+        """
+        if config.sidecar.evaluate and not schedule.validation_examples:
+            raise UsageError(
+                "sidecar.evaluate", "true",
+                f"the dataset has no validation, or {NO_VALIDATION.partition(': ')[2]}",
+                "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
+            )  # fmt: skip
+        # What a step or a callback of the user's own names, is not known before it ran.
+        if has_own(model, "train_step", "compute_metrics"):
+            return
+        trainer = config.trainer
+        known = [name for name, _ in named("", model.get_metrics_result())]
+        if schedule.validation_examples:
+            known += [f"val_{name}" for name in known]
+        self._names = known
+        if any(not str(each.get("_target_")).startswith("keras.") for each in
+               trainer.callbacks):  # fmt: skip
+            self._names = [name for name in known if name == ORDER[0]]  # one of theirs may be it
+            return
+        for key, name in names.monitored(trainer.callbacks, trainer.early_stopping):
+            names.check_monitor(key, name, known)
+        names.check_objective(config.objective, known)
+
+    def run(self, session: Session) -> None:
+        """Train; a task without a journal keeps nothing.
+
+        Raises:
+            Interrupted: it was asked to stop, and a checkpoint is saved.
+        """
+        config, strategy, process = session.config, session.strategy, session.process
+        model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
+        late = _late_points(session)
+        records = make_records(process.rundir, config, process.journal, past, late)
+        examples = examples_in(session.inputs.train)
+        start = past.step if past else 0
+        objective = Objective(
+            config.objective, config.objective_mode, records, past.meta if past else None
+        )
+        objective.choose(self._names)
+        nodes = [*config.trainer.callbacks, *_early_stopping(config, objective, schedule)]
+        callbacks = Callbacks(
+            [*made(nodes, process.rundir.path), *session.callbacks],
+            model,
+            schedule.epochs,
+            schedule.steps_per_epoch,
+            functools.partial(shared, strategy, process.is_chief),
+            late=config.sidecar.evaluate,
+            logged=process.logged.take,
+        )
+        if nodes:
+            LocalCalls(model, strategy)
+        if strategy.sync_every > 1:
+            schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
+        whole = {**derived(model, strategy, schedule, examples), **objective.fields()}
+        if config.trainer.loss == AUTO and isinstance(model.loss, str):
+            whole["trainer.loss"] = model.loss  # which of its values auto is
+        records.event("start", step=start, **whole)
+        late_validation = None
+        if late is not None:
+            late_validation = LateValidation(
+                late, strategy, schedule, callbacks, records, objective
+            )
+        steps.waiting.traced = functools.partial(process.phases.end, "trace")
+        loop = Loop(
+            model, strategy, steps, schedule, callbacks, records, objective, process.stop,
+            identity={
+                "seed": config.seed,
+                "config": identity.fingerprints(config),
+                "versions": identity.versions(),
+                "data": data_identity.digests(session.data.identity),
+                "evaluated": data_identity.evaluated(config, session.data.identity),
+                "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
+            },
+            begun=functools.partial(_begun, process, model, steps),
+            late=late_validation,
+            limit=TimeLimit.of(config.trainer.max_time, process.rundir),
+        )  # fmt: skip
+        self.begins(loop)
+        status = "FAILED"
+        try:
+            loop.run(past if restore.has_position(past) else None)
+            if rest := numbers(process.logged.take()):  # of on_train_end
+                records.point(loop.step, schedule.epochs, "callbacks", rest)
+            self.trained(session, loop)
+            final_model.save(model, process.rundir, records)
+            if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
+                records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
+                Sidecar(process.rundir).end()
+            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            status = "FINISHED"
+        except errors.Interrupted:
+            strategy.barrier()
+            status = "KILLED"
+            raise
+        finally:
+            quietly(lambda: records.end(status=status, **outcome(loop, steps)))
+
+    # An optional hook: it has no body and is not abstract.
+    def begins(self, loop: Loop) -> None:
+        """Take note of the loop that is about to run."""
+
+    def trained(self, session: Session, loop: Loop) -> None:
+        """Report where the time of the training went, if there is something to report."""
+        timing = loop.timing
+        session.process.notice(bottleneck.sentence(timing.seconds, timing.shares))
+
+
+def _early_stopping(
+    config: Config, objective: Objective, schedule: Schedule
+) -> list[dict[str, Any]]:
+    """Return the callback of ``trainer.early_stopping`` as a node, if there is one."""
+    value = config.trainer.early_stopping
+    if value is None:
+        return []
+    # Of a model whose metrics are known after the first epoch alone no objective is chosen yet.
+    name = objective.name or ("val_loss" if schedule.validation_examples else "loss")
+    return [early_stopping.node(value, name, objective.mode or "min")]
+
+
+def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
+    """Take note that the first step has run.
+
+    Raises:
+        UsageError: it has changed what is frozen.
+    """
+    if (found := stages.of(model)) is not None:
+        found.check()
+    process.notice(train_state.unsaved(model, steps.graph))
+    process.phases.end("first_step")
+    if process.journal is not None:
+        process.journal.write("phases", seconds=process.phases.seconds)
+    process.begun()
+
+
+def _late_points(session: Session) -> LatePoints | None:
+    """Return where the points of the evaluator come from; None where there is none."""
+    config, process = session.config, session.process
+    if not config.sidecar.evaluate:
+        return None
+    if process.journal is None:
+        return LatePoints()
+    alone = config.sidecar.every.name == "newest"
+    return ChiefsPoints(process.rundir, session.past, alone)
+
+
+def make_records(
+    rundir: RunDir,
+    config: Config,
+    journal: Journal | None,
+    past: checkpoint.Checkpoint | None = None,
+    late: LatePoints | None = None,
+) -> Records:
+    """Return what records a run; without a journal, what records nothing.
+
+    Args:
+        rundir: of the run.
+        config: of it.
+        journal: of it.
+        past: the checkpoint that it is resumed from, or that it forks.
+        late: has checkpoints evaluated.
+    """
+    tracking, saving = config.tracking, config.checkpoint
+    steps = tracking.profile_steps
+    traced = (steps[0], steps[1]) if steps else None
+    if journal is None:
+        return Silence(traced)
+    meta = past.meta if past else {}
+    mode = meta.get("objective_mode") if config.objective_mode is Mode.auto else None
+    name = meta.get("objective_name") if config.objective == AUTO else config.objective
+    return Records(
+        rundir,
+        journal,
+        Summaries(
+            rundir.tensorboard,
+            rundir.journal,
+            tracking.histograms,
+            traced,
+            (read_json(rundir.command) or {}).get("sweep"),
+        ),
+        checkpoint.Writer(
+            rundir.checkpoints,
+            saving.keep,
+            saving.best,
+            mode or config.objective_mode.name,
+            saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
+            before=journal.sync,
+            resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
+            evaluates=(late or LatePoints()).add,
+            objective=name,
+        ),
+    )
+
+
+def derived(
+    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int | None
+) -> dict[str, Any]:
+    """Return what the configuration does not say and a record of the run needs."""
+    return {
+        "replicas": strategy.replicas,
+        "global_batch_size": schedule.global_batch,
+        "per_replica_batch_size": schedule.global_batch // strategy.replicas,
+        "steps_per_epoch": schedule.steps_per_epoch,
+        "total_steps": schedule.total_steps,
+        "parameters": model.count_params(),
+        "train_examples": examples,
+        "validation_examples": schedule.validation_examples,
+    }
+
+
+def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
+    """Return the numbers of the ``end`` event."""
+    return {
+        "step": loop.step,
+        "examples": loop.examples,
+        "evaluated_examples": loop.evaluated,
+        "examples_per_second": round(loop.timing.examples_per_second, 1),
+        "metrics": loop.logs,
+        **steps.summary(),
+    }
