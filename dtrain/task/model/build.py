@@ -20,6 +20,7 @@ from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow.norms import Norms
 from dtrain.task.backends.tensorflow.remat import rematerialize
 from dtrain.task.data import reading
 from dtrain.task.model import (
@@ -160,6 +161,7 @@ def model(
     _check_optimizer(built, strategy)
     strategy.place(built)  # ORDER: before its slots, which lie where their variable does
     if trains:
+        Norms(built, config.trainer.log)
         with strategy.optimizer_scope():
             optimizers.build(built, strategy, example)
         rates.scale(built, config.finetune.learning_rates)
