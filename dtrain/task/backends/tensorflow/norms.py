@@ -20,7 +20,6 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.model import optimizers
 
-_ATTRIBUTE = "_dtrain_norms"
 _local = threading.local()  # MirroredStrategy traces each replica in a thread of its own
 
 
@@ -97,8 +96,7 @@ class Norms:
     """The numbers of :data:`NUMBERS` that a run logs.
 
     Args:
-        model: with its optimizers. ORDER: before a strategy prepares these, which looks whether
-            ``apply`` is what it has made of it.
+        model: with its optimizers.
         names: which numbers.
     """
 
@@ -107,7 +105,6 @@ class Norms:
         if "gradient_norm" in names:
             for optimizer in optimizers.named(model).values():
                 optimizer.apply = _noted(optimizer, optimizer.apply)
-        object.__setattr__(model, _ATTRIBUTE, self)
 
     def measured(self, update: Callable[[], Any]) -> tuple[Any, dict[str, tf.Tensor]]:
         """Run what updates the weights, in a graph.
@@ -120,12 +117,6 @@ class Norms:
         with _begun(Step(self._model.trainable_variables)) as step:
             returned = update()
         return returned, {name: NUMBERS[name](step) for name in self.names}
-
-
-def of(model: keras.Model) -> Norms:
-    """Return what a model's run logs of its steps."""
-    found: Norms | None = getattr(model, _ATTRIBUTE, None)
-    return found or Norms(model, ())
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -11,10 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
+from dtrain.task import keras_internals
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import Weights, add_up_losses, unwrapped
-from dtrain.task.backends.tensorflow import keras_internals, norms
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
+from dtrain.task.backends.tensorflow.norms import Norms
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients, random_draws
 from dtrain.task.backends.tensorflow.rows import Rows, table
@@ -58,7 +60,7 @@ class Steps(Traced):
     ):
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
-            keras_internals.keep_losses_apart(model)
+            tf_internals.keep_losses_apart(model)
         self._model = model
         self._strategy = strategy
         self._rehearsed = rehearsed or Rehearsed()
@@ -77,12 +79,16 @@ class Steps(Traced):
         self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, strategy.batches if self._summed else 1)
-        self._norms = norms.of(model)
+        self._norms = Norms(model, ())
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
         self._one_device = on_one_device(model, inputs.global_batch)
         self._train_step = self._made_step()
+
+    def log(self, names: Sequence[str]) -> None:
+        """Let training steps compute norms (``trainer.log``). ORDER: before one is traced."""
+        self._norms = Norms(self._model, names)
 
     @property
     def max_steps(self) -> int:
@@ -180,7 +186,7 @@ class Steps(Traced):
         rows_of_steps = self._repeat(
             steps, lambda data, _: self._train_step(self.waiting.entered(data)), read, rows, True
         )
-        keras_internals.optimize_dependencies()
+        tf_internals.optimize_dependencies()
         return rows_of_steps
 
     _train: Any = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])
