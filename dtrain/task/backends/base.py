@@ -7,14 +7,13 @@ smaller one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.replica.gradients import Part
+    from dtrain.task.backends.tensorflow.replica.gradients import Part, Step
 
 
 class Replicas(Protocol):
@@ -41,8 +40,8 @@ class Replicas(Protocol):
     def replica(self) -> Any:
         """The number of the replica that is traced, among those of the job."""
 
-    def averaged(self, part: Part, summed: bool) -> AbstractContextManager[Any]:
-        """Let what is traced inside, in a replica, get gradients of the global batch."""
+    def replica_step(self, part: Part, summed: bool) -> Step | None:
+        """Return the training step of a replica, whose gradients are of the global batch."""
 
     def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
         """Average the variables of ``model`` over the tasks where that is due."""

@@ -26,6 +26,7 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.rehearsal import stand_ins
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
+from dtrain.task.backends.tracing import tracing
 from dtrain.task.data import reading
 
 if TYPE_CHECKING:
@@ -146,7 +147,10 @@ class _Rehearsal:
         try:
             given, _ = self._stepped(whole, 0, 2 * self._rows, [])
             draws = self._draws(record, given)
-            parts = [self._function(random_draws.part(r, 2, self._rows, draws)) for r in range(2)]
+            parts = [
+                self._function(tracing(draws=random_draws.part(r, 2, self._rows, draws)))
+                for r in range(2)
+            ]
             self._put(start)
             if self._watched or self._pictures:
                 for begin in range(0, len(nest.leaves(self._data)[0]), 2 * self._rows):

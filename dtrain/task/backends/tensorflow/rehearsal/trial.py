@@ -20,8 +20,6 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import (
-    Returned,
-    add_up_losses,
     adds_up,
     has_own,
     is_loss,
@@ -33,7 +31,9 @@ from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.rehearsal.noise import operations
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed, exchanges
 from dtrain.task.backends.tensorflow.replica import gradients, random_draws
+from dtrain.task.backends.tensorflow.step_metrics import Returned
 from dtrain.task.backends.tensorflow.tensors import flat, joined
+from dtrain.task.backends.tracing import tracing
 from dtrain.task.model import optimizers
 from dtrain.task.model.train_state import ASSIGNS, variables
 
@@ -94,9 +94,7 @@ class Trial:
             ]  # of an optimizer the learning rate and the like
         self._values += [(v, tf.zeros(v.shape, v.dtype)) for v in self._states]
         tf_internals.keep_losses_apart(model)
-        self._returned = Returned(model, model.metrics)
-        if self._summed:
-            add_up_losses(model.metrics, gradients.parts)
+        self._returned = Returned(model)
         #: By whether it is of a part: shapes of what tapes are asked for, and names of numbers.
         self._traced: dict[bool, tuple[list[tf.TensorShape], list[str]]] = {}
         records = random_draws.Record(), random_draws.Record()
@@ -168,7 +166,8 @@ class Trial:
         def replica(number: Any) -> tf.Tensor:
             own: list[Any] | None = None if together else []  # gradients of this part
             now = gradients.Step(self.parts, given=own, summed=self._summed)
-            with random_draws.part(number, self.parts, self.rows, self._draws):
+            draws = random_draws.part(number, self.parts, self.rows, self._draws)
+            with tracing(draws=draws):
                 return self._step(self._part(batch, number), now)
 
         if not together:
@@ -183,6 +182,7 @@ class Trial:
             Rehearsed().traced(),
             keras.StatelessScope(state_mapping=self._values, collect_losses=True) as scope,
             gradients.tried(now, nested),
+            tracing(results=[]),
         ):
             returned = self.model.train_step(unwrapped(data))
             # Keras' own returns the results of metrics, which are read from their states.
