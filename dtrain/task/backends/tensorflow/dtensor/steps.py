@@ -14,7 +14,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import evaluates, unwrapped
@@ -89,16 +88,12 @@ class MeshSteps(Steps):
         What does not divide by the mesh, such as the rest, is computed by every row of it.
         """
         sums, even = Sums(), self._evaluation_batch % self._mesh.replicas == 0
-        if steps:
-            batches = (next(self._evaluation_iterator)[0] for _ in range(steps))
-            rows = [self._run(batch, divided=even) for batch in batches]
-            examples = steps * self._evaluation_batch
-            sums.append(self._rows.sums(_numbers(rows), examples, training=False))
-        if rest:
-            batch, _ = next(self._evaluation_iterator)
-            real = nest.mapped(lambda part: part[:rest], batch)
-            row = self._run(real, divided=False)
-            sums.append(self._rows.sums(_numbers([row]), rest, training=False))
+        for count, size in (steps, self._evaluation_batch), (int(rest > 0), rest):
+            batches = (next(self._evaluation_iterator)[0] for _ in range(count))
+            divided = even and size == self._evaluation_batch
+            rows = [self._run(self._real(batch, size), divided=divided) for batch in batches]
+            if rows:
+                sums.append(self._rows.sums(_numbers(rows), count * size, training=False))
         return sums
 
     def _run(self, batch: Any, training: bool = False, divided: bool = True) -> tf.Tensor:

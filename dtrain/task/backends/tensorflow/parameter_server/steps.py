@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.feed import Feed
@@ -229,12 +228,10 @@ class CoordinatedSteps(Steps):
         self._count_draws()
         while ended < total:
             while begun < total and begun - ended < 2 * self._workers:
-                whole = begun < steps
                 [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
-                function = self._evaluate_whole if whole else self._evaluate_rest
-                rows = self._evaluation_batch if whole else rest
+                rows = self._evaluation_batch if begun < steps else rest
                 batch = fresh(np.int64(begun))
-                self._begin((_EVALUATION, begun, rows), function, (batch, *arguments))
+                self._begin((_EVALUATION, begun, rows), self._evaluate_one, (batch, *arguments))
                 self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps
                 begun += 1
             key, vector = self._next()
@@ -263,16 +260,9 @@ class CoordinatedSteps(Steps):
         raise AssertionError("every step has ended before an evaluation begins")
 
     @tf.function(autograph=False)
-    def _evaluate_whole(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+    def _evaluate_one(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
         assert self._evaluation_feed is not None
-        data, _ = self._evaluation_feed.load(*arguments)
-        return self._engine.run(lambda: self._pure(data, training=False, batch=batch)[-1])
-
-    @tf.function(autograph=False)
-    def _evaluate_rest(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
-        assert self._evaluation_feed is not None
-        data, count = self._evaluation_feed.load(*arguments)
-        real = tuple(nest.mapped(lambda part: part[:count], data))
+        real = self._real(*self._evaluation_feed.load(*arguments))
         return self._engine.run(lambda: self._pure(real, training=False, batch=batch)[-1])
 
     def summary(self) -> dict[str, Any]:
