@@ -33,6 +33,7 @@ from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import class_labels, default_loss, train_state
 from dtrain.task.strategies import Strategy
+from dtrain.task.train import restore
 from dtrain.task.train.base import Action
 from dtrain.task.train.session import NO_VALIDATION, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
@@ -202,15 +203,15 @@ class Evaluate(Action):
         process.begun()
         status = "FAILED"
         try:
-            [count] = strategy.all_reduce_numbers([float(len(paths))])
+            [count] = strategy.tasks.sum([len(paths)])
             for index in range(int(count)):
                 found = self._found(record, session, paths, index) if process.is_chief else None
-                found = strategy.broadcast(found)
+                found = restore.of_chief(strategy.tasks, found)
                 if found is not None:
                     self._restore(session, found)
                     record.start()
                     record.add(found, self._evaluated(session, record, found, index))
-            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
             status = "KILLED"

@@ -120,7 +120,7 @@ class Watch(keras.callbacks.Callback):
         strategy = self._session.strategy
         state = train_state.snapshot(self.model, strategy)
         bad = [name for name, value in state.items() if not _is_finite(value)]
-        if strategy.all_reduce_numbers([float(lost or bool(bad))])[0]:
+        if strategy.tasks.sum([lost or bool(bad)])[0]:
             self._fail(bad[0] if bad else None)
         self._before = state
 
@@ -140,7 +140,7 @@ class Watch(keras.callbacks.Callback):
             message, hint, more = _Repeated(self._session, self._done).finding(weight)
             finding |= more
         findings.write(self._session.process, None, **finding)
-        self._session.strategy.barrier()  # ORDER: none leaves before all know it
+        self._session.strategy.tasks.barrier()  # ORDER: none leaves before all know it
         raise CheckFailed(message, hint)
 
 

@@ -55,7 +55,7 @@ class Shapes(Action):
         """
         if session.process.is_chief:
             self._look(session.config, session.process)
-        session.strategy.barrier()
+        session.strategy.tasks.barrier()
 
     def _look(self, config: Config, process: Process) -> None:
         shapes = LayerShapes()

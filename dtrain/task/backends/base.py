@@ -1,20 +1,92 @@
-"""What steps, optimizers and rehearsals ask of a strategy: no more than this.
-
-A strategy (:class:`dtrain.task.backends.tensorflow.base.Strategy`) has it; a test may have a
-smaller one.
-"""
+"""What a backend promises the rest of a task; no framework is imported here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-import keras
-import tensorflow as tf
-
 if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
     from dtrain.task.backends.tensorflow.replica.gradients import Part
+
+#: Bytes that one collective of :meth:`Tasks.broadcast` sends: it cannot send any number at once.
+BLOCK = 4 << 20
+
+
+class Tasks:
+    """The tasks that train together, as they agree on the host; this one is alone.
+
+    Each task calls the same method at the same point. A backend of several tasks overrides
+    :meth:`sum` and :meth:`_sum_bytes`.
+
+    Attributes:
+        rank: the number of this task; that of the chief is 0.
+        size: how many there are.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1):
+        self.rank, self.size = rank, size
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """Add numbers up over the tasks, in float64."""
+        return list(numbers)
+
+    def _sum_bytes(self, data: bytes) -> bytes:
+        """Add bytes up over the tasks: each is zero in all tasks but one."""
+        return data
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the JSON values of all tasks, by rank."""
+        if self.size == 1:
+            return [value]
+        own = json.dumps(value).encode()
+        sizes = self.sum([float(len(own) * (rank == self.rank)) for rank in range(self.size)])
+        ends = [sum(map(int, sizes[: rank + 1])) for rank in range(self.size)]
+        end = ends[self.rank]
+        data = self._sum_bytes(own.rjust(end, b"\0").ljust(ends[-1], b"\0"))
+        return [json.loads(data[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+
+    def broadcast(self, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+        """Send the chief's bytes to the other tasks.
+
+        Args:
+            pieces: of the chief; other tasks may pass anything.
+
+        Returns:
+            The bytes, in other pieces; nothing in the chief, which has them.
+        """
+        if self.size == 1:
+            return iter(())
+        if self.rank > 0:
+            return self._receive()
+        block = bytearray()
+        for piece in pieces:
+            for begin in range(0, len(piece), BLOCK):
+                block += piece[begin : begin + BLOCK]
+                if len(block) > BLOCK:
+                    self._send(block[:BLOCK], more=True)
+                    del block[:BLOCK]
+        self._send(block, more=False)
+        return iter(())
+
+    def _send(self, block: bytearray, more: bool) -> None:
+        self.sum([len(block), more])
+        if block:
+            self._sum_bytes(bytes(block))
+
+    def _receive(self) -> Iterator[bytes]:
+        more = 1.0
+        while more:
+            size, more = self.sum([0, 0])
+            if size:
+                yield self._sum_bytes(bytes(int(size)))
+
+    def barrier(self) -> None:
+        """Wait for all tasks; the last that a task does, when everything is saved."""
 
 
 class Replicas(Protocol):
@@ -28,6 +100,7 @@ class Replicas(Protocol):
     has_float64: bool
     sync_every: int
     engine: Any
+    tasks: Tasks
 
     @property
     def replicas(self) -> int:
@@ -58,9 +131,6 @@ class Replicas(Protocol):
 
     def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks; each of them must call it at the same point."""
-
-    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-        """Add numbers up over the tasks, on the host; each must call it at the same point."""
 
     def reset(self, metrics: list[keras.metrics.Metric]) -> None:
         """Let metrics begin again, on every replica of this task."""

@@ -170,7 +170,7 @@ class Loop:
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
         late = [] if self._late is None else [self._late.points.ready()]
-        steps, stop, end, save, over, *ready = self._strategy.all_reduce_numbers([
+        steps, stop, end, save, over, *ready = self._strategy.tasks.sum([
             max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,

@@ -18,6 +18,7 @@ from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.journal import read as reading
+from dtrain.task.backends.base import Tasks
 from dtrain.task.model import initial, train_state
 from dtrain.task.strategies import Strategy
 from dtrain.task.train.step_schedule import Schedule
@@ -51,6 +52,12 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
                 f"{now.get(name)}: the last digits may differ",
             )
     return restored
+
+
+def of_chief(tasks: Tasks, restored: Checkpoint | None) -> Checkpoint | None:
+    """Return the chief's checkpoint in all tasks: its folder may be on the chief's disk alone."""
+    pieces = tasks.broadcast(() if restored is None else checkpoint.pack(restored))
+    return restored if tasks.rank == 0 else checkpoint.unpack(pieces)
 
 
 def _initial(rundir: RunDir, value: str, journal: Journal) -> Checkpoint:

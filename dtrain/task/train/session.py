@@ -234,7 +234,7 @@ def tell_apart(
         UsageError: it is other data.
     """
     several = sum(not task.serves for task in process.cluster.tasks) > 1
-    data_identity.check_hosts(data.identity, strategy, process.cluster, process.task)
+    data_identity.check_hosts(data.identity, strategy.tasks, process.cluster)
     stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
     notices = [*data.notices, stream]
     if process.journal is not None:

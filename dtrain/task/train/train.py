@@ -26,7 +26,7 @@ from dtrain.task.model.finetune import stages
 from dtrain.task.strategies import Strategy
 from dtrain.task.train import bottleneck, final_model, restore
 from dtrain.task.train.base import Action
-from dtrain.task.train.callbacks import Callbacks, made, numbers, shared
+from dtrain.task.train.callbacks import Callbacks, made, numbers
 from dtrain.task.train.late_points import ChiefsPoints, LatePoints
 from dtrain.task.train.late_validation import LateValidation
 from dtrain.task.train.local_calls import LocalCalls
@@ -96,7 +96,7 @@ class Train(Action):
             model,
             schedule.epochs,
             schedule.steps_per_epoch,
-            functools.partial(shared, strategy, process.is_chief),
+            lambda own: strategy.tasks.gather(own)[0],
             late=config.sidecar.evaluate,
             logged=process.logged.take,
         )
@@ -139,10 +139,10 @@ class Train(Action):
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
                 records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
                 Sidecar(process.rundir).end()
-            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
-            strategy.barrier()
+            strategy.tasks.barrier()
             status = "KILLED"
             raise
         finally:

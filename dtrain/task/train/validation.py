@@ -45,7 +45,7 @@ def evaluate(
     a_step = steps.evaluation_examples // steps.evaluation_batch
     sums, done, count = Sums(), 0, 1
     while done < full + bool(rest):
-        agreed, stop = strategy.all_reduce_numbers([count if is_chief else 0, stopping()])
+        agreed, stop = strategy.tasks.sum([count if is_chief else 0, stopping()])
         if stop:
             return None
         now = min(int(agreed), full - done)  # 0: only the rest is left

@@ -14,8 +14,8 @@ from dtrain.config.schema import Config
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
-from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.base import Tasks
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
 from dtrain.task.backends.tensorflow.forward import Finish, Forward
 from dtrain.task.backends.tensorflow.in_loop import in_loop
@@ -122,6 +122,7 @@ class Strategy:
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
+        self.tasks = Tasks()
         #: How the input comes to the replicas; None as TensorFlow has it.
         self.input_options: tf.distribute.InputOptions | None = None
 
@@ -259,17 +260,6 @@ class Strategy:
     def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
         """Add a vector up over the tasks; each of them must call it at the same point."""
         return vector
-
-    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-        """Add numbers up over the tasks, on the host; each must call it at the same point."""
-        return numbers
-
-    def barrier(self) -> None:
-        """Wait until the chief is done; the last that a task does, when all is saved."""
-
-    def broadcast(self, past: Checkpoint | None) -> Checkpoint | None:
-        """Return the chief's checkpoint; each task must call it at the same point."""
-        return past
 
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""

@@ -44,7 +44,7 @@ def notice(
         adds = [False] * len(own)
         if rows and 2 * rows <= examples and evaluates(model):
             adds = _add_up(model, own, splits.train, rows)
-        failed = strategy.all_reduce_numbers([float(not each) for each in adds])
+        failed = strategy.tasks.sum([not each for each in adds])
         for metric, number in zip(own, failed, strict=True):
             metric.adds_up = not number
     names = [metric.name for metric in leaves(model) if not adds_up(metric)]
