@@ -934,11 +934,18 @@ def test_whoever_reports_nothing_freezes_weights_all_the_same(tmp_path: Path) ->
 @pytest.mark.task
 def test_a_chief_that_saves_nothing_copies_nothing(tmp_path: Path) -> None:
     """As that of a trial of ``tune``, whose memory is measured."""
-    from dtrain.task.model import train_state
+    from dtrain.task.strategies import Default
 
-    trained = looped(tmp_path / "run", Scripted(Clock()), is_chief=False, validation_examples=3)
+    strategy: Any = Default([])
+    strategy.read = lambda *_: pytest.fail("copied")
+    trained = looped(
+        tmp_path / "run",
+        Scripted(Clock()),
+        strategy=strategy,
+        is_chief=False,
+        validation_examples=3,
+    )
     trained.loop._records.is_chief = True
-    train_state.copied = lambda *_: pytest.fail("copied")  # this process ends with the test
     trained.loop.run()
     assert trained.loop.step == 20
 

@@ -72,7 +72,7 @@ class Overfit(Action):
             CheckFailed: the loss does not come near 0.
             Interrupted: it was asked to stop.
         """
-        before = _weights(session.model)
+        before = _weights(session)
         losses = self._losses(session)
         first, last = losses[0], losses[-1]
         evaluated = math.nan
@@ -92,7 +92,7 @@ class Overfit(Action):
             session.strategy.tasks.barrier()
             return
         still = [
-            name for name, value in _weights(session.model).items()
+            name for name, value in _weights(session).items()
             if np.array_equal(value, before[name])
         ]  # fmt: skip
         findings.write(session.process, None, unchanged=still, **found)
@@ -177,8 +177,8 @@ class Overfit(Action):
         )
 
 
-def _weights(model: keras.Model) -> dict[str, np.ndarray]:
-    return {v.path: np.asarray(tf.convert_to_tensor(v.value)) for v in model.trainable_variables}
+def _weights(session: Session) -> dict[str, np.ndarray]:
+    return session.strategy.read({v.path: v for v in session.model.trainable_variables})
 
 
 def _few(names: list[str]) -> str:

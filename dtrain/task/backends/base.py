@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.replica.gradients import Part
@@ -119,6 +120,15 @@ class Replicas(Protocol):
 
     def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
         """Average the variables of ``model`` over the tasks where that is due."""
+
+    def optimizer_scope(self) -> AbstractContextManager[Any]:
+        """Create the optimizer and its slots inside it."""
+
+    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copy variables to the host."""
+
+    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Set each variable to the array of its name."""
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one."""

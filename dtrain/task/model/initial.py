@@ -198,12 +198,11 @@ def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[A
     arrays = {n.removeprefix(PREFIX): a for n, a in past.arrays.items() if n.startswith(PREFIX)}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
     matched, left = match(wanted, shapes, rules, str(past.path))
-    with strategy.engine.scope():
-        for each, found in zip(known, matched, strict=True):
-            if found.source is not None:
-                array = arrays[found.source]
-                _check_numbers(array, found.source, str(past.path))
-                each.variable.assign(array)
+    for each, found in zip(known, matched, strict=True):
+        if found.source is not None:
+            _check_numbers(arrays[found.source], found.source, str(past.path))
+            strategy.write({found.source: each.variable}, arrays)
+    with strategy.optimizer_scope():
         train_state.begin_with_weights(model)
     return "\n".join(table(wanted, matched, {name: shapes[name] for name in left}, past.path))
 

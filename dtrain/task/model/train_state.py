@@ -122,21 +122,7 @@ def unsaved(model: keras.Model, graph: Any) -> str | None:
 
 def snapshot(model: keras.Model, strategy: Replicas) -> dict[str, np.ndarray]:
     """Copy every variable to the host."""
-    return copied(variables(model), strategy)
-
-
-def copied(found: Mapping[str, Any], strategy: Replicas) -> dict[str, np.ndarray]:
-    """Copy variables to the host.
-
-    Args:
-        found: of :func:`variables`. To name them takes longer than to copy small ones.
-        strategy: they are of.
-    """
-    with strategy.engine.scope():
-        return {
-            name: np.asarray(tf.convert_to_tensor(variable.value))
-            for name, variable in found.items()
-        }
+    return strategy.read(variables(model))
 
 
 def restore(
@@ -154,17 +140,19 @@ def restore(
     Raises:
         CheckpointError: a variable has no array, or one of another shape.
     """
-    left: dict[str, keras.Variable] = {}
-    with strategy.engine.scope():
-        for name, variable in variables(model).items():
-            problem = _problem(name, variable, arrays)
-            if problem is None:
-                variable.assign(arrays[name])
-            elif forked and name.startswith("optimizer/"):
-                left[name] = variable
-            else:
-                raise CheckpointError(f"{problem}: it is of another model")
-        if left:
+    kept: dict[str, Any] = {}
+    left: dict[str, Any] = {}
+    for name, variable in variables(model).items():
+        problem = _problem(name, variable, arrays)
+        if problem is None:
+            kept[name] = variable
+        elif forked and name.startswith("optimizer/"):
+            left[name] = variable
+        else:
+            raise CheckpointError(f"{problem}: it is of another model")
+    strategy.write(kept, arrays)
+    if left:
+        with strategy.optimizer_scope():
             _begin_where_another_was(left, model, arrays)
             begin_with_weights(model, left)
 
@@ -184,14 +172,15 @@ def restore_weights(
         CheckpointError: a variable has no array, or one of another shape.
     """
     others = _averages(model, arrays) if averaged else {}
-    with strategy.engine.scope():
-        for name, variable in variables(model).items():
-            if name.startswith("model/"):
-                source = others.get(id(variable), name)
-                problem = _problem(source, variable, arrays)
-                if problem is not None:
-                    raise CheckpointError(f"{problem}: it is of another model")
-                variable.assign(arrays[source])
+    chosen: dict[str, Any] = {}
+    for name, variable in variables(model).items():
+        if name.startswith("model/"):
+            source = others.get(id(variable), name)
+            problem = _problem(source, variable, arrays)
+            if problem is not None:
+                raise CheckpointError(f"{problem}: it is of another model")
+            chosen[source] = variable
+    strategy.write(chosen, arrays)
 
 
 def restore_chosen(model: keras.Model, strategy: Replicas, found: Checkpoint, weights: str) -> None:

@@ -67,7 +67,7 @@ class LocalCalls:
             if isinstance(variable, keras.Variable)
             and not keras_internals.is_plain(keras_internals.stored(variable))
         }
-        values = train_state.copied(divided, self._strategy)
+        values = self._strategy.read(divided)
         variables = [*divided.values(), *metrics.values()]
         stored = [keras_internals.stored(variable) for variable in variables]
         for name, variable in divided.items():

@@ -150,7 +150,7 @@ class Loop:
             self._saving.interrupt(self.step, None)
         if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
-            with self._strategy.engine.scope():
+            with self._strategy.optimizer_scope():
                 self._model.optimizer.finalize_variable_values(stages.trained(self._model))
         hooks.on_train_end(self.logs)
 

@@ -69,7 +69,7 @@ class Saving:
         """
         found, callbacks = self._callbacks.state()
         self._variables = self._variables or train_state.variables(self._model)
-        snapshot = train_state.copied(self._variables, self._strategy)
+        snapshot = self._strategy.read(self._variables)
         stage = stages.of(self._model)
         trained = {} if stage is None else {"trained_epoch": stage.epoch}
         about = {**self._identity, **trained, **meta, "callbacks": callbacks,

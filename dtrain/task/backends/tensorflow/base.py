@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -161,6 +161,20 @@ class Strategy:
         if self.replicas > 1 and own and dtype_of(kwargs).is_floating:
             kwargs["aggregation"] = tf.VariableAggregation.MEAN
         return next_creator(**kwargs)
+
+    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copy variables to the host."""
+        with self.engine.scope():
+            return {
+                name: np.asarray(tf.convert_to_tensor(variable.value))
+                for name, variable in variables.items()
+            }
+
+    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Set each variable to the array of its name."""
+        with self.engine.scope():
+            for name, variable in variables.items():
+                variable.assign(arrays[name])
 
     def place(self, model: keras.Model) -> None:
         """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""

@@ -175,7 +175,7 @@ def begin(
         return
     _check_unfreezing(model, config, strategy, steps_per_epoch)
     found.enter(max(0, step - 1) // steps_per_epoch + 1)
-    with strategy.engine.scope():
+    with strategy.optimizer_scope():
         found.hold(model)
     found.seal()
 
