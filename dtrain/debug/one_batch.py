@@ -16,8 +16,8 @@ from dtrain.debug import findings
 from dtrain.errors import CheckFailed, CheckpointError, TrainingError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import train_state
-from dtrain.task.strategies import Strategy
 from dtrain.task.train import restore
 from dtrain.task.train.session import Process, Session
 from dtrain.task.train.train import Train
@@ -29,7 +29,7 @@ class OneBatch(Train):
     """Trains a step, saves and evaluates; then restores what was saved, goes on, and exports."""
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Session:
         """Return the session of a training of one step."""
         self._rows = [["stage", "s", "result"]]

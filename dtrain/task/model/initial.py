@@ -17,10 +17,10 @@ from dtrain.host.columns import aligned
 from dtrain.run import checkpoint, initial
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import train_state, weight_files
 from dtrain.task.model.finetune import weights
 from dtrain.task.model.path_rules import choose, listed
-from dtrain.task.strategies import Strategy
 
 RULES = "init.rules"
 #: Begins the names of arrays of such a source, among those that a run begins with.
@@ -171,7 +171,7 @@ def _match(
     return Match(source, _NEW if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[Any]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:

@@ -14,7 +14,7 @@ from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.replica.gradients import updating
@@ -121,13 +121,13 @@ def unsaved(model: keras.Model, graph: Any) -> str | None:
     )
 
 
-def snapshot(model: keras.Model, strategy: Replicas) -> dict[str, np.ndarray]:
+def snapshot(model: keras.Model, strategy: Backend) -> dict[str, np.ndarray]:
     """Copy every variable to the host."""
     return strategy.read(variables(model))
 
 
 def restore(
-    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], forked: bool = False
+    model: keras.Model, strategy: Backend, arrays: Mapping[str, np.ndarray], forked: bool = False
 ) -> None:
     """Set every variable from ``arrays``; arrays of other things are left alone.
 
@@ -159,7 +159,7 @@ def restore(
 
 
 def restore_weights(
-    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], averaged: bool = False
+    model: keras.Model, strategy: Backend, arrays: Mapping[str, np.ndarray], averaged: bool = False
 ) -> None:
     """Set the variables of the model alone from ``arrays``; no optimizer need have any.
 
@@ -184,7 +184,7 @@ def restore_weights(
     strategy.write(chosen, arrays)
 
 
-def restore_chosen(model: keras.Model, strategy: Replicas, found: Checkpoint, weights: str) -> None:
+def restore_chosen(model: keras.Model, strategy: Backend, found: Checkpoint, weights: str) -> None:
     """Restore, as :func:`restore_weights`, the checkpoint and the weights that a user has chosen.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dtrain.run.checkpoint import EVALUATES
-from dtrain.task.strategies import Strategy
+from dtrain.task.backends.base import Backend
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.late_points import LOOK, PREFIX, LatePoints, Point
 from dtrain.task.train.objective import Objective
@@ -30,7 +30,7 @@ class LateValidation:
     def __init__(
         self,
         points: LatePoints,
-        strategy: Strategy,
+        strategy: Backend,
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,

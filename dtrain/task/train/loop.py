@@ -22,11 +22,10 @@ import keras
 from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.journal import MetricsKind
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.model import train_state
 from dtrain.task.model.finetune import stages
-from dtrain.task.strategies import Strategy
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.late_points import PREFIX
 from dtrain.task.train.late_validation import LateValidation
@@ -61,7 +60,7 @@ class Loop:
     def __init__(
         self,
         model: keras.Model,
-        strategy: Strategy,
+        strategy: Backend,
         steps: Steps,
         schedule: Schedule,
         callbacks: Callbacks,

@@ -18,9 +18,8 @@ from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.journal import read as reading
-from dtrain.task.backends.base import Tasks
+from dtrain.task.backends.base import Backend, Tasks
 from dtrain.task.model import initial, train_state
-from dtrain.task.strategies import Strategy
 from dtrain.task.train.step_schedule import Schedule
 
 #: Parts of a checkpoint that belong to a position in its data: dropped with it.
@@ -80,7 +79,7 @@ def _initial(rundir: RunDir, value: str, journal: Journal) -> Checkpoint:
 
 
 def restore(
-    restored: Checkpoint, model: keras.Model, strategy: Strategy, rundir: RunDir, schedule: Schedule
+    restored: Checkpoint, model: keras.Model, strategy: Backend, rundir: RunDir, schedule: Schedule
 ) -> None:
     """Set the variables from a checkpoint of :func:`find`.
 

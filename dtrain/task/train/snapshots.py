@@ -10,9 +10,9 @@ import numpy as np
 
 from dtrain.errors import Interrupted, NothingSaved
 from dtrain.run.checkpoint import non_finite
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import train_state
 from dtrain.task.model.finetune import stages
-from dtrain.task.strategies import Strategy
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.recorder import Records
 from dtrain.task.train.step_schedule import Schedule
@@ -39,7 +39,7 @@ class Saving:
     def __init__(
         self,
         model: keras.Model,
-        strategy: Strategy,
+        strategy: Backend,
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,

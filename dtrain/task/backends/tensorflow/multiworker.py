@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow import averages
-from dtrain.task.backends.tensorflow.base import Strategy, check_alike
+from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.keras_internals.collectives import local_devices
 from dtrain.task.backends.tensorflow.replica import gradients, reduction
+from dtrain.task.backends.tensorflow.replicas import check_alike
 from dtrain.task.backends.tensorflow.tasks import CollectiveTasks
 
 
@@ -37,7 +40,7 @@ class MultiWorker(Strategy):
         tf.errors.OpError: TensorFlow's server could not start, or the others did not come.
     """
 
-    several_optimizers = True
+    abilities = Abilities(several_optimizers=True)
 
     def __init__(
         self,
@@ -61,6 +64,8 @@ class MultiWorker(Strategy):
                 )
             )
         self.sync_every = sync_every if len(cluster.tasks) > 1 else 1
+        if self.sync_every > 1:
+            self.abilities = dataclasses.replace(self.abilities, exchanges=False)
         #: Of all tasks. The model is on it where they meet in each step, and else on this task.
         self._hosts = engine
         super().__init__(engine if self.sync_every == 1 else tf.distribute.get_strategy())

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from dtrain.data.sources import Source, Splits
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Replicas
 from dtrain.task.backends.step_logs import adds_up, evaluates, leaves, unwrapped
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.data import reading
 
 #: Examples of each of the two batches, at most.
@@ -51,7 +51,7 @@ def notice(
     if not names:
         return None
     several = len(names) > 1
-    batches = "the replicas' parts of batches" if strategy.batches > 1 else "batches"
+    batches = "the replicas' parts of batches" if strategy.parts > 1 else "batches"
     return (
         f"{', '.join(names)}: {'their states do' if several else 'its state does'} not add up over "
         "batches, as far as the first examples show, so what is reported is the mean of "
