@@ -19,10 +19,9 @@ from dtrain.run.sidecar import EVALUATED, NOTICE, Points, Sidecar, digest_of
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.model import train_state
 from dtrain.task.process.signals import Stop
-from dtrain.task.train.base import Action
 from dtrain.task.train.late_points import LOOK, PREFIX
 from dtrain.task.train.progress import Progress
-from dtrain.task.train.session import NO_VALIDATION, Session
+from dtrain.task.train.session import NO_VALIDATION, Action, Session
 from dtrain.task.train.step_schedule import Schedule
 from dtrain.task.train.validation import evaluate
 

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +38,6 @@ class Point:
     logs: dict[str, float]
     examples: int
     recorded: bool = False
-
-    def to_numbers(self) -> dict[str, float]:
-        """Return all of it, for the other tasks."""
-        named = {f"metrics {name}": value for name, value in self.metrics.items()}
-        named |= {f"logs {name}": value for name, value in self.logs.items()}
-        return {"step": float(self.step), "examples": float(self.examples), **named}
-
-    @classmethod
-    def of(cls, numbers: Mapping[str, float]) -> Point:
-        """Return the point that :meth:`to_numbers` was of; not whether it is recorded."""
-        parts: dict[str, dict[str, float]] = {"metrics": {}, "logs": {}}
-        for name, value in numbers.items():
-            kind, _, rest = name.partition(" ")
-            if rest:
-                parts[kind][rest] = value
-        return cls(int(numbers["step"]), parts["metrics"], parts["logs"], int(numbers["examples"]))
 
 
 class LatePoints:

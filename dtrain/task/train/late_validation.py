@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
 
 from dtrain.run.checkpoint import EVALUATES
-from dtrain.task.strategies import Strategy
-from dtrain.task.train.callbacks import Callbacks, shared
+from dtrain.task.backends.base import Backend
+from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.late_points import LOOK, PREFIX, LatePoints, Point
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records
@@ -29,7 +30,7 @@ class LateValidation:
     def __init__(
         self,
         points: LatePoints,
-        strategy: Strategy,
+        strategy: Backend,
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,
@@ -69,8 +70,7 @@ class LateValidation:
             The point, the same in all of them.
         """
         own, schedule = self.points.pop(), self._schedule
-        numbers = {} if own is None else own.to_numbers()
-        point = Point.of(shared(self._strategy, self._records.is_chief, numbers))
+        point = Point(**self._strategy.tasks.gather(own and dataclasses.asdict(own))[0])
         epoch = (point.step - 1) // schedule.steps_per_epoch
         if own is not None and not own.recorded:
             self._records.point(point.step, epoch + 1, "validation", point.metrics)
@@ -106,15 +106,8 @@ class LateValidation:
         """
         while True:
             self._records.wait()  # ORDER: what is taken in is let go before it is counted
-            waiting, ready, stop, *_ = self._strategy.all_reduce_numbers(
-                [
-                    self.points.waiting(),
-                    self.points.ready(),
-                    stopping(),
-                    0,
-                    0,
-                    0,
-                ]  # as the loop does
+            waiting, ready, stop = self._strategy.tasks.sum(
+                [self.points.waiting(), self.points.ready(), stopping()]
             )
             for _ in range(int(ready)):
                 take()
