@@ -24,8 +24,7 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.journal import MetricsKind
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.steps import Steps
-from dtrain.task.model import train_state
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import finetune, train_state
 from dtrain.task.strategies import Strategy
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.late_points import PREFIX
@@ -151,7 +150,7 @@ class Loop:
         if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.engine.scope():
-                self._model.optimizer.finalize_variable_values(stages.trained(self._model))
+                self._model.optimizer.finalize_variable_values(finetune.trained(self._model))
         hooks.on_train_end(self.logs)
 
     def _enter(self, epoch: int) -> None:

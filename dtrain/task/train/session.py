@@ -24,8 +24,7 @@ from dtrain.task.backends.tensorflow.rehearsal import across, metrics
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data import data_identity, dataset
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.model import build, default_loss, initial, stateful
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import build, default_loss, finetune, initial, stateful
 from dtrain.task.process.own_mlflow import Logged
 from dtrain.task.process.phases import Phases
 from dtrain.task.strategies import Strategy
@@ -197,7 +196,7 @@ def _assemble(
             restore.restore(past, model, strategy, process.rundir, schedule)
         restore.release(past)
     if trains:
-        stages.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
+        finetune.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
     process.phases.end("build")
     data.pool.ready()
     inputs = Inputs(

@@ -10,8 +10,7 @@ import numpy as np
 
 from dtrain.errors import Interrupted, NothingSaved
 from dtrain.run.checkpoint import non_finite
-from dtrain.task.model import train_state
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import finetune, train_state
 from dtrain.task.strategies import Strategy
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.recorder import Records
@@ -70,7 +69,7 @@ class Saving:
         found, callbacks = self._callbacks.state()
         self._variables = self._variables or train_state.variables(self._model)
         snapshot = train_state.copied(self._variables, self._strategy)
-        stage = stages.of(self._model)
+        stage = finetune.of(self._model)
         trained = {} if stage is None else {"trained_epoch": stage.epoch}
         about = {**self._identity, **trained, **meta, "callbacks": callbacks,
                  "began": self._callbacks.began}  # fmt: skip

@@ -21,8 +21,7 @@ from dtrain.run.sidecar import Sidecar
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data import data_identity
-from dtrain.task.model import train_state
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import finetune, train_state
 from dtrain.task.strategies import Strategy
 from dtrain.task.train import bottleneck, final_model, restore
 from dtrain.task.train.base import Action
@@ -176,7 +175,7 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     Raises:
         UsageError: it has changed what is frozen.
     """
-    if (found := stages.of(model)) is not None:
+    if (found := finetune.of(model)) is not None:
         found.check()
     process.notice(train_state.unsaved(model, steps.graph))
     process.phases.end("first_step")

@@ -31,6 +31,7 @@ from dtrain.task.backends.tensorflow.keras_internals.losses import (
 from dtrain.task.backends.tensorflow.keras_internals.model_parts import (
     generator_states,
     inner,
+    is_of_keras,
     layers,
     loss_trackers,
     of_own_classes,
@@ -64,6 +65,7 @@ __all__ = [
     "generator_states",
     "initialize",
     "inner",
+    "is_of_keras",
     "is_plain",
     "keep_losses_apart",
     "keep_order",
