@@ -254,7 +254,7 @@ def test_what_cannot_be_computed_twice() -> None:
 @pytest.mark.task
 def test_another_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dtrain.errors import TrainingError
-    from dtrain.task.backends.tensorflow.keras_internals import contexts
+    from dtrain.task.keras_internals import contexts
 
     monkeypatch.setattr(contexts, "NAMES", (contexts.NAMES[0], "autocasts"))
     with pytest.raises(

@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data import nest
@@ -18,6 +17,7 @@ from dtrain.data.streams import Stream
 from dtrain.debug import findings
 from dtrain.errors import CheckFailed
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tensorflow import input_pipeline, numerics
 from dtrain.task.backends.tensorflow.numerics import Finding
 from dtrain.task.backends.tensorflow.traced import step_on_one_device
@@ -218,7 +218,7 @@ class _Repeated:
         return bad or rows
 
     def _cut(self, first: int, end: int) -> Any:
-        with tf.device("CPU:0"):
+        with runtime().on_cpu():
             return tuple(nest.mapped(lambda leaf: leaf[first:end], part) for part in self._data)
 
     def _described(
@@ -237,6 +237,6 @@ class _Repeated:
 def _is_finite(value: np.ndarray) -> bool:
     # NumPy knows no bfloat16; a float64 beyond float32 is finite.
     value = np.asarray(value)
-    if not tf.as_dtype(value.dtype).is_floating:
+    if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(value.dtype)):
         return True
     return bool(np.isfinite(value.astype(np.float64)).all())

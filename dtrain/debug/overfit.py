@@ -8,13 +8,13 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Arrays
 from dtrain.debug import findings, noise
 from dtrain.errors import CheckFailed, Interrupted, NothingSaved, UsageError
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
@@ -55,7 +55,7 @@ class Overfit(Action):
     def arranged(self, inputs: Inputs, data: Data) -> Inputs:
         """Return the first examples alone, to train on and to evaluate."""
         assert inputs.train is not None
-        with tf.device("CPU:0"):
+        with runtime().on_cpu():
             found = reading.first(inputs.train, self._examples)
         parts = nest.mapped(np.asarray, found)
         source = Arrays(*parts)
@@ -178,7 +178,7 @@ class Overfit(Action):
 
 
 def _weights(model: keras.Model) -> dict[str, np.ndarray]:
-    return {v.path: np.asarray(tf.convert_to_tensor(v.value)) for v in model.trainable_variables}
+    return {v.path: v.numpy() for v in model.trainable_variables}
 
 
 def _few(names: list[str]) -> str:

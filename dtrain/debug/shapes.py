@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
@@ -14,8 +14,9 @@ from dtrain.debug import findings
 from dtrain.debug.layer_shapes import LayerShapes
 from dtrain.errors import CheckFailed
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.task import keras_internals
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own, unwrapped
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.data import dataset, reading
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import build, calls
@@ -84,9 +85,7 @@ class Shapes(Action):
         rows = shapes.table()
         total, trained = (
             model.count_params(),
-            sum(
-                int(tf.TensorShape(v.shape).num_elements() or 0) for v in model.trainable_variables
-            ),
+            sum(math.prod(v.shape) for v in model.trainable_variables),
         )
         rows.append(["all", type(model).__name__, "", "", f"{total:,}", f"{trained:,}"])
         called = {id(row.layer) for row in shapes.rows}
@@ -103,11 +102,9 @@ class Shapes(Action):
 def _trace(model: keras.Model, spec: tuple[Any, ...]) -> None:
     """Trace the call of a model, or the step of one that has no call or a step of its own."""
     if has_own(model, "train_step"):
-        step = tf.function(lambda data: _stepped(model, data), autograph=False)
-        step.get_concrete_function(spec)
+        runtime().trace(lambda data: _stepped(model, data), spec)
         return
-    forward = tf.function(lambda x: model(x, training=True), autograph=False)
-    forward.get_concrete_function(spec[0])
+    runtime().trace(lambda x: model(x, training=True), spec[0])
 
 
 def _stepped(model: keras.Model, data: Any) -> None:

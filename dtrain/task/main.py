@@ -24,7 +24,7 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task.backends.tensorflow import hardware, sockets
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tensorflow.base import check_replicas
 from dtrain.task.data import unreadable
 from dtrain.task.model import class_labels
@@ -64,8 +64,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     try:
         _limit_waiting(config, cluster, task)
         if follows:
-            hardware.give_way()  # ORDER: before TensorFlow has threads, which take it over
-        devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
+            parent_death.give_way()  # ORDER: before the framework has threads, which take it over
+        devices = runtime().configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))
@@ -73,7 +73,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         past = None
         if leads:
             journal = Journal(rundir.journal)
-            if (message := hardware.overlooked(config.hardware, cluster)) is not None:
+            if (message := runtime().overlooked(config.hardware, cluster)) is not None:
                 journal.write("notice", message=message)
             past = restore.find(rundir, config, journal)
         # Actions are imported by their names: what is done with a model knows how to train, and
@@ -122,7 +122,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
 def _limit_waiting(config: Config, cluster: Cluster, task: Task) -> None:
     """Let no task of several wait for what is lost without end."""
     if multiprocessing.parent_process() is not None and len(cluster.tasks) > 1:
-        sockets.give_up_after(config.launcher.peer_timeout, cluster, task)
+        runtime().give_up_after(config.launcher.peer_timeout, cluster, task)
 
 
 def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:

@@ -1,7 +1,7 @@
 """A reader: a process that reads examples for its task. It imports no TensorFlow.
 
-A source of the user's may do so. What it has read lies in memory that it shares with its task: of no
-name, so that nothing is left of it, however the processes end.
+A source of the user's may do so. What it has read lies in memory that it shares with its task. That
+has no name, so that nothing is left of it, however the processes end.
 """
 
 from __future__ import annotations

@@ -36,7 +36,15 @@ from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError, UsageError
 from dtrain.host import memory, python_path, terminal
 from dtrain.task.data.reader import (
-    Frame, SourceSample, in_python, is_in_python, map_memory, read_frame, shared_memory, samples, taken,
+    Frame,
+    SourceSample,
+    in_python,
+    is_in_python,
+    map_memory,
+    read_frame,
+    samples,
+    shared_memory,
+    taken,
 )
 
 KEY = "dataset.workers"
@@ -297,7 +305,7 @@ class Child:
         path = [folder for folder in sys.path if isinstance(folder, str)]
         code = f"import sys; sys.path[:] = {path}; from dtrain.task.data.reader import main; "
         code += f"main({theirs.fileno()}, sys.argv[1])"
-        # A signal that asks the task to stop must not end the reader before it has its own handlers.
+        # A signal that stops the task must not end the reader before it has its own handlers.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, terminal.STOPS)
         try:
             self._process = subprocess.Popen(

@@ -11,16 +11,15 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, nearest
+from dtrain.task import keras_internals
+from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
-from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.backends.tensorflow.remat import rematerialize
 from dtrain.task.data import reading
 from dtrain.task.model import (
     class_labels,
@@ -83,7 +82,7 @@ def model(
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
         try:
-            with keras_internals.keep_session():
+            with runtime().building():
                 built = targets.instantiate(
                     config.model, "model", input_shape=shapes, classes=classes,
                     outputs=default_loss.outputs(config, splits, y),
@@ -120,7 +119,7 @@ def model(
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
-    rematerialize(built, config.hardware.remat)
+    runtime().rematerialize(built, config.hardware.remat)
     with strategy.scope():
         finetune.enable_lora(built, config.finetune.lora)
     finetune.prepare(built, config.finetune)
@@ -397,7 +396,7 @@ def _build_metrics(
             configured, "metrics", "...", "need targets, and the examples have none",
             "metrics that the model itself has", {"metrics": []},
         ) from None  # fmt: skip
-    except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
+    except framework_errors(ValueError, TypeError, KeyError, IndexError) as error:
         unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
         if unknown is not None:
             near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "NAME"

@@ -17,8 +17,8 @@ import tensorflow as tf
 from dtrain.config.fine_tuning import FineTuning
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
+from dtrain.task import keras_internals
 from dtrain.task.backends.base import Replicas
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.model import optimizers
 from dtrain.task.model.path_rules import choose, listed
 from dtrain.task.model.walk import LORA, Weight, own, walk, weights

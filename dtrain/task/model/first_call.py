@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import unwrapped
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.model import optimizers, stateful
 

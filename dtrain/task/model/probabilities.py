@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import has_own
-from dtrain.task.backends.tensorflow import keras_internals
 
 #: Losses of probabilities, by their names in small letters without underscores.
 LOSSES = {

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from dtrain.config.names import SCORES
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 
 _OF = keras.metrics
 #: Metrics of Keras' that want one-hot targets where there are several classes.

@@ -8,7 +8,7 @@ from dtrain.config.schema import Config
 from dtrain.data.sources import Splits
 from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 from dtrain.task.model.walk import inputs
 from dtrain.task.strategies import Strategy
 

@@ -13,9 +13,10 @@ import tensorflow as tf
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.task import keras_internals
 from dtrain.task.backends.base import Replicas
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.replica.gradients import updating
 from dtrain.task.model import finetune, optimizers
 
@@ -96,7 +97,7 @@ def unsaved(model: keras.Model, graph: Any) -> str | None:
     for variable in (*variables(model).values(), *metrics):
         inner = getattr(variable, "variable", variable)
         inner = keras_internals.stored(inner) if isinstance(inner, keras.Variable) else inner
-        inner = keras_internals.unwrapped(inner)
+        inner = tf_internals.unwrapped(inner)
         saved |= {id(each) for each in (inner, *getattr(inner, "values", ()))}
     assigned = {
         id(outside)

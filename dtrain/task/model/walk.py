@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 
 #: Begin the names of what Keras' ``enable_lora`` adds to a layer.
 LORA = "lora_"

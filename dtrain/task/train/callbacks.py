@@ -15,7 +15,7 @@ import numpy as np
 from dtrain import secrets
 from dtrain.config import targets
 from dtrain.errors import CheckpointError, UsageError
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 
 if TYPE_CHECKING:
     from dtrain.task.strategies import Strategy

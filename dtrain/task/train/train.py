@@ -28,7 +28,6 @@ from dtrain.task.train.base import Action
 from dtrain.task.train.callbacks import Callbacks, made, numbers, shared
 from dtrain.task.train.late_points import ChiefsPoints, LatePoints
 from dtrain.task.train.late_validation import LateValidation
-from dtrain.task.train.local_calls import LocalCalls
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records, Silence
@@ -100,7 +99,7 @@ class Train(Action):
             logged=process.logged.take,
         )
         if nodes:
-            LocalCalls(model, strategy)
+            strategy.answer_locally(model)
         if strategy.sync_every > 1:
             schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         whole = {**derived(model, strategy, schedule, examples), **objective.fields()}

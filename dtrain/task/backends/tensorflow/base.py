@@ -19,6 +19,7 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
 from dtrain.task.backends.tensorflow.forward import Finish, Forward
 from dtrain.task.backends.tensorflow.in_loop import in_loop
+from dtrain.task.backends.tensorflow.local_calls import LocalCalls
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
 from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.backends.tensorflow.steps import Steps
@@ -274,6 +275,10 @@ class Strategy:
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""
         return Forward(model, self, source, batch, finish)
+
+    def answer_locally(self, model: keras.Model) -> None:
+        """Let ``predict`` and ``evaluate`` of a callback compute in this task alone."""
+        LocalCalls(model, self)
 
     @property
     def arithmetic(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
+from dtrain.run.predictions.formats import ColumnSpec
 from dtrain.task.backends.base import Replicas
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds
 from dtrain.task.data.reading import take
@@ -51,7 +52,7 @@ class Forward:
         self._draws = evaluation_seeds.Draws()
         self.replicas = strategy.replicas
         self.batch = batch
-        self.specs: dict[str, tf.TensorSpec] = {}
+        self.specs: dict[str, ColumnSpec] = {}
         self._call: Any = None
 
     def trace(self) -> None:
@@ -117,7 +118,8 @@ class Forward:
     def _columns(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
         found = self._finish(outputs, parts)
         self.specs = {
-            name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in found.items()
+            name: ColumnSpec(tuple(column.shape[1:]), column.dtype.name)
+            for name, column in found.items()
         }
         return found
 

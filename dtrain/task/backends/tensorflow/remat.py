@@ -16,9 +16,10 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.backends.tensorflow.keras_internals import contexts
+from dtrain.task import keras_internals
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.tensors import total
+from dtrain.task.keras_internals import contexts
 from dtrain.task.model.path_rules import choose, pattern
 from dtrain.task.model.walk import walk
 
@@ -62,7 +63,7 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
         # Values as they are kept, not as they are read.
         with contexts.replaced({contexts.PRECISION: None}):
             before = [(v, tf.identity(v.value)) for v in layer.non_trainable_variables]
-        own = [keras_internals.losses_of(inner) for inner in keras_internals.layers(layer)]
+        own = [tf_internals.losses_of(inner) for inner in keras_internals.layers(layer)]
         known = [(losses, len(losses)) for losses in own]
         first: Any = None
         added: list[tf.Tensor] = []

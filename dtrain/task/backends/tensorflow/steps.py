@@ -11,9 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
+from dtrain.task import keras_internals
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import Weights, add_up_losses, unwrapped
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients, random_draws
@@ -58,7 +59,7 @@ class Steps(Traced):
     ):
         if strategy.replicas > 1:
             gradients.install()  # ORDER: before anything is traced, an evaluation too
-            keras_internals.keep_losses_apart(model)
+            tf_internals.keep_losses_apart(model)
         self._model = model
         self._strategy = strategy
         self._rehearsed = rehearsed or Rehearsed()
@@ -179,7 +180,7 @@ class Steps(Traced):
         rows_of_steps = self._repeat(
             steps, lambda data, _: self._train_step(self.waiting.entered(data)), read, rows, True
         )
-        keras_internals.optimize_dependencies()
+        tf_internals.optimize_dependencies()
         return rows_of_steps
 
     _train: Any = tf.function(_train_steps, autograph=False, input_signature=[NUMBER, ORDER])

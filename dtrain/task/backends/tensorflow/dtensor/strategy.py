@@ -13,7 +13,7 @@ from tensorflow.experimental import dtensor
 from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.dtensor import layouts
 from dtrain.task.backends.tensorflow.dtensor.forward import MeshForward
 from dtrain.task.backends.tensorflow.dtensor.layouts import Placement

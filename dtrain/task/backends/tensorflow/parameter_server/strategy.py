@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.parameter_server.asynchronous import AsynchronousSteps
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import has_own, is_mean, leaves
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.rehearsal import noise
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import exchanges, exchanging
 from dtrain.task.backends.tensorflow.rehearsal.trial import ALONE, Trial, Value, undisturbed

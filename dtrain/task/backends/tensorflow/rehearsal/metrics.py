@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data.sources import Source, Splits
+from dtrain.task import keras_internals
 from dtrain.task.backends.base import Replicas
 from dtrain.task.backends.step_logs import adds_up, evaluates, leaves, unwrapped
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.data import reading
 
 #: Examples of each of the two batches, at most.

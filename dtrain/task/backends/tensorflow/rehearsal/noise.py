@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import exchanges, exchanging
 from dtrain.task.backends.tensorflow.replica import random_draws
 from dtrain.task.backends.tensorflow.replica.gradients import updating

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.errors import UsageError, behind
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import unwrapped
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.rehearsal import stand_ins
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
 from dtrain.task.data import reading

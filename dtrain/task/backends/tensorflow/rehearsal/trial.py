@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import (
     Returned,
     add_up_losses,
@@ -28,7 +29,7 @@ from dtrain.task.backends.step_logs import (
     named,
     unwrapped,
 )
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.rehearsal.noise import operations
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed, exchanges
 from dtrain.task.backends.tensorflow.replica import gradients, random_draws
@@ -92,7 +93,7 @@ class Trial:
                 if isinstance(v, keras.Variable) and not (name.startswith("optimizer") and v.shape)
             ]  # of an optimizer the learning rate and the like
         self._values += [(v, tf.zeros(v.shape, v.dtype)) for v in self._states]
-        keras_internals.keep_losses_apart(model)
+        tf_internals.keep_losses_apart(model)
         self._returned = Returned(model, model.metrics)
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)

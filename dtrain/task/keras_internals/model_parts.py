@@ -6,9 +6,9 @@ import types
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from dtrain.task.backends.tensorflow.keras_internals.lookup import unknown
+from dtrain.task.backends.runtime import runtime
+from dtrain.task.keras_internals.lookup import unknown
 
 #: How far inside of the attributes of a layer variables are looked for, and in what not: layers
 #: are looked through by themselves, optimizers are saved, metrics begin again.
@@ -70,19 +70,19 @@ def of_own_classes(model: keras.Model) -> list[keras.Variable]:
 def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
     """Return variables that Keras has in no list, with their names: ``layer name/attribute``.
 
-    TensorFlow's own among the attributes of layers, and any in lists, dictionaries and plain
+    The framework's own among the attributes of layers, and any in lists, dictionaries and plain
     objects that layers hold: ``layer name/attribute/attribute``.
     """
-    kinds = (tf.Variable, tf.distribute.DistributedValues, keras.Variable)
+    kinds = runtime().VARIABLES
     return [(path, value) for path, value in _held(model) if isinstance(value, kinds)]
 
 
 def generator_states(model: keras.Model) -> list[tuple[str, Any]]:
-    """Return the states of ``tf.random.Generator``, as :func:`plain_variables`."""
+    """Return the states of generators (``tf.random.Generator``), as :func:`plain_variables`."""
     return [
         (f"{path}/state", value.state)
         for path, value in _held(model)
-        if isinstance(value, tf.random.Generator)
+        if isinstance(value, runtime().GENERATORS)
     ]
 
 
@@ -93,10 +93,10 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
     seen: set[int] = set()
 
     def walk(path: str, value: Any, depth: int) -> None:
-        if isinstance(value, (tf.Variable, tf.distribute.DistributedValues, keras.Variable)):
+        if isinstance(value, runtime().VARIABLES):
             if id(value) not in of_keras:
                 held.setdefault(id(value), (path, value))
-        elif isinstance(value, tf.random.Generator):
+        elif isinstance(value, runtime().GENERATORS):
             held.setdefault(id(value), (path, value))
         elif depth and id(value) not in seen:
             seen.add(id(value))
