@@ -12,7 +12,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config.fine_tuning import FineTuning
 from dtrain.config.schema import Config
@@ -233,7 +232,7 @@ def _check_statistics(
         variables = own(layer)
         others = [v.name for v in variables if id(v) not in chosen]
         for variable in variables:
-            moved = not flags[id(variable)] and tf.as_dtype(variable.dtype).is_floating
+            moved = not flags[id(variable)] and keras.backend.is_float_dtype(variable.dtype)
             base = f"{LORA}kernel_a" in {v.name for v in variables}  # a kernel with LoRA
             if moved and not base and id(variable) in chosen and others and layer.trainable:
                 raise UsageError(
@@ -245,7 +244,7 @@ def _check_statistics(
 
 
 def _value(variable: keras.Variable) -> Any:
-    return np.asarray(tf.convert_to_tensor(variable.value))
+    return keras.ops.convert_to_numpy(variable)
 
 
 def enable_lora(model: keras.Model, rules: list[Any]) -> None:

@@ -34,8 +34,9 @@ from dtrain.task.backends.tensorflow.rehearsal.noise import operations
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed, exchanges
 from dtrain.task.backends.tensorflow.replica import gradients, random_draws
 from dtrain.task.backends.tensorflow.tensors import flat, joined
+from dtrain.task.backends.tensorflow.unsaved import ASSIGNS
 from dtrain.task.model import optimizers
-from dtrain.task.model.train_state import ASSIGNS, variables
+from dtrain.task.model.train_state import variables
 
 if TYPE_CHECKING:
     from dtrain.task.backends.tensorflow.replicas import Replicas
