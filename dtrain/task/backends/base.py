@@ -15,6 +15,7 @@ import tensorflow as tf
 
 if TYPE_CHECKING:
     from dtrain.task.backends.tensorflow.replica.gradients import Part
+    from dtrain.task.model.optimizers import Update
 
 
 class Replicas(Protocol):
@@ -52,6 +53,11 @@ class Replicas(Protocol):
 
     def run(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Run ``step`` once on every replica, each with its part of ``data``."""
+
+    def trace_step(
+        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+    ) -> list[Update]:
+        """Trace ``train_step`` and run nothing; return what optimizers would update."""
 
     def reduce_local(self, value: Any) -> tf.Tensor:
         """Add a value of each replica up over the replicas of this task."""

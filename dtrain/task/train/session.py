@@ -20,7 +20,6 @@ from dtrain.run.columns import read_encoding, write_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.task.backends.step_logs import evaluates
-from dtrain.task.backends.tensorflow.rehearsal import across, metrics
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data import data_identity, dataset
 from dtrain.task.data.inputs import Inputs
@@ -185,10 +184,9 @@ def _assemble(
         process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
     fixed = stateful.fixed_rows(model, config)
-    process.notice(metrics.notice(model, splits, strategy, fixed))
-    if trains:
-        batch = config.trainer.batch_size
-        process.notice(across.notice(model, strategy, splits.train, batch))
+    batch = config.trainer.batch_size if trains else None
+    for message in strategy.notices(model, splits, batch, fixed):
+        process.notice(message)
     purpose.check(config, model, schedule)
     if past is not None:
         if initial.is_one(past):

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.config.schema import Config
-from dtrain.data.sources import Source
+from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
@@ -19,11 +19,14 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
 from dtrain.task.backends.tensorflow.forward import Finish, Forward
 from dtrain.task.backends.tensorflow.in_loop import in_loop
+from dtrain.task.backends.tensorflow.rehearsal import across, metrics
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
+from dtrain.task.backends.tensorflow.rehearsal.trace import trace_step
 from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.data.inputs import Inputs
+from dtrain.task.model.optimizers import Update
 
 #: Copies of a weight are alike where they differ by so much of its largest element: devices of
 #: several kinds may round otherwise.
@@ -250,6 +253,34 @@ class Strategy:
             own, *others = self.engine.experimental_local_results(variable.value)
             for other in others:
                 check_alike(model, variable, _array(own), _array(other))
+
+    def trace_step(
+        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+    ) -> list[Update]:
+        """Trace ``train_step`` and run nothing; return what optimizers would update.
+
+        Args:
+            model: compiled; inside a scope of this strategy.
+            examples: as the input gives them.
+            creates: the trace creates the variables of the model.
+        """
+        return trace_step(model, self, examples, creates)
+
+    def notices(
+        self, model: keras.Model, splits: Splits, batch: int | None, rows: int | None = None
+    ) -> Iterator[str]:
+        """Try a step on a few examples; yield what the user should know of its numbers.
+
+        Args:
+            model: built and compiled.
+            splits: has the examples.
+            batch: examples of a global batch; None where nothing is trained.
+            rows: how many examples a batch of the model must have; None where any number will do.
+        """
+        messages = [metrics.notice(model, splits, self, rows)]
+        if batch is not None:
+            messages.append(across.notice(model, self, splits.train, batch))
+        yield from filter(None, messages)
 
     def reset(self, metrics: list[keras.metrics.Metric]) -> None:
         """Let metrics begin again, on every replica of this task."""
