@@ -20,7 +20,6 @@ from dtrain.task.backends.tensorflow import input_pipeline, short_adam
 from dtrain.task.backends.tensorflow.forward import Finish, Forward
 from dtrain.task.backends.tensorflow.in_loop import in_loop
 from dtrain.task.backends.tensorflow.rehearsal import across, metrics
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
 from dtrain.task.backends.tensorflow.rehearsal.trace import trace_step
 from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.backends.tensorflow.steps import Steps
@@ -331,6 +330,5 @@ class Strategy:
             if inputs.validation is None
             else self.distribute(input_pipeline.evaluation, inputs),
             jit_compile,
-            rehearse(model, self, inputs),
             own,
         )

@@ -17,7 +17,6 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.feed import Feed
 from dtrain.task.backends.tensorflow.parameter_server.pure import Scope, check_pure, check_whole
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import fresh
@@ -46,8 +45,7 @@ class CoordinatedSteps(Steps):
     """
 
     def __init__(self, model: keras.Model, strategy: Coordinator, inputs: Inputs):
-        rehearsed = rehearse(model, strategy, inputs)
-        super().__init__(model, strategy, inputs, None, None, rehearsed=rehearsed)
+        super().__init__(model, strategy, inputs, None, None)
         self._engine = strategy.engine
         self._coordinator = strategy.coordinator
         self._workers = strategy.workers
