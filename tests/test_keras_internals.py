@@ -13,7 +13,7 @@ import pytest
 import dtrain
 
 PACKAGE = Path(dtrain.__file__).parent
-HOME = PACKAGE / "task" / "backends" / "tensorflow" / "keras_internals"
+HOMES = sorted((PACKAGE / "task").rglob("keras_internals"))
 #: What is private in a path of modules, as an import or a string has it.
 PRIVATE = re.compile(r"(keras\.src|keras\._tf_keras|tensorflow\.python|tensorflow\._api)\b")
 #: A string that is such a path, and no sentence about one.
@@ -115,17 +115,19 @@ def test_private_names_stand_in_one_package() -> None:
     ],
 )
 def test_a_private_name_elsewhere_is_found(line: str) -> None:
-    name = "task/build.py"
+    name = "task/model/build.py"
     [found] = elsewhere({name: (PACKAGE / name).read_text() + f"\n{line}\n"})
-    assert found.startswith("task/build.py:")
+    assert found.startswith("task/model/build.py:")
 
 
 def test_every_module_of_them_is_there() -> None:
     """What the package's docstring lists is what there is."""
-    text = ast.get_docstring(ast.parse((HOME / "__init__.py").read_text())) or ""
-    listed = re.findall(r"^``(\w+)``", text, re.M)
-    there = {path.stem for path in HOME.glob("*.py")} - {"__init__", "lookup"}
-    assert set(listed) == there
+    assert len(HOMES) == 2
+    for home in HOMES:
+        text = ast.get_docstring(ast.parse((home / "__init__.py").read_text())) or ""
+        listed = re.findall(r"^``(\w+)``", text, re.M)
+        there = {path.stem for path in home.glob("*.py")} - {"__init__", "lookup"}
+        assert set(listed) == there
 
 
 def refused(call: Any, *arguments: Any) -> str:
@@ -146,31 +148,28 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
 
     import keras
 
-    from dtrain.task.backends.tensorflow import keras_internals as internals
+    from dtrain.task import keras_internals as internals
+    from dtrain.task.backends.tensorflow import keras_internals as of_tensorflow
     from dtrain.task.backends.tensorflow.keras_internals import additions as order
-    from dtrain.task.backends.tensorflow.keras_internals import (
-        collectives,
-        contexts,
-        lookup,
-        losses,
-    )
+    from dtrain.task.backends.tensorflow.keras_internals import collectives, losses
+    from dtrain.task.keras_internals import contexts, lookup, masks
 
     nothing: Any = SimpleNamespace()
     assert "holds the layers inside of a layer" in refused(internals.layers, nothing)
     assert "holds the layers inside of a layer" in refused(internals.inner, nothing)
-    assert "keeps losses that layers add" in refused(internals.losses_of, nothing)
-    assert "sums gradients" in refused(internals.take_gradients_as_they_are, nothing)
+    assert "keeps losses that layers add" in refused(of_tensorflow.losses_of, nothing)
+    assert "sums gradients" in refused(of_tensorflow.take_gradients_as_they_are, nothing)
     assert "keeps the weights that an optimizer updates" in refused(internals.updated, nothing)
     assert "stores variables" in refused(internals.stored, nothing)
     assert "stores variables" in refused(internals.exchange, nothing, 1)
     assert "makes trackers of losses" in refused(internals.loss_trackers, nothing)
     assert "keeps the moments of Adam" in refused(internals.adam_slots, nothing, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(losses, "MASKING", "keras.not_there")
+        patch.setattr(masks, "MASKING", "keras.not_there")
         assert "keeps the masks of tensors" in refused(internals.mask, keras.ops.ones(1))
         assert "keeps the masks" in refused(internals.set_mask, keras.ops.ones(1), None)
         patch.setattr(losses, "LOSS", "keras.not_there")
-        text = refused(internals.see_batches_of_their_own, lambda: None, lambda values: values)
+        text = refused(of_tensorflow.see_batches_of_their_own, lambda: None, lambda values: values)
         assert "has losses (scale_loss_for_distribution), and computes them" in text
         patch.setattr(contexts, "MODULE", "keras.not_there")
         assert "leave hardware.remat empty" in refused(contexts.check)
@@ -410,7 +409,7 @@ def test_dependencies_are_optimized_where_no_gradient_is_custom(custom: bool) ->
 def test_names_are_those_of_a_process_of_its_own() -> None:
     import keras
 
-    from dtrain.task.backends.tensorflow.keras_internals import fresh_names
+    from dtrain.task.keras_internals import fresh_names
 
     assert keras.layers.Dense(3).name == "dense"
     for _ in range(2):

@@ -62,8 +62,10 @@ def prepare(
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
-    list(strategy.notices(model, splits, BATCH))
-    return model, strategy, strategy.steps(model, inputs, jit_compile), splits
+    strategy.notices(model, splits, None, BATCH)
+    steps = strategy.steps(model, inputs, jit_compile)
+    steps.log(config.trainer.log)
+    return model, strategy, steps, splits
 
 
 def in_order(source: Any, steps: int) -> tuple[Any, ...]:

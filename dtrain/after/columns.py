@@ -8,12 +8,12 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.after import functions
 from dtrain.data import nest
 from dtrain.errors import DataError, UsageError
-from dtrain.run.predictions.formats import CLASS, INDEX
+from dtrain.run.predictions.formats import CLASS, INDEX, ColumnSpec
+from dtrain.task.backends.runtime import runtime
 
 #: The name of the only output of a model.
 ONLY = "prediction"
@@ -45,7 +45,7 @@ class Columns:
         self._classes = np.array(classes, object)
         self._classified: str | None = None  # the column that says which class a row is of
 
-    def __call__(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
+    def __call__(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, Any]:
         """Return the columns by name, tensors ``[b, ...]``.
 
         Args:
@@ -59,7 +59,7 @@ class Columns:
         if self._function is not None:
             outputs = self._function(outputs)
         rows = nest.leaves(parts[0])[0].shape[0]
-        found: dict[str, tf.Tensor] = {}
+        found: dict[str, Any] = {}
         for name, leaf in nest.named(nest.structured(outputs)):
             _add(found, name or ONLY, leaf, rows)
         for part in self._include:
@@ -74,7 +74,7 @@ class Columns:
                     _add(found, f"{title}.{name}" if name else title, leaf, rows)
         return found
 
-    def described(self, specs: Mapping[str, tf.TensorSpec]) -> dict[str, tf.TensorSpec]:
+    def described(self, specs: Mapping[str, ColumnSpec]) -> dict[str, ColumnSpec]:
         """Return what is written, of each row: with the name of the class, where there is one.
 
         Args:
@@ -85,12 +85,12 @@ class Columns:
         spec = specs.get(name)
         if function not in (None, functions.argmax, functions.top_k) or spec is None:
             return dict(specs)
-        scores = spec.dtype.is_floating and spec.shape[-1:] == [len(self._classes)]
-        if not len(self._classes) or not (scores or spec.dtype.is_integer):
+        scores = spec.is_float and spec.shape[-1:] == (len(self._classes),)
+        if not len(self._classes) or not (scores or "int" in spec.dtype):
             return dict(specs)
         self._classified = name
         shape = spec.shape[:-1] if scores else spec.shape
-        return {**specs, CLASS: tf.TensorSpec(shape, tf.string)}
+        return {**specs, CLASS: ColumnSpec(shape, "string")}
 
     def written(self, columns: Mapping[str, np.ndarray], first: int) -> dict[str, np.ndarray]:
         """Return columns as they are written: bytes as texts, and the names of the classes.
@@ -120,22 +120,22 @@ def _by_name(model: keras.Model, outputs: Any) -> Any:
     return outputs
 
 
-def _add(found: dict[str, tf.Tensor], name: str, leaf: Any, rows: int | None) -> None:
+def _add(found: dict[str, Any], name: str, leaf: Any, rows: int | None) -> None:
     name = _FREE.sub("_", name)
     while name in found or name == INDEX:
         name += "_"
-    if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+    value = keras.ops.convert_to_tensor(leaf)
+    if not isinstance(value, runtime().TENSORS):
         raise _refused(name, "is ragged or sparse")
-    value = tf.convert_to_tensor(leaf)
-    if value.shape.rank is None or value.shape.rank < 1 or value.shape[0] not in (None, rows):
+    dtype, rank = keras.backend.standardize_dtype(value.dtype), len(value.shape)
+    if rank == 0 or value.shape[0] not in (None, rows):
         raise _refused(name, f"has the shape {value.shape}, which is not one of rows")
     if None in value.shape[1:]:
         raise _refused(name, f"has the shape {value.shape}: a length that differs by batch")
-    if value.dtype in (tf.bfloat16, tf.float16):
-        value = tf.cast(value, tf.float32)  # which has all of their numbers
-    dtype = value.dtype
-    if not (dtype.is_floating or dtype.is_integer or dtype in (tf.bool, tf.string)):
-        raise _refused(name, f"is of {value.dtype.name}")
+    if dtype in ("bfloat16", "float16"):
+        value = keras.ops.cast(value, "float32")  # which has all of their numbers
+    elif not (keras.backend.is_float_dtype(dtype) or "int" in dtype or dtype in ("bool", "string")):
+        raise _refused(name, f"is of {dtype}")
     found[name] = value
 
 

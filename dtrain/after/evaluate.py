@@ -27,16 +27,16 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.data import dataset
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import class_labels, default_loss, train_state
-from dtrain.task.strategies import Strategy
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import NO_VALIDATION, Process, Session, quietly
+from dtrain.task.train import restore
+from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
-from dtrain.task.train.validation import evaluate
+from dtrain.task.train.validation import check_validation, evaluate
 
 #: How often another checkpoint is looked for where the run has removed the one that was chosen.
 TRIES = 10
@@ -72,17 +72,12 @@ class Evaluate(Action):
         self._other: Splits | None = None
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
-        """Refuse data without a validation, and models without anything to evaluate by.
+        """Refuse data and models that cannot be evaluated.
 
         Raises:
             UsageError: there is nothing to evaluate.
         """
-        if not schedule.validation_examples:
-            raise UsageError(
-                "dataset", config.dataset["_target_"],
-                f"has no validation to evaluate on, or {NO_VALIDATION.partition(': ')[2]}",
-                "a dataset with a validation", "dataset.validation=FILE",
-            )  # fmt: skip
+        check_validation(schedule, config.dataset["_target_"])
 
     def loaded(self, config: Config, data: Data) -> Data:
         """Return the examples with targets that mean what those of the run's data mean.
@@ -124,7 +119,7 @@ class Evaluate(Action):
         return dataclasses.replace(data, splits=splits)
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Session:
         """Return a session; what the data has otherwise than the run's explains that there is none.
 
@@ -202,15 +197,15 @@ class Evaluate(Action):
         process.begun()
         status = "FAILED"
         try:
-            [count] = strategy.all_reduce_numbers([float(len(paths))])
+            [count] = strategy.tasks.sum([len(paths)])
             for index in range(int(count)):
                 found = self._found(record, session, paths, index) if process.is_chief else None
-                found = strategy.broadcast(found)
+                found = restore.of_chief(strategy.tasks, found)
                 if found is not None:
                     self._restore(session, found)
                     record.start()
                     record.add(found, self._evaluated(session, record, found, index))
-            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
             status = "KILLED"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
+import keras
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
@@ -16,7 +16,9 @@ from dtrain.errors import UsageError
 
 def argmax(outputs: Any) -> Any:
     """Return, of scores ``[b, ..., classes]``, the class with the largest: int64 ``[b, ...]``."""
-    return nest.mapped(lambda scores: tf.argmax(_of_classes(scores), -1), outputs)
+    return nest.mapped(
+        lambda scores: keras.ops.cast(keras.ops.argmax(_of_classes(scores), -1), "int64"), outputs
+    )
 
 
 def top_k(outputs: Any, k: int = 5) -> Any:
@@ -28,16 +30,16 @@ def top_k(outputs: Any, k: int = 5) -> Any:
         ``{"class": int32 [b, ..., k], "score": [b, ..., k]}`` for each output, the largest first.
     """
 
-    def best(scores: tf.Tensor) -> dict[str, tf.Tensor]:
+    def best(scores: Any) -> dict[str, Any]:
         scores = _of_classes(scores)
-        values, indices = tf.math.top_k(scores, min(k, scores.shape[-1]))
+        values, indices = keras.ops.top_k(scores, min(k, scores.shape[-1]))
         return {"class": indices, "score": values}
 
     return nest.mapped(best, outputs)
 
 
-def _of_classes(scores: tf.Tensor) -> tf.Tensor:
-    width = scores.shape[-1] if scores.shape.rank and scores.shape.rank > 1 else 1
+def _of_classes(scores: Any) -> Any:
+    width = scores.shape[-1] if len(scores.shape) > 1 else 1
     if width is None or width < 2:
         raise UsageError(
             "predict.function", "argmax or top_k", f"an output has {width} scores of each row",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import keras
-import tensorflow as tf
 
 from dtrain.after import inputs
 from dtrain.after.columns import Columns
@@ -27,11 +25,11 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import Manifest, size_of
+from dtrain.task.backends.base import Backend
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset
 from dtrain.task.model import build, stateful, train_state
-from dtrain.task.strategies import Strategy
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Process
+from dtrain.task.train.session import Action, Process
 from dtrain.task.train.step_schedule import make_schedule
 
 
@@ -85,7 +83,7 @@ class Predict(Action):
         self._class_names: list[str] = []  # of the run
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Prediction:
         """Build the model as in the run, with the weights of the checkpoint, and find the rows.
 
@@ -112,7 +110,7 @@ class Predict(Action):
             forward.trace()
         rows, found = len(source), data.identity[name]
         specs = columns.described(forward.specs)
-        width = sum(_bytes(spec) for spec in specs.values())
+        width = sum(spec.bytes for spec in specs.values())
         manifest: Manifest = {
             "checkpoint": {"step": step, "digest": digest, "weights": self._weights},
             "data": {"split": name, "structure": found["structure"], "digest": found["digest"]},
@@ -120,7 +118,7 @@ class Predict(Action):
             "function": load.select(config, "action.function"),
             "include": self._include,
             "columns": [
-                {"name": column, "dtype": spec.dtype.name, "shape": list(spec.shape)}
+                {"name": column, "dtype": spec.dtype, "shape": list(spec.shape)}
                 for column, spec in specs.items()
             ],
             "format": self._format,
@@ -166,7 +164,7 @@ class Predict(Action):
     def _model(
         self,
         config: Config,
-        strategy: Strategy,
+        strategy: Backend,
         process: Process,
         data: dataset.Data,
         source: Source,
@@ -205,7 +203,7 @@ class Predict(Action):
             )  # fmt: skip
         return model
 
-    def _restore(self, config: Config, model: keras.Model, strategy: Strategy) -> tuple[str, int]:
+    def _restore(self, config: Config, model: keras.Model, strategy: Backend) -> tuple[str, int]:
         """Set the weights; return the digest of the checkpoint, and its step."""
         folder, mode = self._rundir.checkpoints, config.objective_mode.name
         found = checkpoint.load(checkpoint.choose(folder, self._checkpoint, mode)[0])
@@ -223,12 +221,7 @@ class Predict(Action):
         return fixed or self._batch or trainer.validation_batch_size or trainer.batch_size
 
 
-def _bytes(spec: tf.TensorSpec) -> int:
-    size = spec.dtype.size or 32  # of a text, about
-    return int(spec.shape.num_elements() or 1) * size
-
-
-def _arithmetic(config: Config, strategy: Strategy, process: Process) -> dict[str, Any]:
+def _arithmetic(config: Config, strategy: Backend, process: Process) -> dict[str, Any]:
     """Return what the last bits of a number may depend on, beside model, weights and row."""
     kind, hardware = process.cluster.device_kind, config.hardware
     found = {
@@ -238,6 +231,5 @@ def _arithmetic(config: Config, strategy: Strategy, process: Process) -> dict[st
         "versions": {k: v for k, v in identity.versions().items() if k != "dtrain"},
     }
     if kind == "cpu":
-        found["onednn"] = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1")
-        found["intra_op_threads"] = tf.config.threading.get_intra_op_parallelism_threads()
+        found |= runtime().arithmetic()
     return found

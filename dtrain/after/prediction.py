@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from dtrain import errors
 from dtrain.after.columns import Columns
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.predictions import Manifest, Store
-from dtrain.task.backends.tensorflow.forward import Forward
+from dtrain.task.backends.base import Forward
+from dtrain.task.backends.runtime import framework_errors
 from dtrain.task.data.reading import first_bad
-from dtrain.task.train.progress import Progress
+from dtrain.task.train.recorder import Progress
 from dtrain.task.train.session import Process, quietly
 
 #: Pieces that wait to be written, at most.
@@ -153,7 +153,7 @@ class Prediction:
         numbers = [division.number(*each) for each in whole]
         try:
             return self.forward(rows, np.asarray(numbers, np.int64))
-        except (tf.errors.OpError, UnicodeDecodeError):
+        except framework_errors(UnicodeDecodeError):
             problem = first_bad(self.source, rows.reshape(-1))
             if problem is None:
                 raise  # of the user's own code, which is named where this ends

@@ -44,7 +44,7 @@ def load_model(
     _prepare()
     import numpy as np
 
-    from dtrain.task.backends.tensorflow import keras_internals
+    from dtrain.task import keras_internals
     from dtrain.task.data import dataset
     from dtrain.task.model import build, train_state
     from dtrain.task.strategies import Default

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import keras
-import tensorflow as tf
+
+from dtrain.task.backends.runtime import runtime
 
 
 @dataclasses.dataclass
@@ -95,9 +97,9 @@ def described(values: Any) -> str:
 
     A size that differs by batch is ``?``.
     """
-    found = []
+    found, kinds = [], (keras.KerasTensor, *runtime().TENSORS)
     for value in keras.tree.flatten(values):
-        if isinstance(value, tf.Tensor | keras.KerasTensor):
+        if isinstance(value, kinds):
             sizes = ", ".join("?" if size is None else str(size) for size in _sizes(value))
             found.append(f"{keras.backend.standardize_dtype(value.dtype)} [{sizes}]")
     return ", ".join(found) or "-"
@@ -111,4 +113,4 @@ def _sizes(value: Any) -> list[int | None]:
 
 
 def _size(weights: list[Any]) -> int:
-    return sum(int(tf.TensorShape(weight.shape).num_elements() or 0) for weight in weights)
+    return sum(math.prod(weight.shape) for weight in weights)

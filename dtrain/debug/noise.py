@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 
 _KINDS = keras.layers
 #: Of layers of Keras': what says how much noise there is.

@@ -8,18 +8,17 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Arrays
 from dtrain.debug import findings, noise
 from dtrain.errors import CheckFailed, Interrupted, NothingSaved, UsageError
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Session
+from dtrain.task.train.session import Action, Session
 from dtrain.task.train.step_schedule import Schedule
 
 #: Steps of a call: the loss is looked at after each.
@@ -55,7 +54,7 @@ class Overfit(Action):
     def arranged(self, inputs: Inputs, data: Data) -> Inputs:
         """Return the first examples alone, to train on and to evaluate."""
         assert inputs.train is not None
-        with tf.device("CPU:0"):
+        with runtime().on_cpu():
             found = reading.first(inputs.train, self._examples)
         parts = nest.mapped(np.asarray, found)
         source = Arrays(*parts)
@@ -72,7 +71,7 @@ class Overfit(Action):
             CheckFailed: the loss does not come near 0.
             Interrupted: it was asked to stop.
         """
-        before = _weights(session.model)
+        before = _weights(session)
         losses = self._losses(session)
         first, last = losses[0], losses[-1]
         evaluated = math.nan
@@ -89,14 +88,14 @@ class Overfit(Action):
             if not last <= self._near:
                 what += f", {evaluated:.4g} in an evaluation"
             findings.write(session.process, f"{what}: near 0 (debug.loss={self._near:g})", **found)
-            session.strategy.barrier()
+            session.strategy.tasks.barrier()
             return
         still = [
-            name for name, value in _weights(session.model).items()
+            name for name, value in _weights(session).items()
             if np.array_equal(value, before[name])
         ]  # fmt: skip
         findings.write(session.process, None, unchanged=still, **found)
-        session.strategy.barrier()
+        session.strategy.tasks.barrier()
         raise CheckFailed(
             f"the model does not learn {self._examples:,} examples by heart: {what}, and not near "
             f"0 (debug.loss={self._near:g})", self._hint(session.model, losses, still, len(before)),
@@ -107,7 +106,7 @@ class Overfit(Action):
         losses: list[float] = []
         self._done, steps = 0, session.steps
         while self._done < self._steps:
-            stop, *_ = session.strategy.all_reduce_numbers([session.process.stop(), 0, 0, 0, 0])
+            [stop] = session.strategy.tasks.sum([session.process.stop()])
             if stop:
                 raise NothingSaved(f"stopped at step {self._done}") from Interrupted()
             count = min(CALL, steps.max_steps, self._steps - self._done) if losses else 1
@@ -177,8 +176,8 @@ class Overfit(Action):
         )
 
 
-def _weights(model: keras.Model) -> dict[str, np.ndarray]:
-    return {v.path: np.asarray(tf.convert_to_tensor(v.value)) for v in model.trainable_variables}
+def _weights(session: Session) -> dict[str, np.ndarray]:
+    return session.strategy.read({v.path: v for v in session.model.trainable_variables})
 
 
 def _few(names: list[str]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
@@ -14,14 +14,15 @@ from dtrain.debug import findings
 from dtrain.debug.layer_shapes import LayerShapes
 from dtrain.errors import CheckFailed
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own, unwrapped
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.data import dataset, reading
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import build, calls
-from dtrain.task.strategies import Default, Strategy
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Process
+from dtrain.task.strategies import Default
+from dtrain.task.train.session import Action, Process
 
 #: What Keras puts into messages for a terminal: bold.
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
@@ -30,7 +31,7 @@ _STYLE = re.compile(r"\x1b\[[\d;]*m")
 class _Built:
     """What is looked at: a model on one device, whatever the strategy."""
 
-    def __init__(self, config: Config, strategy: Strategy, process: Process):
+    def __init__(self, config: Config, strategy: Backend, process: Process):
         self.config, self.strategy, self.process = config, strategy, process
         self.inputs = Inputs(None, None, config.trainer.batch_size, config.seed)
 
@@ -41,7 +42,7 @@ class Shapes(Action):
     trains = False
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Any:
         """Return the configuration: the model is built where calls of layers are seen."""
         return _Built(config, strategy, process)
@@ -55,7 +56,7 @@ class Shapes(Action):
         """
         if session.process.is_chief:
             self._look(session.config, session.process)
-        session.strategy.barrier()
+        session.strategy.tasks.barrier()
 
     def _look(self, config: Config, process: Process) -> None:
         shapes = LayerShapes()
@@ -84,9 +85,7 @@ class Shapes(Action):
         rows = shapes.table()
         total, trained = (
             model.count_params(),
-            sum(
-                int(tf.TensorShape(v.shape).num_elements() or 0) for v in model.trainable_variables
-            ),
+            sum(math.prod(v.shape) for v in model.trainable_variables),
         )
         rows.append(["all", type(model).__name__, "", "", f"{total:,}", f"{trained:,}"])
         called = {id(row.layer) for row in shapes.rows}
@@ -103,11 +102,9 @@ class Shapes(Action):
 def _trace(model: keras.Model, spec: tuple[Any, ...]) -> None:
     """Trace the call of a model, or the step of one that has no call or a step of its own."""
     if has_own(model, "train_step"):
-        step = tf.function(lambda data: _stepped(model, data), autograph=False)
-        step.get_concrete_function(spec)
+        runtime().trace(lambda data: _stepped(model, data), spec)
         return
-    forward = tf.function(lambda x: model(x, training=True), autograph=False)
-    forward.get_concrete_function(spec[0])
+    runtime().trace(lambda x: model(x, training=True), spec[0])
 
 
 def _stepped(model: keras.Model, data: Any) -> None:

@@ -17,7 +17,7 @@ from dtrain.export.model import Named
 from dtrain.export.sample import Run
 from dtrain.files import writing
 from dtrain.run.exports import FORMATS
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 
 #: The signature that TensorFlow Serving calls.
 SIGNATURE = "serving_default"

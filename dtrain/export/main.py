@@ -21,7 +21,7 @@ from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.exports import FORMATS, SAMPLE
 from dtrain.run.samples import Sample
-from dtrain.task.backends.tensorflow import hardware
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import train_state
 from dtrain.task.process.answer import answer
 from dtrain.task.strategies import Default
@@ -37,7 +37,7 @@ def child(*arguments: Any) -> None:
 
 
 def _done(config: Config, cluster: Cluster, doing: Doing, asked: dict[str, Any]) -> Any:
-    hardware.configure(config.hardware, cluster, cluster.chief, config.trainer.deterministic)
+    runtime().configure(config.hardware, cluster, cluster.chief, config.trainer.deterministic)
     answers: dict[str, Callable[..., Any]] = {"write": written, "check": checked}
     return answers[asked.pop("do")](config, doing, **asked)
 

@@ -6,13 +6,12 @@ import re
 import sys
 from typing import Any
 
-import tensorflow as tf
-
 from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
 from dtrain.inspection.report import report
 from dtrain.run.cluster import Cluster
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.process import own_code
 from dtrain.task.process.answer import Send, answer
 
@@ -44,7 +43,7 @@ def _message(error: Exception) -> str:
     where = " ({}, line {}, in {})".format(*users[-1]) if users else ""
     if lines[0] == _TRACED:
         return [line.strip() for line in lines if line.strip()][-1] + where
-    if isinstance(error, tf.errors.OpError):
+    if isinstance(error, runtime().ERRORS):
         return _AROUND.sub("", lines[0]) + where
     print(secrets.mask(own_code.part(error)), file=sys.stderr)
     return f"{type(error).__name__}: {error}"

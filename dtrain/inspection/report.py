@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data import failures, nest
@@ -23,7 +22,8 @@ from dtrain.host.columns import aligned
 from dtrain.inspection import classes, facts, pictures, structure
 from dtrain.inspection.structure import Leaf
 from dtrain.run.cluster import Cluster
-from dtrain.task.backends.tensorflow import hardware, input_pipeline
+from dtrain.task.backends.runtime import runtime
+from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.data import dataset, reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Augment, Inputs
@@ -60,7 +60,7 @@ def report(
         DataError: an example cannot be read.
     """
     on_cpu = dataclasses.replace(cluster, device_kind="cpu")
-    hardware.configure(config.hardware, on_cpu, cluster.chief)
+    runtime().configure(config.hardware, on_cpu, cluster.chief)
     send("doing", "loading the dataset")
     data = dataset.load(config)
     train = data.splits.train
@@ -169,11 +169,11 @@ def _examples(
 
 def _augmented(config: Config, augment: Augment, x: Any, begin: int) -> list[np.ndarray]:
     """Return inputs as a training changes them at positions from ``begin`` on."""
-    with tf.device("CPU:0"):
-        positions = tf.range(begin, begin + len(nest.leaves(x)[0]))
-        seeds = tf.fill(tf.shape(positions), tf.constant(config.seed, tf.int32))
-        changed = input_pipeline.changed(augment, x, tf.stack([seeds, positions], 1))
-        return [leaf.numpy() for leaf in nest.leaves(changed)]
+    with runtime().on_cpu():
+        positions = np.arange(begin, begin + len(nest.leaves(x)[0]), dtype=np.int32)
+        keys = np.stack([np.full_like(positions, config.seed), positions], 1)
+        changed = input_pipeline.changed(augment, x, keys)
+        return [np.asarray(leaf) for leaf in nest.leaves(changed)]
 
 
 def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
     source = data.splits.train
     if data.order is None or isinstance(source, Stream):
         return reading.first(source, count, begin)
-    with tf.device("CPU:0"):
+    with runtime().on_cpu():
         return reading.take(source, data.order(np.arange(begin, begin + count)))
 
 
@@ -240,7 +240,7 @@ def _measured(inputs: Inputs) -> str:
     """
     whole = examples_in(inputs.train)
     dataset = input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
-    with failures.shown(), tf.device("CPU:0"):
+    with failures.shown(), runtime().on_cpu():
         batches = iter(dataset)
         begun = time.perf_counter()
         for _ in range(WARM_BATCHES):
@@ -262,7 +262,7 @@ def _measured(inputs: Inputs) -> str:
 
 def _bytes(batch: tuple[Any, ...]) -> int:
     leaves = [leaf for part in batch if part is not None for leaf in nest.leaves(part)]
+    arrays = map(np.asarray, leaves)
     return sum(
-        int(tf.reduce_sum(tf.strings.length(leaf))) if leaf.dtype == tf.string
-        else int(tf.size(leaf)) * leaf.dtype.size for leaf in leaves
-    )  # fmt: skip
+        sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in arrays
+    )

@@ -24,17 +24,16 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task.backends.tensorflow import hardware, sockets
-from dtrain.task.backends.tensorflow.base import check_replicas
+from dtrain.task.backends.base import Backend
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import unreadable
 from dtrain.task.model import class_labels
 from dtrain.task.process import own_code, parent_death
-from dtrain.task.process.phases import Phases
 from dtrain.task.process.signals import Stop
-from dtrain.task.strategies import Default, Strategy
+from dtrain.task.strategies import Default
 from dtrain.task.train import restore
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Process, quietly
+from dtrain.task.train.session import Action, Process, quietly
+from dtrain.task.train.timing import Phases
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda status: None) -> int:
@@ -64,8 +63,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     try:
         _limit_waiting(config, cluster, task)
         if follows:
-            hardware.give_way()  # ORDER: before TensorFlow has threads, which take it over
-        devices = hardware.configure(config.hardware, cluster, task, config.trainer.deterministic)
+            parent_death.give_way()  # ORDER: before the framework has threads, which take it over
+        devices = runtime().configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))
@@ -73,7 +72,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         past = None
         if leads:
             journal = Journal(rundir.journal)
-            if (message := hardware.overlooked(config.hardware, cluster)) is not None:
+            if (message := runtime().overlooked(config.hardware, cluster)) is not None:
                 journal.write("notice", message=message)
             past = restore.find(rundir, config, journal)
         # Actions are imported by their names: what is done with a model knows how to train, and
@@ -87,7 +86,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         phases.end("cluster")
-        past = strategy.broadcast(past)
+        past = restore.of_chief(strategy.tasks, past)
         action: Action = (
             targets.instantiate(config.action, "action")
             if follow is None
@@ -122,14 +121,26 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
 def _limit_waiting(config: Config, cluster: Cluster, task: Task) -> None:
     """Let no task of several wait for what is lost without end."""
     if multiprocessing.parent_process() is not None and len(cluster.tasks) > 1:
-        sockets.give_up_after(config.launcher.peer_timeout, cluster, task)
+        runtime().give_up_after(config.launcher.peer_timeout, cluster, task)
 
 
-def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:
-    strategy: Strategy = targets.instantiate(
+def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Backend:
+    """Make the strategy.
+
+    Raises:
+        UsageError: its replicas are not those that the batch was divided among.
+    """
+    strategy: Backend = targets.instantiate(
         strategy_plan.options(config), "strategy", devices=devices, cluster=cluster, task=task
     )
-    check_replicas(strategy, config, cluster.replicas)
+    if strategy.replicas != cluster.replicas:
+        plan = "OneReplica" if strategy.replicas == 1 else "PerDevice"
+        raise UsageError(
+            "strategy.plan", config.strategy.plan["_target_"],
+            f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has "
+            f"{cluster.replicas}", "a plan of the strategy's own replicas",
+            f"strategy.plan._target_=dtrain.task.strategies.plans.{plan}",
+        )  # fmt: skip
     return strategy
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +21,29 @@ INDEX = "index"
 CLASS = "class_name"
 FORMATS = ("parquet", "npy", "jsonl", "csv")
 Columns = Mapping[str, np.ndarray]
+
+
+class ColumnSpec(NamedTuple):
+    """What a row of a column is.
+
+    Attributes:
+        shape: without the axis of rows.
+        dtype: as Keras names it; ``string`` of texts.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is of floating-point numbers."""
+        return "float" in self.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Its size; of a text, about."""
+        size = {"string": 32, "bool": 1}.get(self.dtype)
+        return math.prod(self.shape) * (size or int(re.sub(r"\D", "", self.dtype)) // 8)
 
 
 def names(format: str, stem: str, columns: Sequence[str]) -> list[str]:

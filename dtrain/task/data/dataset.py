@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain import augment
 from dtrain.config import callables, targets
@@ -26,6 +26,7 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular.source import unseen
 from dtrain.errors import UsageError
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import data_identity, reading, streaming
 from dtrain.task.data.inputs import Augment
 from dtrain.task.data.readers import Pool
@@ -221,9 +222,9 @@ def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
         if isinstance(function, augment.Layer):
             for leaf in nest.leaves(x):
                 function.check(key, np.asarray(leaf))
-        with callables.blame(key, node, node["_target_"]), tf.device("CPU:0"):
+        with callables.blame(key, node, node["_target_"]), runtime().on_cpu():
             one = nest.mapped(lambda leaf: leaf[0], x)
-            changed = function(one, seed=tf.zeros([2], tf.int32))
+            changed = function(one, seed=keras.ops.zeros([2], "int32"))
             if is_layer and changed.shape != one.shape:
                 raise ValueError(f"makes an example of shape {changed.shape} of {one.shape}: the "
                                  "model is built for the other shape")  # fmt: skip

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from dtrain import secrets
 from dtrain.data import failures
@@ -17,12 +16,13 @@ from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError
+from dtrain.task.backends.runtime import framework_errors
 from dtrain.task.data.reading import first_bad
 
 
 @contextlib.contextmanager
 def failing(inputs: Any) -> Iterator[None]:
-    """Let what reading has raised be raised, in the place of what TensorFlow makes of it.
+    """Let what reading has raised be raised, in the place of what the framework makes of it.
 
     What fails in the graph, where records are parsed and images decoded, fails as a batch: the
     examples are then tried, to name the one.
@@ -33,7 +33,7 @@ def failing(inputs: Any) -> Iterator[None]:
     failures.first()
     try:
         yield
-    except (tf.errors.OpError, UnicodeDecodeError) as error:  # a message may have any bytes
+    except framework_errors(UnicodeDecodeError) as error:  # a message may have any bytes
         found = failures.first() or _undecodable(inputs, error)
         if found is None:
             raise

@@ -11,34 +11,33 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, nearest
+from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
+from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
-from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.backends.tensorflow.remat import rematerialize
 from dtrain.task.data import reading
 from dtrain.task.model import (
     class_labels,
     default_loss,
+    finetune,
     first_call,
     optimizers,
     probabilities,
     scores,
     stateful,
 )
-from dtrain.task.model.finetune import lora, rates, stages
-from dtrain.task.strategies import Strategy
 
 
 def model(
     config: Config,
     splits: Splits,
-    strategy: Strategy,
+    strategy: Backend,
     total_steps: int,
     steps_per_epoch: int,
     trains: bool = True,
@@ -83,7 +82,7 @@ def model(
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
         try:
-            with keras_internals.keep_session():
+            with runtime().building():
                 built = targets.instantiate(
                     config.model, "model", input_shape=shapes, classes=classes,
                     outputs=default_loss.outputs(config, splits, y),
@@ -120,10 +119,10 @@ def model(
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
-    rematerialize(built, config.hardware.remat)
+    runtime().rematerialize(built, config.hardware.remat)
     with strategy.scope():
-        lora.enable(built, config.finetune.lora)
-    stages.prepare(built, config.finetune)
+        finetune.enable_lora(built, config.finetune.lora)
+    finetune.prepare(built, config.finetune)
     if not built.compiled:  # else it has a loss of its own
         class_labels.check(built, predicted, config, splits)
         if failed is None:
@@ -151,7 +150,7 @@ def model(
                 notice(probabilities.notice(built, predicted, chosen is not None))
             _build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
-            part = max(1, config.trainer.batch_size // strategy.batches)
+            part = max(1, config.trainer.batch_size // strategy.parts)
             example = reading.first(splits.train, reading.available(splits.train, part))
             try:
                 strategy.trace_step(built, example, creates=True)
@@ -165,7 +164,7 @@ def model(
     if trains:
         with strategy.optimizer_scope():
             optimizers.build(built, strategy, example)
-        rates.scale(built, config.finetune.learning_rates)
+        finetune.scale_rates(built, config.finetune.learning_rates)
     return built
 
 
@@ -226,10 +225,10 @@ def _shapes(splits: Splits, config: Config) -> Any:
     return nest.mapped(lambda leaf: tuple(leaf.shape[1:]), x)
 
 
-def _check_plain(built: keras.Model, strategy: Strategy) -> None:
+def _check_plain(built: keras.Model, strategy: Backend) -> None:
     """Refuse variables that Keras has in no list, where only those in its lists are trained."""
     plain = keras_internals.plain_variables(built)
-    if plain and not strategy.plain_variables:
+    if plain and not strategy.abilities.plain_variables:
         of_keras = isinstance(plain[0][1], keras.Variable)
         kind = "keras.Variable of no layer" if of_keras else "tf.Variable"
         raise UsageError(
@@ -242,13 +241,13 @@ def _has_call(built: keras.Model) -> bool:
     return has_own(built, "call") or not has_own(built, "train_step")
 
 
-def _check_optimizer(built: keras.Model, strategy: Strategy) -> None:
+def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
     """Refuse a model that its own function has compiled with ``optimizer=None``, where one is used.
 
     A ``train_step`` of its own may do without.
     """
     if built.optimizer is None and not (
-        has_own(built, "train_step") and strategy.several_optimizers
+        has_own(built, "train_step") and strategy.abilities.several_optimizers
     ):
         raise UsageError(
             "model", type(built).__name__, "was compiled without an optimizer",
@@ -400,7 +399,7 @@ def _build_metrics(
             configured, "metrics", "...", "need targets, and the examples have none",
             "metrics that the model itself has", {"metrics": []},
         ) from None  # fmt: skip
-    except (ValueError, TypeError, KeyError, IndexError, tf.errors.OpError) as error:
+    except framework_errors(ValueError, TypeError, KeyError, IndexError) as error:
         unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
         if unknown is not None:
             near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "NAME"
@@ -465,8 +464,7 @@ def _refused(
 def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
     """Compute a loss of Keras' for several examples: of a single one more shapes go together."""
     loss: Any = built.loss
-    kind = getattr(loss, "__module__", None) or type(loss).__module__
-    if not isinstance(loss, str) and not kind.startswith("keras."):
+    if not isinstance(loss, str) and not keras_internals.is_of_keras(loss):
         return
     if nest.is_nest(y) or nest.is_nest(predicted) or y is None or not np.ndim(y):
         return

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import keras
-import tensorflow as tf
+
+from dtrain.task.backends.runtime import runtime
 
 _local = threading.local()  # MirroredStrategy traces each replica in a thread of its own
 
@@ -78,4 +79,6 @@ def _is_symbolic(*given: Any) -> bool:
 
 def is_float(value: Any) -> bool:
     """Whether a value of a call is a tensor of floating-point numbers, dense."""
-    return isinstance(value, tf.Tensor) and value.dtype.is_floating
+    return isinstance(value, runtime().TENSORS) and keras.backend.is_float_dtype(
+        keras.backend.standardize_dtype(value.dtype)
+    )

@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config.schema import Config
 from dtrain.data import nest
@@ -17,6 +16,7 @@ from dtrain.data.mixture import Mixture
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import FIRST, Stream
 from dtrain.errors import UsageError
+from dtrain.task.backends.runtime import framework_errors
 from dtrain.task.backends.step_logs import has_own
 
 #: The loss that takes classes, and its class.
@@ -109,10 +109,10 @@ def refused(problem: str, width: int | None) -> UsageError:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Name a label that a step has found to be no class, in the place of TensorFlow's trace."""
+    """Name a label that a step has found to be no class, in the place of the framework's trace."""
     try:
         yield
-    except tf.errors.InvalidArgumentError as error:
+    except framework_errors() as error:
         match = re.search(r"label value of (-?\d+) which is outside .* \[0, (\d+)\)", str(error))
         if match is None:
             raise

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from dtrain.errors import UsageError
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 from dtrain.task.model import stateful
 
 

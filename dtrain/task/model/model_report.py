@@ -11,7 +11,7 @@ from dtrain.data.sources import Splits
 from dtrain.host.columns import aligned
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
-from dtrain.task.backends.tensorflow import hardware
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tensorflow.dtensor import layouts
 from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
 from dtrain.task.data import dataset
@@ -38,7 +38,7 @@ def describe(config: Config, cluster: Cluster) -> list[str]:
         UsageError: the model cannot be built, or ``strategy.rules`` do not fit it.
     """
     on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
-    devices = hardware.configure(config.hardware, on_cpu, cluster.chief)
+    devices = runtime().configure(config.hardware, on_cpu, cluster.chief)
     splits = dataset.load(config).splits
     if strategy_plan.of(config).divides == "variables":
         rows = _variables(config, splits, cluster.chief.devices // cluster.replicas)

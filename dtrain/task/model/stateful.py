@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 from dtrain.config.schema import Config
 from dtrain.data.sources import Splits
 from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError
-from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.strategies import Strategy
+from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
+from dtrain.task.model.walk import inputs
 
 
 def layers(built: keras.Model) -> list[keras.Layer]:
@@ -24,13 +23,13 @@ def fixed_rows(built: keras.Model, config: Config) -> int | None:
 
     A model of stateful layers that does not say has batches of ``trainer.batch_size``.
     """
-    given = [tensor.shape[0] for tensor in _inputs(built) if tensor.shape]
-    found = next((rows for rows in given if rows is not None), None)
-    return int(config.trainer.batch_size) if found is None and layers(built) else found
+    sizes = [tensor.shape[0] for tensor in inputs(built) if tensor.shape]
+    declared = next((rows for rows in sizes if rows is not None), None)
+    return int(config.trainer.batch_size) if declared is None and layers(built) else declared
 
 
 def check(
-    built: keras.Model, rows: int | None, config: Config, splits: Splits, strategy: Strategy
+    built: keras.Model, rows: int | None, config: Config, splits: Splits, strategy: Backend
 ) -> None:
     """Refuse a state that is carried from batch to batch where it cannot be that of Keras' fit.
 
@@ -45,7 +44,7 @@ def check(
         config.trainer.batch_size,
         examples_in(splits.validation) or 0,
     )
-    if strategy.replicas > 1 or not strategy.in_turn:
+    if strategy.replicas > 1 or not strategy.abilities.sequential:
         raise UsageError(
             "model", name, "is stateful: its state is that of the rows of the last batch, of which "
             "each replica or worker would have others",
@@ -65,10 +64,3 @@ def check(
             "dataset.validation_examples=0" if "validation_examples" in config.dataset else
             f"a split with {held - held % batch:,} validation examples",
         )  # fmt: skip
-
-
-def _inputs(built: keras.Model) -> list[Any]:
-    try:
-        return list(built.inputs or ())  # of a Sequential that is not built it raises
-    except (AttributeError, ValueError):
-        return []

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 import traceback
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import dtrain
 
 #: Where code is that the user did not write.
 _NOT_USERS = tuple(
-    os.path.join(os.path.dirname(str(package.__file__)), "") for package in (dtrain, tf, keras, np)
+    os.path.join(os.path.dirname(str(package.__file__)), "")
+    for package in (dtrain, keras, np, sys.modules.get(keras.backend.backend()))
+    if package is not None
 )
 _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 #: Folders below it that have what is installed, which may be the user's.
@@ -22,7 +24,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def is_users(file: str) -> bool:
-    """Whether a frame is neither of dtrain, Keras, TensorFlow and NumPy nor of Python itself."""
+    """Whether a frame is neither of dtrain, Keras, its framework and NumPy nor of Python itself."""
     below = file.removeprefix(_STANDARD)
     return not file.startswith(_NOT_USERS) and (below == file or below.startswith(_INSTALLED))
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 
 import keras
-import tensorflow as tf
 
 from dtrain.files import writing
 from dtrain.run.folder import RunDir
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.train.recorder import Records
 
 #: A folder of the run folder, in which the model is while it is being written.
@@ -62,7 +62,7 @@ def _own_metrics(model: keras.Model) -> Iterator[None]:
     for variable in variables:
         value = scope.get_current_value(variable)
         if value is not None:
-            keras_internals.exchange(variable, tf.Variable(value, dtype=variable.dtype))
+            keras_internals.exchange(variable, runtime().variable(value, variable.dtype))
     try:
         yield
     finally:

@@ -6,25 +6,24 @@ draws them into one chart, as Keras does.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.histogram.summary_v2 import histogram_pb
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from dtrain.files import writing
 from dtrain.run import evaluations
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
-from dtrain.task.backends.tensorflow.tensors import fresh
+from dtrain.task.backends.runtime import runtime
 
-#: Tells TensorBoard that a value is a point of a chart, as ``tf.summary.scalar`` does. That one
-#: imports TensorBoard first, and with it boto3 where that is installed: a quarter of a second.
-_SCALAR = tf.compat.v1.SummaryMetadata(
-    plugin_data={"plugin_name": "scalars"}, data_class="DATA_CLASS_SCALAR"
-)
 _STATUS = {
     "FINISHED": "STATUS_SUCCESS",
     "FAILED": "STATUS_FAILURE",
@@ -55,7 +54,7 @@ class Summaries:
     ):
         writing.remove(folder)
         self._folder = folder
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, EventFileWriter] = {}
         self._histograms = histograms
         self.profile_steps = profile_steps
         self._profiling = False
@@ -69,16 +68,15 @@ class Summaries:
         # Here and in `close`: most runs are no jobs of a sweep, and would wait for it.
         from tensorboard.plugins.hparams import api as hparams
 
-        writer = tf.summary.create_file_writer(str(self._folder))
+        writer = EventFileWriter(str(self._folder))
         values = {key: _number(text) for key, text in job["differs"].items()}
-        with writer.as_default():
-            hparams.hparams(values, trial_id=f"job {job['number']}")
+        _write(writer, 0, hparams.hparams_pb(values, trial_id=f"job {job['number']}"))
         writer.flush()  # it is shown while the run continues
         return writer
 
-    def _writer(self, split: str) -> Any:
+    def _writer(self, split: str) -> EventFileWriter:
         if split not in self._writers:
-            self._writers[split] = tf.summary.create_file_writer(str(self._folder / split))
+            self._writers[split] = EventFileWriter(str(self._folder / split))
         return self._writers[split]
 
     def scalars(self, step: int, metrics: dict[str, float]) -> None:
@@ -93,9 +91,9 @@ class Summaries:
     def weights(self, step: int, model: keras.Model) -> None:
         """Write histograms, where they were asked for."""
         if self._histograms:
-            with self._writer("train").as_default(step=step):
-                for variable in model.trainable_variables:
-                    tf.summary.histogram(variable.path, variable.numpy())
+            for variable in model.trainable_variables:
+                histogram = histogram_pb(variable.path, variable.numpy())
+                _write(self._writer("train"), step, histogram)
 
     def profile(self, step: int) -> None:
         """Start or stop the trace where ``step`` is its first or last."""
@@ -103,10 +101,10 @@ class Summaries:
             return
         first, last = self.profile_steps
         if not self._profiling and first <= step < last:
-            tf.profiler.experimental.start(str(self._folder))
+            runtime().start_trace(str(self._folder))
             self._profiling = True
         elif self._profiling and step >= last:
-            tf.profiler.experimental.stop()
+            runtime().stop_trace()
             self._profiling = False
 
     def flush(self) -> None:
@@ -117,13 +115,12 @@ class Summaries:
     def close(self, status: str = "KILLED") -> None:
         """End a trace that still runs, and close the files; ``status`` is how the run ended."""
         if self._profiling:
-            tf.profiler.experimental.stop()
+            runtime().stop_trace()
         if self._session is not None:
             from tensorboard.plugins.hparams import api_pb2, summary
 
             end = summary.session_end_pb(api_pb2.Status.Value(_STATUS[status]))
-            with self._session.as_default(step=0):
-                tf.summary.experimental.write_raw_pb(end.SerializeToString())
+            _write(self._session, 0, end)
             self._session.close()
         for writer in self._writers.values():
             writer.close()
@@ -136,24 +133,27 @@ def write_evaluations(folder: Path, found: Iterable[dict[str, Any]]) -> None:
         folder: the logdir of the run.
         found: events of :mod:`dtrain.run.evaluations`.
     """
-    writers: dict[str, Any] = {}
+    writers: dict[str, EventFileWriter] = {}
     for event in found:
         prefix = event["prefix"]
         if prefix not in writers:
-            writers[prefix] = tf.summary.create_file_writer(str(folder / prefix))
+            writers[prefix] = EventFileWriter(str(folder / prefix))
         _point(writers[prefix], event["step"], event["metrics"])
     for writer in writers.values():
         writer.close()
 
 
-def _point(writer: Any, step: int, metrics: dict[str, float]) -> None:
+def _point(writer: EventFileWriter, step: int, metrics: dict[str, float]) -> None:
     """Write what is known of one step, as one event."""
-    summary = tf.compat.v1.Summary()
-    for name, value in metrics.items():
-        tensor = tf.make_tensor_proto(value, tf.float32)
-        summary.value.add(tag=name, tensor=tensor, metadata=_SCALAR)
-    with writer.as_default(step=fresh(np.int64(step))):
-        tf.summary.experimental.write_raw_pb(summary.SerializeToString())
+    values = [scalar_pb(name, value).value[0] for name, value in metrics.items()]
+    _write(writer, step, Summary(value=values))
+
+
+def _write(writer: EventFileWriter, step: int, summary: Any) -> None:
+    event = Event(wall_time=time.time(), step=step)
+    # As bytes: some of TensorBoard's plugins make messages of TensorFlow's classes.
+    event.summary.ParseFromString(summary.SerializeToString())
+    writer.add_event(event)
 
 
 def _number(text: str) -> bool | int | float | str:

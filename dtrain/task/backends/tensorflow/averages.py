@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.replica import reduction
 from dtrain.task.model import train_state
 

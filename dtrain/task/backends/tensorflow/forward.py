@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,12 +11,12 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.task.backends.base import Replicas
+from dtrain.run.predictions.formats import ColumnSpec
+from dtrain.task.backends.base import Finish
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.data.reading import take
 
-#: Of what a model returned and of a whole batch, the columns by name: tensors ``[b, ...]``.
-Finish = Callable[[Any, tuple[Any, ...]], dict[str, tf.Tensor]]
 #: Calls at once on a device that is no CPU: one computes, and one reads or is copied.
 OVERLAPPING = 2
 
@@ -51,7 +50,7 @@ class Forward:
         self._draws = evaluation_seeds.Draws()
         self.replicas = strategy.replicas
         self.batch = batch
-        self.specs: dict[str, tf.TensorSpec] = {}
+        self.specs: dict[str, ColumnSpec] = {}
         self._call: Any = None
 
     def trace(self) -> None:
@@ -117,7 +116,8 @@ class Forward:
     def _columns(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
         found = self._finish(outputs, parts)
         self.specs = {
-            name: tf.TensorSpec(column.shape[1:], column.dtype) for name, column in found.items()
+            name: ColumnSpec(tuple(column.shape[1:]), column.dtype.name)
+            for name, column in found.items()
         }
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import keras
 import tensorflow as tf
@@ -12,9 +11,6 @@ from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.tensorflow import keras_internals
-
-#: By how much a process that gives way is nicer than others.
-NICE = 10
 
 
 def configure(
@@ -70,17 +66,6 @@ def configure(
     for gpu in gpus[: task.devices]:
         tf.config.experimental.set_memory_growth(gpu, hardware.memory_growth)
     return [f"GPU:{index}" for index in range(task.devices)]
-
-
-def give_way() -> None:
-    """Let other processes have the cores first; must run before TensorFlow has threads.
-
-    Where all cores are busy the command itself, which watches its tasks, would else take its time
-    from the training as often as from this process. On Linux, where a thread begins as nice as the
-    one that starts it.
-    """
-    if sys.platform == "linux":
-        os.nice(NICE)
 
 
 def overlooked(hardware: Hardware, cluster: Cluster) -> str | None:

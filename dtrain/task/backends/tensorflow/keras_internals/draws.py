@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dtrain.task.backends.tensorflow.keras_internals.lookup import (
+from dtrain.task.keras_internals.lookup import (
     ONE_REPLICA,
     module,
     parameters,

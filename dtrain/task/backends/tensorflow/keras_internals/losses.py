@@ -9,17 +9,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.task.backends.tensorflow.keras_internals.lookup import (
+from dtrain.task.keras_internals.lookup import (
     ONE_REPLICA,
     function,
     module,
     unknown,
 )
-from dtrain.task.backends.tensorflow.keras_internals.model_parts import layers
+from dtrain.task.keras_internals.model_parts import layers
 
 LOSS = "keras.src.losses.loss"
-#: Where masks of tensors are kept. A metric that is updated away from the model needs them.
-MASKING = "keras.src.backend.common.masking"
 #: Functions of :data:`LOSS` that are replaced, and what they must look like.
 PARAMETERS = {
     "scale_loss_for_distribution": ["value"],
@@ -106,31 +104,6 @@ class _IdsApart:
 
     def __contains__(self, loss: int) -> bool:
         return loss in self._own()
-
-
-def mask(tensor: Any) -> Any:
-    """Return the mask that a layer has put on a tensor, None where there is none.
-
-    Raises:
-        TrainingError: this version of Keras keeps masks in another way.
-    """
-    return _masking("get_keras_mask", ["x"])(tensor)
-
-
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Put a mask on a tensor, as a layer does; losses and metrics look for it there.
-
-    Raises:
-        TrainingError: this version of Keras keeps masks in another way.
-    """
-    _masking("set_keras_mask", ["x", "mask"])(tensor, mask)
-
-
-def _masking(name: str, expected: list[str]) -> Callable[..., Any]:
-    found = function(module(MASKING), name, expected)
-    if found is None:
-        raise unknown("keeps the masks of tensors", ONE_REPLICA)
-    return found
 
 
 def see_batches_of_their_own(

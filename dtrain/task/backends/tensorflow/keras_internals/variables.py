@@ -9,33 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.task.backends.tensorflow.keras_internals.lookup import module, unknown
-
-VARIABLES = "keras.src.backend.common.variables"
-
-
-def stored(variable: keras.Variable) -> Any:
-    """Return the variable of TensorFlow's that a variable of Keras' is stored in.
-
-    Raises:
-        TrainingError: this version of Keras stores it in another way.
-    """
-    found = getattr(variable, "_value", None)
-    if found is None:
-        raise unknown("stores variables")
-    return found
-
-
-def exchange(variable: keras.Variable, other: Any) -> None:
-    """Store a variable of Keras' in another of TensorFlow's.
-
-    Keras cannot be told where TensorFlow's variable is to be, or of which kind.
-
-    Raises:
-        TrainingError: this version of Keras stores it in another way.
-    """
-    stored(variable)
-    variable._value = other
+from dtrain.task.keras_internals.lookup import unknown
 
 
 def unwrapped(variable: Any) -> Any:
@@ -84,15 +58,3 @@ def read_as_numbers(variable: Any) -> None:
     if base is not None and not hasattr(base, "__float__"):
         for name, number in (("__float__", float), ("__int__", int)):
             setattr(base, name, lambda self, number=number: number(self.numpy()))
-
-
-def initialize() -> None:
-    """Give a value to the variables that were made in a ``keras.StatelessScope``.
-
-    Raises:
-        TrainingError: this version of Keras does it in another way.
-    """
-    function = getattr(module(VARIABLES), "initialize_all_variables", None)
-    if function is None:
-        raise unknown("makes variables in a StatelessScope")
-    function()

@@ -6,7 +6,7 @@ import collections
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,14 +18,12 @@ from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.feed import Feed
 from dtrain.task.backends.tensorflow.parameter_server.pure import Scope, check_pure, check_whole
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
-from dtrain.task.backends.tensorflow.tensors import fresh
+from dtrain.task.backends.tensorflow.tensors import fresh, joined
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.parameter_server.protocol import Coordinator
 
 #: Between two looks at a step whose worker has died.
 RETRY_SECONDS = 0.1
@@ -40,27 +38,36 @@ class CoordinatedSteps(Steps):
 
     Args:
         model: built in the strategy's scope.
-        strategy: has the coordinator.
+        strategy: the workers are its replicas.
         inputs: the data.
+        coordinator: of TensorFlow (``tf.distribute.coordinator.ClusterCoordinator``).
+        workers: how many there are.
     """
 
-    def __init__(self, model: keras.Model, strategy: Coordinator, inputs: Inputs):
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Replicas,
+        inputs: Inputs,
+        coordinator: Any,
+        workers: int,
+    ):
         super().__init__(model, strategy, inputs, None, None)
         self._engine = strategy.engine
-        self._coordinator = strategy.coordinator
-        self._workers = strategy.workers
+        self._coordinator = coordinator
+        self._workers = workers
         self._step = inputs.start_step
         #: Of gradients that are rows, by their ids: which of them all workers have.
         self._same: dict[int, list[bool]] = {}
         self._train_feed = None
         if inputs.train is not None:
             self._train_feed = Feed(
-                strategy, inputs.train, inputs, strategy.replicas, training=True
+                coordinator, inputs.train, inputs, strategy.replicas, training=True
             )
         self._evaluation_feed = None
         self._evaluation_steps = inputs.evaluation_steps
         if inputs.validation is not None:
-            self._evaluation_feed = Feed(strategy, inputs.validation, inputs, 1, training=False)
+            self._evaluation_feed = Feed(coordinator, inputs.validation, inputs, 1, training=False)
         self._evaluation_step = 0
         self._validation, self._counted_draws = inputs.validation, False
         # One thread for each step in flight waits for its result: TensorFlow has no "any of".
@@ -153,16 +160,15 @@ class CoordinatedSteps(Steps):
                         optimizers.caught(model) as scope.updates,
                         gradients.apart(replicas, part, self._summed) as of_tapes,
                     ):
-                        returned = self._returned(model.train_step, data, share)
+                        logs = self._logs(data, share, training)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     check_pure(moved(), scope)
                     raise
                 check_pure(moved(), scope)
             else:
                 with evaluation_seeds.evaluating(batch, self._draws):
-                    returned = self._returned(model.test_step, data, share)
-            logs = self._rows.logs(returned, training)
-        self._rows.names[training] = list(logs)
+                    logs = self._logs(data, share, training)
+        self._rows.names[training] = [*logs, *(self._norms.names if training else ())]
         sizes = zip(self._rows.variables, self._rows.sizes, strict=True)
         states = [scope.get_current_value(v) for v, size in sizes if size]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
@@ -185,11 +191,16 @@ class CoordinatedSteps(Steps):
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [by_weight.get(id(v)) for v in model.trainable_variables], others, vector
 
-    def _update(self, gradients: list[Any]) -> None:
-        """Let the optimizer update the weights that have a gradient."""
+    def _update(self, gradients: list[Any]) -> list[tf.Tensor]:
+        """Let the optimizer update the weights that have a gradient.
+
+        Returns:
+            A vector of the norms that are logged, float64; of none, no vector.
+        """
         pairs = zip(gradients, self._model.trainable_variables, strict=True)
         found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        self._model.optimizer.apply_gradients(found)
+        _, measured = self._norms.measured(lambda: self._model.optimizer.apply_gradients(found))
+        return [tf.cast(norms, tf.float64) for norms in joined(list(measured.values()))]
 
     def _account(
         self, vectors: list[np.ndarray], rows: int, training: bool, steps: int = 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -12,10 +11,6 @@ from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.packing import Packing
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps, worker_index
 from dtrain.task.backends.tensorflow.replica import host_random, random_draws
-from dtrain.task.data.inputs import Inputs
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.parameter_server.protocol import Coordinator
 
 
 class SynchronousSteps(CoordinatedSteps):
@@ -28,13 +23,11 @@ class SynchronousSteps(CoordinatedSteps):
 
     Args:
         backup_workers: how many gradients a step does without.
-        model, strategy, inputs: of :class:`CoordinatedSteps`.
+        arguments: of :class:`CoordinatedSteps`.
     """
 
-    def __init__(
-        self, backup_workers: int, model: keras.Model, strategy: Coordinator, inputs: Inputs
-    ):
-        super().__init__(model, strategy, inputs)
+    def __init__(self, backup_workers: int, *arguments: Any):
+        super().__init__(*arguments)
         self._needed = self._workers - backup_workers
         self._part_rows = self._global_batch // self._workers
         self._late = 0  # parts of earlier steps that are still being computed
@@ -69,12 +62,13 @@ class SynchronousSteps(CoordinatedSteps):
         # Summed in the order of the parts: the result must not depend on who came first.
         values = [self._packing.unpack(arrived[part]) for part in sorted(arrived)]
         floats, whole, vectors = zip(*values, strict=True)
-        self._apply(*self._packing.together(floats, whole))
+        norms = self._apply(*self._packing.together(floats, whole))
         for vector in vectors:
             self._worker_steps[int(vector[-1])] += 1
         self.waiting.add(float(np.mean([vector[-2] for vector in vectors])))
         self._step += 1
-        return self._account([v[:-2] for v in vectors], self._part_rows, training=True, steps=1)
+        rows = [np.concatenate([vector[:-2], *norms]) for vector in vectors]
+        return self._account(rows, self._part_rows, training=True, steps=1)
 
     def _came_late(self) -> None:
         self._late -= 1
@@ -96,16 +90,17 @@ class SynchronousSteps(CoordinatedSteps):
         return self._engine.run(replica)
 
     @tf.function(autograph=False)
-    def _apply(self, *together: tf.Tensor) -> None:
+    def _apply(self, *together: tf.Tensor) -> list[tf.Tensor]:
         model = self._model
         gradients, others = self._packing.part(*together)
         with self._engine.scope():
             # The optimizer is only ever called inside a replica.
             with tf.distribute.ReplicaContext(self._engine, 0):
-                self._update(gradients)
+                norms = self._update(gradients)
             for variable, value in zip(model.non_trainable_variables, others, strict=True):
                 if value is not None:
                     variable.assign(value)
+        return norms
 
     def interval(self) -> dict[str, float]:
         """Return how many gradients were dropped since the last such call, if any may be."""

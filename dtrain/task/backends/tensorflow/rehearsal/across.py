@@ -19,15 +19,15 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.errors import UsageError, behind
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import has_own, is_mean, leaves
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.rehearsal import noise
 from dtrain.task.backends.tensorflow.rehearsal.noise import exchanges, exchanging
 from dtrain.task.backends.tensorflow.rehearsal.step import Kept, Step, Value, undisturbed
 from dtrain.task.data import reading
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 #: Two numbers differ if they do by so much of their size; and where it is computed in 16 bits.
 TOLERANCE, TOLERANCE_16 = 1e-4, 2e-2
@@ -60,9 +60,9 @@ def notice(
     Returns:
         A sentence or more; None where both are the same, or where that cannot be found out.
     """
-    if strategy.dense_lookups:
+    if strategy.abilities.dense_lookups:
         return noise.dense_lookups(model)
-    if strategy.batches == 1:
+    if strategy.parts == 1:
         return None
     notices = [noise.statistics(model, strategy)]
     known = _is_known(model)
@@ -75,7 +75,7 @@ def _of_a_step(
     model: keras.Model, strategy: Replicas, source: Source, global_batch: int, known: bool
 ) -> Iterator[str | None]:
     parts = strategy.replicas if exchanges(strategy) else ALONE
-    rows = min(global_batch // strategy.batches, max(FEWEST, EXAMPLES // parts))
+    rows = min(global_batch // strategy.parts, max(FEWEST, EXAMPLES // parts))
     examples = reading.available(source, max(LOOKED_AT, parts * rows))
     if examples < parts * rows:
         return
@@ -185,7 +185,7 @@ def _difference(step: Step, batches: list[Any], strategy: Replicas) -> str | Non
     count = step.parts * step.rows
     also = f" (nor {', nor '.join(map(str, others))})" if others else ""
     return (
-        f"on {strategy.batches} replicas {name or 'the loss'} is not that of one device{also}: of "
+        f"on {strategy.parts} replicas {name or 'the loss'} is not that of one device{also}: of "
         f"{count} examples it is {value.whole:.6g}, and {how} is {value.several:.6g}; "
         f"{_advice(value, all(_is_same(v, v.other) for v in values[name]), step, strategy)}"
     )

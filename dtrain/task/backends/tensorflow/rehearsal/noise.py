@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.replica import random_draws
 from dtrain.task.backends.tensorflow.replica.gradients import updating
 from dtrain.task.model import optimizers
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 #: Operations of ``tf.random`` that have a state of their own, or of a ``tf.random.Generator``.
 STATEFUL = (
@@ -32,7 +32,7 @@ STATELESS = (
 
 def exchanges(strategy: Replicas) -> bool:
     """Whether replicas reduce and gather in a step; else they are workers that compute alone."""
-    return strategy.in_turn and strategy.sync_every == 1
+    return strategy.abilities.exchanges
 
 
 def exchanging(strategy: Replicas) -> str:

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import (
     Returned,
     add_up_losses,
@@ -29,7 +30,7 @@ from dtrain.task.backends.step_logs import (
     named,
     unwrapped,
 )
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.rehearsal.noise import (
     augmentations,
     exchanges,
@@ -41,7 +42,7 @@ from dtrain.task.model import optimizers
 from dtrain.task.model.train_state import unsaved, variables
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Step:
         watched = [*keras_internals.of_own_classes(model), *model.trainable_variables, *held]
         self._watched = {id(v): v for v in watched if id(v) in self._state}
         self._state |= {id(v): (v, tf.zeros(v.shape, v.dtype)) for v in self._metrics}
-        keras_internals.keep_losses_apart(model)
+        tf_internals.keep_losses_apart(model)
         self._returned = Returned(model, model.metrics)
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)

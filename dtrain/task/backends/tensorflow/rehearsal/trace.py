@@ -8,13 +8,13 @@ import keras
 import tensorflow as tf
 
 from dtrain.data import nest
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import unwrapped
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.model import optimizers
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 
 def trace_step(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,13 +15,11 @@ from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import flat
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.base import Strategy
 
 
 class StaticSteps(Steps):
@@ -39,7 +37,7 @@ class StaticSteps(Steps):
         inputs: what to read.
     """
 
-    def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
+    def __init__(self, model: keras.Model, strategy: Replicas, inputs: Inputs):
         held, replicas = inputs.validation, strategy.replicas
         training = None
         if inputs.train is not None:
@@ -114,7 +112,6 @@ class StaticSteps(Steps):
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         def replica(part: Any) -> list[tf.Tensor]:
             logs, states = step(part)
-            logs = self._rows.logs(logs, training)
             return self._rows.vectors(logs, rows, training, tf.convert_to_tensor, states)
 
         vectors = self._strategy.run(replica, data)

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from dtrain.task.backends.tensorflow.keras_internals.lookup import module, unknown
+from dtrain.task.keras_internals.lookup import module, unknown
 
 MODULE = "keras.src.backend.common.global_state"
 #: The precision alone: ``None`` reads values as they are kept.
@@ -39,7 +38,7 @@ def check() -> None:
 
     state = _state()
     if all(hasattr(state, f"{verb}_global_attribute") for verb in ("get", "set")):
-        Probe(dtype="mixed_bfloat16")(tf.zeros([1]))
+        Probe(dtype="mixed_bfloat16")(keras.ops.zeros([1]))
     if not found or not all(found):
         raise unknown("passes training and precision to layers", "leave hardware.remat empty")
 
@@ -68,21 +67,6 @@ def fresh_names() -> Iterator[None]:
     """Give layers that are made inside the names that they get in a process of their own."""
     with replaced({COUNTS: collections.defaultdict(int)}):
         yield
-
-
-@contextlib.contextmanager
-def keep_session() -> Iterator[None]:
-    """Let ``keras.backend.clear_session``, which a model's function may call, clear names alone.
-
-    It would reset TensorFlow's default graph, where the strategy's scope is kept, and the precision
-    of ``hardware.precision``.
-    """
-    original, policy = tf.compat.v1.reset_default_graph, keras.config.dtype_policy()
-    tf.compat.v1.reset_default_graph = lambda: keras.config.set_dtype_policy(policy)
-    try:
-        yield
-    finally:
-        tf.compat.v1.reset_default_graph = original
 
 
 def _state() -> Any:

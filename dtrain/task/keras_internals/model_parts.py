@@ -6,9 +6,9 @@ import types
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from dtrain.task.backends.tensorflow.keras_internals.lookup import unknown
+from dtrain.task.backends.runtime import runtime
+from dtrain.task.keras_internals.lookup import unknown
 
 #: How far inside of the attributes of a layer variables are looked for, and in what not: layers
 #: are looked through by themselves, optimizers are saved, metrics begin again.
@@ -17,6 +17,11 @@ PASSED_OVER = (
     keras.Layer, keras.optimizers.Optimizer, keras.metrics.Metric,
     type, types.FunctionType, types.MethodType, types.ModuleType,
 )  # fmt: skip
+
+
+def is_of_keras(value: Any) -> bool:
+    """Whether an object, or a class or function, is Keras' own."""
+    return str(getattr(value, "__module__", "")).startswith("keras.")
 
 
 def layers(model: keras.Layer) -> list[keras.Layer]:
@@ -53,7 +58,7 @@ def of_own_classes(model: keras.Model) -> list[keras.Variable]:
     """
     found: dict[int, keras.Variable] = {}
     for layer in layers(model):
-        if type(layer).__module__.partition(".")[0] == "keras":
+        if is_of_keras(layer):
             continue
         inside = {id(v) for part in _flattened(layer, include_self=False) for v in part.variables}
         for variable in layer.variables:
@@ -65,19 +70,19 @@ def of_own_classes(model: keras.Model) -> list[keras.Variable]:
 def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
     """Return variables that Keras has in no list, with their names: ``layer name/attribute``.
 
-    TensorFlow's own among the attributes of layers, and any in lists, dictionaries and plain
+    The framework's own among the attributes of layers, and any in lists, dictionaries and plain
     objects that layers hold: ``layer name/attribute/attribute``.
     """
-    kinds = (tf.Variable, tf.distribute.DistributedValues, keras.Variable)
+    kinds = runtime().VARIABLES
     return [(path, value) for path, value in _held(model) if isinstance(value, kinds)]
 
 
 def generator_states(model: keras.Model) -> list[tuple[str, Any]]:
-    """Return the states of ``tf.random.Generator``, as :func:`plain_variables`."""
+    """Return the states of generators (``tf.random.Generator``), as :func:`plain_variables`."""
     return [
         (f"{path}/state", value.state)
         for path, value in _held(model)
-        if isinstance(value, tf.random.Generator)
+        if isinstance(value, runtime().GENERATORS)
     ]
 
 
@@ -88,10 +93,10 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
     seen: set[int] = set()
 
     def walk(path: str, value: Any, depth: int) -> None:
-        if isinstance(value, (tf.Variable, tf.distribute.DistributedValues, keras.Variable)):
+        if isinstance(value, runtime().VARIABLES):
             if id(value) not in of_keras:
                 held.setdefault(id(value), (path, value))
-        elif isinstance(value, tf.random.Generator):
+        elif isinstance(value, runtime().GENERATORS):
             held.setdefault(id(value), (path, value))
         elif depth and id(value) not in seen:
             seen.add(id(value))
@@ -99,7 +104,7 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
                 walk(f"{path}/{name}", item, depth - 1)
 
     for layer in layers(model):
-        if type(layer).__module__.partition(".")[0] != "keras":
+        if not is_of_keras(layer):
             for name, value in _attributes(layer):
                 walk(f"{layer.name}/{name}", value, DEPTH)
     return list(held.values())

@@ -16,8 +16,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.task.backends.base import Replicas
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.model import train_state
 
 METHODS = ("predict", "predict_on_batch", "evaluate", "test_on_batch")
@@ -31,7 +32,7 @@ class LocalCalls:
         strategy: it is built on.
     """
 
-    def __init__(self, model: keras.Model, strategy: Replicas):
+    def __init__(self, model: keras.Model, strategy: Backend):
         layers = keras_internals.layers(model)
         self._models = [layer for layer in layers if isinstance(layer, keras.Model)]
         self._model = model
@@ -40,7 +41,7 @@ class LocalCalls:
         self._inside = False
         for variable in train_state.variables(model).values():
             if isinstance(variable, keras.Variable):
-                keras_internals.read_as_numbers(keras_internals.stored(variable))
+                tf_internals.read_as_numbers(keras_internals.stored(variable))
         # A tensor of the user's own cannot be computed with variables that lie on a mesh.
         names = (*METHODS, "call") if hasattr(strategy, "mesh") else METHODS
         for each in self._models:
@@ -65,9 +66,9 @@ class LocalCalls:
             name: variable
             for name, variable in train_state.variables(self._model).items()
             if isinstance(variable, keras.Variable)
-            and not keras_internals.is_plain(keras_internals.stored(variable))
+            and not tf_internals.is_plain(keras_internals.stored(variable))
         }
-        values = train_state.copied(divided, self._strategy)
+        values = self._strategy.read(divided)
         variables = [*divided.values(), *metrics.values()]
         stored = [keras_internals.stored(variable) for variable in variables]
         for name, variable in divided.items():
@@ -77,7 +78,7 @@ class LocalCalls:
             for variable in variables:
                 zeros = tf.zeros(variable.shape, variable.dtype)
                 keras_internals.exchange(variable, self._copy(variable, zeros))
-            with keras_internals.without_strategy(self._models):
+            with tf_internals.without_strategy(self._models):
                 yield
         finally:
             self._inside = False

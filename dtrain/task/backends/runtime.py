@@ -1,0 +1,86 @@
+"""The process of a task, as its framework has it: what is there before a strategy is made.
+
+A backend has it in a module ``runtime`` of its package; which one that is, Keras' own variable
+``KERAS_BACKEND`` says.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, cast
+
+import keras
+
+from dtrain.config.schema import Hardware
+from dtrain.run.cluster import Cluster, Task
+
+#: Where Keras reads the name of its backend from, while it is imported.
+VARIABLE = "KERAS_BACKEND"
+
+
+class Runtime(Protocol):
+    """What a module ``runtime`` of a backend has."""
+
+    #: Raised by the framework's own operations, whatever their input was.
+    ERRORS: tuple[type[Exception], ...]
+    #: Types of dense tensors.
+    TENSORS: tuple[Any, ...]
+    #: Types of variables, Keras' own among them.
+    VARIABLES: tuple[Any, ...]
+    #: Types of generators of random numbers whose ``state`` is a variable.
+    GENERATORS: tuple[Any, ...]
+
+    def configure(
+        self, hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False
+    ) -> list[str]:
+        """Choose devices, threads and precision before anything is computed.
+
+        Returns:
+            The names of the devices.
+        """
+
+    def overlooked(self, hardware: Hardware, cluster: Cluster) -> str | None:
+        """Return a sentence about devices that are there and not used, if there are any."""
+
+    def give_up_after(self, seconds: float, cluster: Cluster, task: Task) -> Any:
+        """End connections between the tasks on which nothing is answered for so long."""
+
+    def on_cpu(self) -> AbstractContextManager[Any]:
+        """Compute what is called inside on the CPU."""
+
+    def variable(self, value: Any, dtype: str) -> Any:
+        """Return a variable of the framework's, of this process alone."""
+
+    def trace(self, function: Callable[..., Any], *specs: Any) -> None:
+        """Call ``function`` with tensors of these shapes; nothing is computed."""
+
+    def start_trace(self, folder: str) -> None:
+        """Begin a profile for TensorBoard."""
+
+    def stop_trace(self) -> None:
+        """End it, and write it."""
+
+    def arithmetic(self) -> dict[str, Any]:
+        """Return what the last bits of a number depend on, on a CPU; JSON values."""
+
+    def building(self) -> AbstractContextManager[None]:
+        """Let a user's function that makes a model leave what dtrain has set up as it is."""
+
+    def rematerialize(self, model: keras.Model, patterns: Sequence[str]) -> None:
+        """Have layers computed a second time for their gradients (``hardware.remat``)."""
+
+
+@functools.cache
+def runtime() -> Runtime:
+    """Return that of the backend of this process."""
+    name = os.environ.get(VARIABLE, "tensorflow")
+    return cast(Runtime, importlib.import_module(f"dtrain.task.backends.{name}.runtime"))
+
+
+def framework_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what the framework's operations raise, and others: for ``except``."""
+    return (*runtime().ERRORS, *others)

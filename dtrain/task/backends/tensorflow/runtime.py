@@ -1,0 +1,72 @@
+"""The process of a task, as TensorFlow has it (:class:`dtrain.task.backends.runtime.Runtime`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.task.backends.tensorflow.hardware import configure, overlooked
+from dtrain.task.backends.tensorflow.keras_internals import keep_session as building
+from dtrain.task.backends.tensorflow.remat import rematerialize
+from dtrain.task.backends.tensorflow.sockets import give_up_after
+
+__all__ = [
+    "ERRORS",
+    "GENERATORS",
+    "TENSORS",
+    "VARIABLES",
+    "arithmetic",
+    "building",
+    "configure",
+    "give_up_after",
+    "on_cpu",
+    "overlooked",
+    "rematerialize",
+    "start_trace",
+    "stop_trace",
+    "trace",
+    "variable",
+]
+ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
+TENSORS: tuple[type, ...] = (tf.Tensor,)
+VARIABLES: tuple[type, ...] = (tf.Variable, tf.distribute.DistributedValues, keras.Variable)
+GENERATORS: tuple[type, ...] = (tf.random.Generator,)
+
+
+def on_cpu() -> AbstractContextManager[Any]:
+    """Compute what is called inside on the CPU."""
+    device: AbstractContextManager[Any] = tf.device("CPU:0")
+    return device
+
+
+def trace(function: Callable[..., Any], *specs: Any) -> None:
+    """Call ``function`` with tensors of these shapes; nothing is computed."""
+    tf.function(function, autograph=False).get_concrete_function(*specs)
+
+
+def arithmetic() -> dict[str, Any]:
+    """Return what the last bits of a number depend on, on a CPU."""
+    return {
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),
+        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+    }
+
+
+def variable(value: Any, dtype: str) -> Any:
+    """Return a variable of TensorFlow's, of this process alone."""
+    return tf.Variable(value, dtype=dtype)
+
+
+def start_trace(folder: str) -> None:
+    """Begin a profile for TensorBoard."""
+    tf.profiler.experimental.start(folder)
+
+
+def stop_trace() -> None:
+    """End it, and write it."""
+    tf.profiler.experimental.stop()

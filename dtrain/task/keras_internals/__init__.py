@@ -1,0 +1,56 @@
+"""Private names of Keras: which, why, and what happens where one is gone.
+
+Those of a backend are in a package of the same name there. No other module of dtrain uses any, as a
+test verifies. Each is looked up and checked where it is needed and not before; where this version
+has something else, the run ends with a sentence that says what to do instead.
+
+``model_parts``   what is inside of a model, which public lists leave out
+``optimizers``    what optimizers update, keep and scale
+``contexts``      what Keras keeps for a process: training, precision, counts of names
+``variables``     what a variable is stored in
+``masks``         masks of tensors
+``callbacks``     when callbacks of Keras choose how they compare
+"""
+
+from dtrain.task.keras_internals.callbacks import choose_comparison
+from dtrain.task.keras_internals.contexts import fresh_names
+from dtrain.task.keras_internals.masks import mask, set_mask
+from dtrain.task.keras_internals.model_parts import (
+    generator_states,
+    inner,
+    is_of_keras,
+    layers,
+    loss_trackers,
+    of_own_classes,
+    plain_variables,
+    states,
+)
+from dtrain.task.keras_internals.optimizers import (
+    adam_slots,
+    average_trainable,
+    scale_learning_rates,
+    updated,
+)
+from dtrain.task.keras_internals.variables import exchange, initialize, stored
+
+__all__ = [
+    "adam_slots",
+    "average_trainable",
+    "choose_comparison",
+    "exchange",
+    "fresh_names",
+    "generator_states",
+    "initialize",
+    "inner",
+    "is_of_keras",
+    "layers",
+    "loss_trackers",
+    "mask",
+    "of_own_classes",
+    "plain_variables",
+    "scale_learning_rates",
+    "set_mask",
+    "states",
+    "stored",
+    "updated",
+]

@@ -1,0 +1,47 @@
+"""What a variable of Keras' is stored in, which no public name leads to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from dtrain.task.keras_internals.lookup import module, unknown
+
+VARIABLES = "keras.src.backend.common.variables"
+
+
+def stored(variable: keras.Variable) -> Any:
+    """Return what a variable of Keras' is stored in.
+
+    Raises:
+        TrainingError: this version of Keras stores it in another way.
+    """
+    found = getattr(variable, "_value", None)
+    if found is None:
+        raise unknown("stores variables")
+    return found
+
+
+def exchange(variable: keras.Variable, other: Any) -> None:
+    """Store a variable of Keras' in another of the framework's.
+
+    Keras cannot be told where that is to be, or of which kind.
+
+    Raises:
+        TrainingError: this version of Keras stores it in another way.
+    """
+    stored(variable)
+    variable._value = other
+
+
+def initialize() -> None:
+    """Give a value to the variables that were made in a ``keras.StatelessScope``.
+
+    Raises:
+        TrainingError: this version of Keras does it in another way.
+    """
+    function = getattr(module(VARIABLES), "initialize_all_variables", None)
+    if function is None:
+        raise unknown("makes variables in a StatelessScope")
+    function()
