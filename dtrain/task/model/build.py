@@ -153,7 +153,10 @@ def model(
             part = max(1, config.trainer.batch_size // strategy.parts)
             example = reading.first(splits.train, reading.available(splits.train, part))
             try:
-                first_call.by_step(built, example)
+                strategy.trace_step(built, example, creates=True)
+                built.built = True  # as a call would say
+                built.reset_metrics()
+                first_call.reset(built)
             except Exception:
                 raise failed from None
     _check_optimizer(built, strategy)

@@ -18,6 +18,7 @@ from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import optimizers
 from dtrain.task.model.path_rules import choose, listed
 from dtrain.task.model.walk import LORA, Weight, own, walk, weights
@@ -125,7 +126,9 @@ class Stages:
     def _digests(self) -> dict[str, int]:
         frozen = set(self.frozen)
         return {
-            weight.path: zlib.crc32(np.ascontiguousarray(_value(weight.variable)).tobytes())
+            weight.path: zlib.crc32(
+                np.ascontiguousarray(runtime().to_numpy(weight.variable)).tobytes()
+            )
             for weight in self._touched
             if weight.path in frozen
         }
@@ -241,10 +244,6 @@ def _check_statistics(
                     f"a pattern of all of {layer.name}, with {', '.join(others)}",
                     f"'finetune.freeze=[{layer.name}]'",
                 )  # fmt: skip
-
-
-def _value(variable: keras.Variable) -> Any:
-    return keras.ops.convert_to_numpy(variable)
 
 
 def enable_lora(model: keras.Model, rules: list[Any]) -> None:
