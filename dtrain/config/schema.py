@@ -19,6 +19,7 @@ from dtrain.config.forms import (
     CHECKPOINT,
     CLASS_WEIGHT,
     FILE_NAME,
+    LOG,
     LOSS,
     LOSS_WEIGHTS,
     METRIC,
@@ -37,6 +38,12 @@ from dtrain.config.objective import Mode
 from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.config.section import Open, Section
 from dtrain.config.switches import SWITCH, Switch
+
+
+class Backend(enum.Enum):
+    """Frameworks that Keras computes with, of which dtrain has the steps."""
+
+    tensorflow = 1
 
 
 class Precision(enum.Enum):
@@ -114,6 +121,7 @@ class Trainer(Section):
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: deterministic operations, which a GPU needs for bit-identical results.
         log_every_steps: steps between two log entries; null: about 200 entries a run.
+        log: gradient_norm, weight_norm, update_ratio: L2 norms that each step computes.
     """
 
     batch_size: int = within(64, 1, MANY)
@@ -133,6 +141,7 @@ class Trainer(Section):
     terminate_on_nan: bool = True
     deterministic: bool = False
     log_every_steps: int | None = within(None, 1, MANY)
+    log: list[str] = formed([], LOG)
 
 
 #: Which model of a run is logged where the run is recorded.
@@ -308,6 +317,7 @@ class Config(Section):
         sidecar: a process that evaluates and exports during the training.
         sweep: many jobs by one command (-m).
         name: name of the run; by default the chosen model and strategy.
+        backend: framework on which Keras computes.
         seed: seed of weights, of the order of examples, and of all that is random.
         output_dir: folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR.
         objective: metric that the job returns, and by which the best checkpoint is chosen; auto:
@@ -335,6 +345,7 @@ class Config(Section):
     sidecar: Sidecar = dataclasses.field(default_factory=Sidecar)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = formed(MISSING, FILE_NAME)
+    backend: Backend = Backend.tensorflow
     seed: int = within(0, 0, SEED)
     output_dir: str = formed("outputs", PATH)
     objective: str = formed("auto", METRIC)

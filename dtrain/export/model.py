@@ -21,6 +21,7 @@ from dtrain.run.exports import Signature, Tensor
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import dataset, reading
 from dtrain.task.model import build, stateful
+from dtrain.task.model.walk import inputs
 from dtrain.task.strategies import Default
 from dtrain.task.train.step_schedule import make_schedule
 
@@ -122,7 +123,7 @@ def built(config: Config) -> tuple[keras.Model, Splits]:
     model = build.model(
         config, splits, Default([]), schedule.total_steps, schedule.steps_per_epoch, trains=False
     )
-    if has_own(model, "train_step") and not has_own(model, "call") and not _inputs(model):
+    if has_own(model, "train_step") and not has_own(model, "call") and not inputs(model):
         raise UsageError(
             "model", type(model).__name__, "has no call: it cannot be run on examples",
             "a model with a call", "the part of it that is to be served, as a model of its own",
@@ -190,19 +191,12 @@ def _of_columns(model: keras.Model, splits: Splits, encoding: Encoding) -> Named
     return made
 
 
-def _inputs(model: keras.Model) -> list[Any]:
-    try:
-        return list(model.inputs or ())  # of a Sequential that is not built it raises
-    except (AttributeError, ValueError):
-        return []
-
-
 def _declared(model: keras.Model, places: Sequence[tuple[str, Any]]) -> list[Any]:
     """Return what the model says of each of its inputs, None where it says nothing.
 
     That is the type that Keras casts examples to, and lengths that are left open.
     """
-    found = _inputs(model)
+    found = inputs(model)
     by_name = {tensor.name: tensor for tensor in found}
     if len(found) != len(places):
         return [None] * len(places)

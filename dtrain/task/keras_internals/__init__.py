@@ -18,6 +18,7 @@ from dtrain.task.keras_internals.masks import mask, set_mask
 from dtrain.task.keras_internals.model_parts import (
     generator_states,
     inner,
+    is_of_keras,
     layers,
     loss_trackers,
     of_own_classes,
@@ -41,6 +42,7 @@ __all__ = [
     "generator_states",
     "initialize",
     "inner",
+    "is_of_keras",
     "layers",
     "loss_trackers",
     "mask",

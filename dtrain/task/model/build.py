@@ -25,13 +25,13 @@ from dtrain.task.data import reading
 from dtrain.task.model import (
     class_labels,
     default_loss,
+    finetune,
     first_call,
     optimizers,
     probabilities,
     scores,
     stateful,
 )
-from dtrain.task.model.finetune import lora, rates, stages
 
 
 def model(
@@ -121,8 +121,8 @@ def model(
     _check_plain(built, strategy)
     runtime().rematerialize(built, config.hardware.remat)
     with strategy.scope():
-        lora.enable(built, config.finetune.lora)
-    stages.prepare(built, config.finetune)
+        finetune.enable_lora(built, config.finetune.lora)
+    finetune.prepare(built, config.finetune)
     if not built.compiled:  # else it has a loss of its own
         class_labels.check(built, predicted, config, splits)
         if failed is None:
@@ -161,7 +161,7 @@ def model(
     if trains:
         with strategy.optimizer_scope():
             optimizers.build(built, strategy, example)
-        rates.scale(built, config.finetune.learning_rates)
+        finetune.scale_rates(built, config.finetune.learning_rates)
     return built
 
 
@@ -461,8 +461,7 @@ def _refused(
 def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
     """Compute a loss of Keras' for several examples: of a single one more shapes go together."""
     loss: Any = built.loss
-    kind = getattr(loss, "__module__", None) or type(loss).__module__
-    if not isinstance(loss, str) and not kind.startswith("keras."):
+    if not isinstance(loss, str) and not keras_internals.is_of_keras(loss):
         return
     if nest.is_nest(y) or nest.is_nest(predicted) or y is None or not np.ndim(y):
         return

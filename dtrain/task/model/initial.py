@@ -19,8 +19,8 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
 from dtrain.task.backends.base import Backend
 from dtrain.task.model import train_state, weight_files
-from dtrain.task.model.finetune import weights
 from dtrain.task.model.path_rules import choose, listed
+from dtrain.task.model.walk import LORA, weights
 
 RULES = "init.rules"
 #: Begins the names of arrays of such a source, among those that a run begins with.
@@ -73,7 +73,7 @@ class Wanted:
     """A weight of the model that may be loaded.
 
     Attributes:
-        path: of :class:`dtrain.task.model.finetune.weights.Weight`.
+        path: of :class:`dtrain.task.model.walk.Weight`.
         names: of a source of the same model: in a checkpoint.
         index: its place among those of its layer, which files name it by.
         shape: its shape.
@@ -124,7 +124,7 @@ def match(
     for rule in rules:
         names = list(shapes) if rule.get("skip") else []
         both = list(dict.fromkeys([*paths, *names]))
-        choose([rule], both, "weight", lambda r: (r["path"], r), RULES, _no(RULES))
+        choose([rule], both, "weight", lambda r: (r["path"], r), RULES)
     chosen = [next((r for r in rules if re.search(r["path"], path)), None) for path in paths]
     found = [_match(each, rule, shapes) for each, rule in zip(wanted, chosen, strict=True)]
     missed = [w for w, m in zip(wanted, found, strict=True) if m.source is None and not m.why]
@@ -147,7 +147,7 @@ def match(
     left = [name for name in shapes if name not in used]
     over = [name for name in left if not any(skip.search(name) for skip in skips)]
     if over:
-        of_lora = all(name.rpartition("/")[2].startswith(weights.LORA) for name in over)
+        of_lora = all(name.rpartition("/")[2].startswith(LORA) for name in over)
         raise UsageError(
             initial.KEY, value, f"has {listed(over)}, which no weight of the model is loaded from",
             "a model with such weights, or a rule that leaves them out",
@@ -187,7 +187,7 @@ def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[An
         UsageError: source and model do not go together, or an array is not finite.
     """
     named = {id(variable): name for name, variable in train_state.variables(model).items()}
-    known = weights.find(model)
+    known = weights(model)
     wanted = [
         Wanted(
             each.path, (named[id(each.variable)].removeprefix("model/"),), each.index,
@@ -263,7 +263,3 @@ def _skipping(path: str, others: Sequence[str] = ()) -> str:
     alone = not above or any(other.startswith(f"{above}/") for other in others)
     pattern = f"^{re.escape(path)}$" if alone else f"^{re.escape(above)}/"
     return f"'init.rules=[{{path: \"{pattern}\", skip: true}}]'"
-
-
-def _no(key: str) -> str:
-    return f"'{key}=[]'"

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import has_own
 
 #: Losses of probabilities, by their names in small letters without underscores.
@@ -57,7 +58,7 @@ def _of_probabilities(loss: Any) -> str | None:
         function = getattr(loss, "func", loss)
         name = loss if isinstance(loss, str) else getattr(function, "__name__", "")
         options = getattr(loss, "keywords", {})
-        if not isinstance(loss, str) and not function.__module__.startswith("keras."):
+        if not isinstance(loss, str) and not keras_internals.is_of_keras(function):
             return None
     return None if options.get("from_logits") else LOSSES.get(name.replace("_", "").lower())
 
@@ -78,7 +79,7 @@ def _problem(name: str, output: np.ndarray) -> str | None:
 
 def _of_the_last_layer(built: keras.Model) -> str | None:
     """Return whether the layer of the only output is linear: an example may be within 0 and 1."""
-    last = built.layers[-1] if built.layers and type(built).__module__[:6] == "keras." else None
+    last = built.layers[-1] if built.layers and keras_internals.is_of_keras(built) else None
     if last is None or getattr(last, "activation", None) is not keras.activations.linear:
         return None
     return f"layer {last.name} has no activation"

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from dtrain.config.names import SCORES
+from dtrain.task import keras_internals
 
 _OF = keras.metrics
 #: Metrics of Keras' that want one-hot targets where there are several classes.
@@ -60,7 +61,7 @@ def with_classes(metric: Any, logits: bool = False) -> Any:
         metric: any; another stays as it is.
         logits: the outputs are none of the probabilities that it is meant for.
     """
-    if isinstance(metric, ONE_HOT) and type(metric).__module__.startswith("keras."):
+    if isinstance(metric, ONE_HOT) and keras_internals.is_of_keras(metric):
         metric.update_state = functools.partial(_update, metric, logits)
     return metric
 

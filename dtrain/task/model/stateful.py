@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 
 from dtrain.config.schema import Config
@@ -12,6 +10,7 @@ from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
+from dtrain.task.model.walk import inputs
 
 
 def layers(built: keras.Model) -> list[keras.Layer]:
@@ -24,9 +23,9 @@ def fixed_rows(built: keras.Model, config: Config) -> int | None:
 
     A model of stateful layers that does not say has batches of ``trainer.batch_size``.
     """
-    given = [tensor.shape[0] for tensor in _inputs(built) if tensor.shape]
-    found = next((rows for rows in given if rows is not None), None)
-    return int(config.trainer.batch_size) if found is None and layers(built) else found
+    sizes = [tensor.shape[0] for tensor in inputs(built) if tensor.shape]
+    declared = next((rows for rows in sizes if rows is not None), None)
+    return int(config.trainer.batch_size) if declared is None and layers(built) else declared
 
 
 def check(
@@ -65,10 +64,3 @@ def check(
             "dataset.validation_examples=0" if "validation_examples" in config.dataset else
             f"a split with {held - held % batch:,} validation examples",
         )  # fmt: skip
-
-
-def _inputs(built: keras.Model) -> list[Any]:
-    try:
-        return list(built.inputs or ())  # of a Sequential that is not built it raises
-    except (AttributeError, ValueError):
-        return []

@@ -18,8 +18,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.replica.gradients import updating
-from dtrain.task.model import optimizers
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import finetune, optimizers
 
 #: Beginnings of the names of operations that change the variable that they are given first.
 ASSIGNS = (
@@ -219,7 +218,7 @@ def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int,
     }
     found: dict[int, str] = {}
     count: collections.Counter[str] = collections.Counter()
-    for weight in stages.trained(model):
+    for weight in finetune.trained(model):
         name = f"{weight.path.replace('/', '_')}_average"
         count[name] += 1
         name = name if count[name] == 1 else f"{name}#{count[name]}"
@@ -252,7 +251,7 @@ def _begin_where_another_was(
         averages = [v for v in optimizer.variables if v.path.endswith("_average")]
         if not any(average is variable for average in averages for variable in left.values()):
             continue
-        weights = stages.trained(model)
+        weights = finetune.trained(model)
         if path != "optimizer":
             weights = keras_internals.updated(updating(optimizer))
         for average, weight in zip(averages, weights, strict=True):

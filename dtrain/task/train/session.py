@@ -1,4 +1,4 @@
-"""Actions, and what each works with: model, inputs and steps, made once and in this order."""
+"""What a task does (:class:`Action`), and what it works with: model, inputs and steps."""
 
 from __future__ import annotations
 
@@ -24,15 +24,12 @@ from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import data_identity, dataset
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.model import build, default_loss, initial, stateful
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import build, default_loss, finetune, initial, stateful
 from dtrain.task.process.own_mlflow import Logged
-from dtrain.task.process.phases import Phases
 from dtrain.task.train import restore
 from dtrain.task.train.step_schedule import Schedule, make_schedule
-
-#: Reported where there is nothing to evaluate by. Keras' fit is then given no validation data.
-NO_VALIDATION = "validation is left out: the model has neither a test_step nor a loss"
+from dtrain.task.train.timing import Phases
+from dtrain.task.train.validation import WITHOUT_LOSS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +108,7 @@ class Action(ABC):
     #: Whether it trains. One that does not needs no training input, no optimizer's state, and no
     #: rehearsal of the training step.
     trains = True
+    #: The run whose model is used; None: that of the process.
     of_run: RunDir | None = None
 
     # An optional hook: it has no body and is not abstract.
@@ -125,7 +123,7 @@ class Action(ABC):
         """Return metrics to compile the model with, beside those of the configuration.
 
         Args:
-            config: of the run.
+            config: of the run, with its loss and metrics settled.
             predicted: what the model returns for an example.
         """
         return []
@@ -222,7 +220,7 @@ def _assemble(
         data = data.without_validation()
         splits = data.splits
         schedule = dataclasses.replace(schedule, validation_examples=0)
-        process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
+        process.notice(f"validation is left out: {WITHOUT_LOSS} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
     fixed = stateful.fixed_rows(model, config)
     batch = config.trainer.batch_size if trains else None
@@ -236,7 +234,7 @@ def _assemble(
             restore.restore(past, model, strategy, process.rundir, schedule)
         restore.release(past)
     if trains:
-        stages.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
+        finetune.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
     process.phases.end("build")
     data.pool.ready()
     inputs = Inputs(
@@ -247,6 +245,7 @@ def _assemble(
     )  # fmt: skip
     inputs = action.arranged(inputs, data)
     steps = strategy.steps(model, inputs, config.hardware.jit_compile)
+    steps.log(config.trainer.log)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     process.phases.end("steps")
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)

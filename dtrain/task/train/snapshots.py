@@ -11,8 +11,7 @@ import numpy as np
 from dtrain.errors import Interrupted, NothingSaved
 from dtrain.run.checkpoint import non_finite
 from dtrain.task.backends.base import Backend
-from dtrain.task.model import train_state
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import finetune, train_state
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.recorder import Records
 from dtrain.task.train.step_schedule import Schedule
@@ -70,7 +69,7 @@ class Saving:
         found, callbacks = self._callbacks.state()
         self._variables = self._variables or train_state.variables(self._model)
         snapshot = self._strategy.read(self._variables)
-        stage = stages.of(self._model)
+        stage = finetune.of(self._model)
         trained = {} if stage is None else {"trained_epoch": stage.epoch}
         about = {**self._identity, **trained, **meta, "callbacks": callbacks,
                  "began": self._callbacks.began}  # fmt: skip

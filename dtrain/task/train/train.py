@@ -13,7 +13,6 @@ from dtrain.config import early_stopping, names
 from dtrain.config.objective import AUTO, ORDER, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
-from dtrain.errors import UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
@@ -21,19 +20,17 @@ from dtrain.run.sidecar import Sidecar
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity
-from dtrain.task.model import train_state
-from dtrain.task.model.finetune import stages
-from dtrain.task.train import bottleneck, final_model, restore
+from dtrain.task.model import finetune, train_state
+from dtrain.task.train import final_model, restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers
-from dtrain.task.train.late_points import ChiefsPoints, LatePoints
-from dtrain.task.train.late_validation import LateValidation
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records, Silence
-from dtrain.task.train.session import NO_VALIDATION, Action, Process, Session, quietly
-from dtrain.task.train.step_schedule import Schedule
+from dtrain.task.train.session import Action, Process, Session, quietly
+from dtrain.task.train.sidecar import ChiefsPoints, LatePoints, LateValidation
+from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.tensorboard import Summaries
-from dtrain.task.train.time_limit import TimeLimit
+from dtrain.task.train.validation import check_validation
 
 
 class Train(Action):
@@ -49,12 +46,8 @@ class Train(Action):
         Raises:
             UsageError: naming it.
         """
-        if config.sidecar.evaluate and not schedule.validation_examples:
-            raise UsageError(
-                "sidecar.evaluate", "true",
-                f"the dataset has no validation, or {NO_VALIDATION.partition(': ')[2]}",
-                "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
-            )  # fmt: skip
+        if config.sidecar.evaluate:
+            check_validation(schedule)
         # What a step or a callback of the user's own names, is not known before it ran.
         if has_own(model, "train_step", "compute_metrics"):
             return
@@ -62,6 +55,7 @@ class Train(Action):
         known = [name for name, _ in named("", model.get_metrics_result())]
         if schedule.validation_examples:
             known += [f"val_{name}" for name in known]
+        known += trainer.log
         self._names = known
         if any(not str(each.get("_target_")).startswith("keras.") for each in
                trainer.callbacks):  # fmt: skip
@@ -151,8 +145,8 @@ class Train(Action):
 
     def trained(self, session: Session, loop: Loop) -> None:
         """Report where the time of the training went, if there is something to report."""
-        timing = loop.timing
-        session.process.notice(bottleneck.sentence(timing.seconds, timing.shares))
+        measured = loop.timing
+        session.process.notice(timing.bottleneck(measured.seconds, measured.shares))
 
 
 def _early_stopping(
@@ -173,7 +167,7 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     Raises:
         UsageError: it has changed what is frozen.
     """
-    if (found := stages.of(model)) is not None:
+    if (found := finetune.of(model)) is not None:
         found.check()
     process.notice(train_state.unsaved(model, steps.graph))
     process.phases.end("first_step")

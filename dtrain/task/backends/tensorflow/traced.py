@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
-from dtrain.task.model import optimizers
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import finetune, optimizers
 
 #: Of what ``Steps.train`` gives: without them each number of steps would be traced anew.
 NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
@@ -44,7 +43,7 @@ class Traced:
         Returns:
             The paths of the weights that are frozen in it, where they are others than before.
         """
-        found = stages.of(self._model)
+        found = finetune.of(self._model)
         if found is None or not found.enter(epoch):
             return []
         self._evaluate = None  # penalties of frozen weights are in no loss
