@@ -251,8 +251,8 @@ def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
     ):
         raise UsageError(
             "model", type(built).__name__, "was compiled without an optimizer",
-            "a model with one, or with a train_step of its own on default, one_device, mirrored, "
-            "central_storage or multiworker", "optimizer=adam with a model that is not compiled",
+            "a model with one, or with a train_step of its own and a strategy for several "
+            "optimizers", "optimizer=adam with a model that is not compiled",
         )  # fmt: skip
 
 

@@ -211,7 +211,8 @@ def _check_unfreezing(
         raise UsageError(
             "strategy", config.strategy.name,
             "has steps that cannot be traced anew for finetune.unfreeze",
-            "all but ps and tpu, or a run for each phase: fork=RUN_DIR", "strategy=mirrored",
+            "a strategy whose steps can, or a run for each phase: fork=RUN_DIR",
+            "strategy=mirrored",
         )  # fmt: skip
 
 
