@@ -33,10 +33,9 @@ from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import class_labels, default_loss, train_state
 from dtrain.task.strategies import Strategy
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import NO_VALIDATION, Process, Session, quietly
+from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
-from dtrain.task.train.validation import evaluate
+from dtrain.task.train.validation import check_validation, evaluate
 
 #: How often another checkpoint is looked for where the run has removed the one that was chosen.
 TRIES = 10
@@ -72,17 +71,12 @@ class Evaluate(Action):
         self._other: Splits | None = None
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
-        """Refuse data without a validation, and models without anything to evaluate by.
+        """Refuse data and models that cannot be evaluated.
 
         Raises:
             UsageError: there is nothing to evaluate.
         """
-        if not schedule.validation_examples:
-            raise UsageError(
-                "dataset", config.dataset["_target_"],
-                f"has no validation to evaluate on, or {NO_VALIDATION.partition(': ')[2]}",
-                "a dataset with a validation", "dataset.validation=FILE",
-            )  # fmt: skip
+        check_validation(schedule, config.dataset["_target_"])
 
     def loaded(self, config: Config, data: Data) -> Data:
         """Return the examples with targets that mean what those of the run's data mean.

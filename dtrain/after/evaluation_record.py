@@ -19,7 +19,7 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir, write_text
 from dtrain.task.data import data_identity
 from dtrain.task.train import tensorboard
-from dtrain.task.train.progress import Progress
+from dtrain.task.train.recorder import Progress
 from dtrain.task.train.session import Session
 
 #: What of the configuration decides what a metric of given examples and weights is.

@@ -19,12 +19,11 @@ from dtrain.run.sidecar import EVALUATED, NOTICE, Points, Sidecar, digest_of
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.model import train_state
 from dtrain.task.process.signals import Stop
-from dtrain.task.train.base import Action
-from dtrain.task.train.late_points import LOOK, PREFIX
-from dtrain.task.train.progress import Progress
-from dtrain.task.train.session import NO_VALIDATION, Session
+from dtrain.task.train.recorder import Progress
+from dtrain.task.train.session import Action, Session
+from dtrain.task.train.sidecar import LOOK, PREFIX
 from dtrain.task.train.step_schedule import Schedule
-from dtrain.task.train.validation import evaluate
+from dtrain.task.train.validation import check_validation, evaluate
 
 
 class Follow(Action):
@@ -47,17 +46,12 @@ class Follow(Action):
         self._compared = False  # its examples with those of the chief
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
-        """Refuse data without a validation, and models without anything to evaluate by.
+        """Refuse data and models that cannot be evaluated.
 
         Raises:
             UsageError: there is nothing to evaluate.
         """
-        if not schedule.validation_examples:
-            raise UsageError(
-                "sidecar.evaluate", "true",
-                f"the dataset has no validation, or {NO_VALIDATION.partition(': ')[2]}",
-                "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
-            )  # fmt: skip
+        check_validation(schedule)
 
     def run(self, session: Session) -> None:
         """Evaluate, and export where that is asked for.

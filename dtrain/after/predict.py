@@ -29,8 +29,7 @@ from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset
 from dtrain.task.model import build, stateful, train_state
 from dtrain.task.strategies import Strategy
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Process
+from dtrain.task.train.session import Action, Process
 from dtrain.task.train.step_schedule import make_schedule
 
 

@@ -20,7 +20,7 @@ from dtrain.run.predictions import Manifest, Store
 from dtrain.task.backends.runtime import framework_errors
 from dtrain.task.backends.tensorflow.forward import Forward
 from dtrain.task.data.reading import first_bad
-from dtrain.task.train.progress import Progress
+from dtrain.task.train.recorder import Progress
 from dtrain.task.train.session import Process, quietly
 
 #: Pieces that wait to be written, at most.

@@ -18,8 +18,7 @@ from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Session
+from dtrain.task.train.session import Action, Session
 from dtrain.task.train.step_schedule import Schedule
 
 #: Steps of a call: the loss is looked at after each.

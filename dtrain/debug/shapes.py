@@ -21,8 +21,7 @@ from dtrain.task.data import dataset, reading
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import build, calls
 from dtrain.task.strategies import Default, Strategy
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Process
+from dtrain.task.train.session import Action, Process
 
 #: What Keras puts into messages for a terminal: bold.
 _STYLE = re.compile(r"\x1b\[[\d;]*m")

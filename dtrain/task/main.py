@@ -29,12 +29,11 @@ from dtrain.task.backends.tensorflow.base import check_replicas
 from dtrain.task.data import unreadable
 from dtrain.task.model import class_labels
 from dtrain.task.process import own_code, parent_death
-from dtrain.task.process.phases import Phases
 from dtrain.task.process.signals import Stop
 from dtrain.task.strategies import Default, Strategy
 from dtrain.task.train import restore
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Process, quietly
+from dtrain.task.train.session import Action, Process, quietly
+from dtrain.task.train.timing import Phases
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda status: None) -> int:

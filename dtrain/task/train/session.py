@@ -1,12 +1,13 @@
-"""What every action of a task works with: model, inputs and steps, made once and in this order."""
+"""What a task does (:class:`Action`), and what it works with: model, inputs and steps."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -26,13 +27,11 @@ from dtrain.task.data import data_identity, dataset
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import build, default_loss, finetune, initial, stateful
 from dtrain.task.process.own_mlflow import Logged
-from dtrain.task.process.phases import Phases
 from dtrain.task.strategies import Strategy
 from dtrain.task.train import restore
 from dtrain.task.train.step_schedule import Schedule, make_schedule
-
-#: Reported where there is nothing to evaluate by. Keras' fit is then given no validation data.
-NO_VALIDATION = "validation is left out: the model has neither a test_step nor a loss"
+from dtrain.task.train.timing import Phases
+from dtrain.task.train.validation import WITHOUT_LOSS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,32 +71,6 @@ class Process:
             self.journal.write("notice", message=message)
 
 
-class Purpose(Protocol):
-    """What a session is for, as far as that decides what it is made of: an action."""
-
-    #: Whether it trains. Without, all that only training needs is left out.
-    trains: bool
-    #: The run whose model is used; None: that of the process.
-    of_run: RunDir | None
-
-    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
-        """Refuse what cannot be done, before anything is restored."""
-
-    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
-        """Return metrics to compile the model with, beside those of the configuration.
-
-        Args:
-            config: of the run, with its loss and metrics settled.
-            predicted: what the model returns for an example.
-        """
-
-    def loaded(self, config: Config, data: dataset.Data) -> dataset.Data:
-        """Return the examples as the model is to be built for them."""
-
-    def arranged(self, inputs: Inputs, data: dataset.Data) -> Inputs:
-        """Return the input as it is to be read."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Session:
     """One task of a run, ready for its action.
@@ -127,12 +100,80 @@ class Session:
     callbacks: tuple[keras.callbacks.Callback, ...] = ()
 
 
+class Action(ABC):
+    """Does the work of a run; ``action._target_`` names the class.
+
+    Its constructor takes the other keys of the group. Every task of a cluster that trains makes
+    one and calls the same methods at the same points.
+    """
+
+    #: Whether it trains. One that does not needs no training input, no optimizer's state, and no
+    #: rehearsal of the training step.
+    trains = True
+    #: The run whose model is used; None: that of the process.
+    of_run: RunDir | None = None
+
+    # An optional hook: it has no body and is not abstract.
+    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:  # noqa: B027
+        """Refuse what this action cannot do, before anything is restored.
+
+        Raises:
+            UsageError: naming the key.
+        """
+
+    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+        """Return metrics to compile the model with, beside those of the configuration.
+
+        Args:
+            config: of the run, with its loss and metrics settled.
+            predicted: what the model returns for an example.
+        """
+        return []
+
+    def loaded(self, config: Config, data: dataset.Data) -> dataset.Data:
+        """Return the examples as the model is to be built for them."""
+        return data
+
+    def arranged(self, inputs: Inputs, data: dataset.Data) -> Inputs:
+        """Return the input as this action reads it."""
+        return inputs
+
+    def assemble(
+        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+    ) -> Any:
+        """Return what :meth:`run` works with; by default a session that has steps.
+
+        It has ``inputs``: where an example that cannot be read is looked for.
+
+        Args:
+            config: of the run.
+            strategy: as it was made.
+            process: of the task.
+            past: the checkpoint to restore, of this run or another one.
+
+        Raises:
+            UsageError: model, data, strategy and checkpoint do not go together.
+        """
+        return assemble(config, strategy, process, past, self)
+
+    @abstractmethod
+    def run(self, session: Any) -> None:
+        """Do it.
+
+        Args:
+            session: of :meth:`assemble`.
+
+        Raises:
+            Interrupted: it was asked to stop, and has saved what is needed to resume.
+        """
+
+
 def assemble(
     config: Config,
     strategy: Strategy,
     process: Process,
     past: Checkpoint | None,
-    purpose: Purpose,
+    action: Action,
 ) -> Session:
     """Build everything in order; every task of a cluster that trains does the same here.
 
@@ -141,16 +182,16 @@ def assemble(
         strategy: as it was made.
         process: of the task.
         past: the checkpoint to restore, of this run or another one.
-        purpose: the action.
+        action: what it is for.
 
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
-    encoding = read_encoding(purpose.of_run or process.rundir)
-    data = purpose.loaded(config, dataset.load(config, purpose.trains, encoding))
+    encoding = read_encoding(action.of_run or process.rundir)
+    data = action.loaded(config, dataset.load(config, action.trains, encoding))
     process.phases.end("data")
     with before_training(config.dataset):
-        return _assemble(config, strategy, process, past, purpose, data)
+        return _assemble(config, strategy, process, past, action, data)
 
 
 def _assemble(
@@ -158,10 +199,10 @@ def _assemble(
     strategy: Strategy,
     process: Process,
     past: Checkpoint | None,
-    purpose: Purpose,
+    action: Action,
     data: dataset.Data,
 ) -> Session:
-    splits, trains = data.splits, purpose.trains
+    splits, trains = data.splits, action.trains
     if trains:
         # The command could not know how many examples a dataset of the user's own has.
         examples, _ = dataset.lengths(splits)
@@ -171,7 +212,7 @@ def _assemble(
     schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(
         config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
-        trains, purpose.metrics, process.notice,
+        trains, action.metrics, process.notice,
     )  # fmt: skip
     if trains:
         process.notice(default_loss.notice(config, splits))
@@ -181,14 +222,14 @@ def _assemble(
         data = data.without_validation()
         splits = data.splits
         schedule = dataclasses.replace(schedule, validation_examples=0)
-        process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
+        process.notice(f"validation is left out: {WITHOUT_LOSS} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
     fixed = stateful.fixed_rows(model, config)
     process.notice(metrics.notice(model, splits, strategy, fixed))
     if trains:
         batch = config.trainer.batch_size
         process.notice(across.notice(model, strategy, splits.train, batch))
-    purpose.check(config, model, schedule)
+    action.check(config, model, schedule)
     if past is not None:
         if initial.is_one(past):
             process.notice(initial.load(past, model, strategy, config.init.rules))
@@ -205,7 +246,7 @@ def _assemble(
         config.trainer.validation_steps, data.order,
         validations=_validations(schedule, past) if trains else 0,
     )  # fmt: skip
-    inputs = purpose.arranged(inputs, data)
+    inputs = action.arranged(inputs, data)
     steps = strategy.steps(model, inputs, config.hardware.jit_compile)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     process.phases.end("steps")

@@ -13,7 +13,6 @@ from dtrain.config import early_stopping, names
 from dtrain.config.objective import AUTO, ORDER, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
-from dtrain.errors import UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
@@ -23,18 +22,16 @@ from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data import data_identity
 from dtrain.task.model import finetune, train_state
 from dtrain.task.strategies import Strategy
-from dtrain.task.train import bottleneck, final_model, restore
-from dtrain.task.train.base import Action
+from dtrain.task.train import final_model, restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers, shared
-from dtrain.task.train.late_points import ChiefsPoints, LatePoints
-from dtrain.task.train.late_validation import LateValidation
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records, Silence
-from dtrain.task.train.session import NO_VALIDATION, Process, Session, quietly
-from dtrain.task.train.step_schedule import Schedule
+from dtrain.task.train.session import Action, Process, Session, quietly
+from dtrain.task.train.sidecar import ChiefsPoints, LatePoints, LateValidation
+from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.tensorboard import Summaries
-from dtrain.task.train.time_limit import TimeLimit
+from dtrain.task.train.validation import check_validation
 
 
 class Train(Action):
@@ -50,12 +47,8 @@ class Train(Action):
         Raises:
             UsageError: naming it.
         """
-        if config.sidecar.evaluate and not schedule.validation_examples:
-            raise UsageError(
-                "sidecar.evaluate", "true",
-                f"the dataset has no validation, or {NO_VALIDATION.partition(': ')[2]}",
-                "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
-            )  # fmt: skip
+        if config.sidecar.evaluate:
+            check_validation(schedule)
         # What a step or a callback of the user's own names, is not known before it ran.
         if has_own(model, "train_step", "compute_metrics"):
             return
@@ -152,8 +145,8 @@ class Train(Action):
 
     def trained(self, session: Session, loop: Loop) -> None:
         """Report where the time of the training went, if there is something to report."""
-        timing = loop.timing
-        session.process.notice(bottleneck.sentence(timing.seconds, timing.shares))
+        measured = loop.timing
+        session.process.notice(timing.bottleneck(measured.seconds, measured.shares))
 
 
 def _early_stopping(

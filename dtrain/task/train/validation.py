@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import keras
 
+from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.strategies import Strategy
@@ -14,6 +15,31 @@ from dtrain.task.train.step_schedule import Schedule
 
 #: The host is back from TensorFlow at least this often, in seconds.
 CALL_SECONDS = 1.0
+#: Why there is nothing to evaluate by. Keras' fit is then given no validation data.
+WITHOUT_LOSS = "the model has neither a test_step nor a loss"
+
+
+def check_validation(schedule: Schedule, dataset: str | None = None) -> None:
+    """Refuse data without a validation, and models without anything to evaluate by.
+
+    Args:
+        schedule: of the run.
+        dataset: target of the data that a command evaluates on; None for ``sidecar.evaluate``.
+
+    Raises:
+        UsageError: there is nothing to evaluate.
+    """
+    if schedule.validation_examples:
+        return
+    if dataset is not None:
+        raise UsageError(
+            "dataset", dataset, f"has no validation to evaluate on, or {WITHOUT_LOSS}",
+            "a dataset with a validation", "dataset.validation=FILE",
+        )  # fmt: skip
+    raise UsageError(
+        "sidecar.evaluate", "true", f"the dataset has no validation, or {WITHOUT_LOSS}",
+        "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
+    )  # fmt: skip
 
 
 def evaluate(
