@@ -19,7 +19,7 @@ from dtrain.run.sidecar import NOTICE, Points
 #: The command, which ends with this process.
 _COMMAND = (
     "import sys\n"
-    "from dtrain.task.process.parent_death import end_with_the_parent\n"
+    "from dtrain.task.process.signals import end_with_the_parent\n"
     "end_with_the_parent()\n"
     "from dtrain.__main__ import main\n"
     "sys.exit(main())\n"

@@ -28,7 +28,7 @@ from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tensorflow.base import check_replicas
 from dtrain.task.data import unreadable
 from dtrain.task.model import class_labels
-from dtrain.task.process import own_code, parent_death
+from dtrain.task.process import own_code, signals
 from dtrain.task.process.signals import Stop
 from dtrain.task.strategies import Default, Strategy
 from dtrain.task.train import restore
@@ -63,7 +63,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     try:
         _limit_waiting(config, cluster, task)
         if follows:
-            parent_death.give_way()  # ORDER: before the framework has threads, which take it over
+            signals.give_way()  # ORDER: before the framework has threads, which take it over
         devices = runtime().configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
@@ -175,7 +175,7 @@ def _die_with_the_controller() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    parent_death.end_with_the_parent()  # the warm server, which ends with the controller
+    signals.end_with_the_parent()  # the warm server, which ends with the controller
 
     def watch() -> None:
         parent.join()

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+
 #: Seconds between two looks at how much was read, and bytes that are progress: what TensorFlow's
 #: threads read of their own pipes, while a task waits for another, is far less.
 LOOK_SECONDS, PROGRESS_BYTES = 1.0, 1 << 16
@@ -61,3 +62,18 @@ def bytes_read() -> int:
         return 0
     counts = dict(line.split(": ") for line in lines)
     return int(counts["rchar"]) + int(counts["read_bytes"])
+
+
+def enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:
+    """Run one task and end.
+
+    Args:
+        run_path, task_name: as of :func:`dtrain.task.main.run`.
+        environment: of this process.
+        pipe: a connection to the launcher, for statuses.
+    """
+    report = StatusPipe(pipe)
+    report.watch()
+    from dtrain.task.main import child  # a fresh interpreter imports TensorFlow here
+
+    child(run_path, task_name, environment, report)
