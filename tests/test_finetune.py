@@ -224,7 +224,8 @@ def test_where_unfreezing_is_refused() -> None:
         begun(of({**SGD, "gradient_accumulation_steps": 3}, **unfrozen), "OneDevice", 1)
 
     from dtrain.task import strategies
+    from dtrain.task.backends.base import Abilities
 
-    strategies.OneDevice.retraces = False
+    strategies.OneDevice.abilities = Abilities(retraces=False)
     with pytest.raises(UsageError, match="strategy=one_device: has steps that cannot be traced"):
         begun(of(SGD, **unfrozen), "OneDevice", 1)

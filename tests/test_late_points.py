@@ -38,8 +38,6 @@ def test_points_are_taken_in_once(run: RunDir) -> None:
     assert chief.ready() == chief.ready() == 1 and chief.waiting() == 1
     point = chief.pop()
     assert point == points.Point(4, {"val_accuracy": 0.5}, {"loss": 2.0}, 50)
-    numbers = point.to_numbers()
-    assert points.Point.of(numbers) == point
     rating = chief.rating(4, 0.5)
     assert rating is not None and rating.held == path
     rating.done()

@@ -549,7 +549,7 @@ def in_a_cluster(cluster: Any, task: Any, devices: list[str]) -> list[Any]:
 
     strategy = MultiWorker(devices, cluster, task, "ring")
     found = losses(strategy)
-    return strategy.all_reduce_numbers([loss * strategy.replicas for loss in found])
+    return strategy.tasks.sum([loss * strategy.replicas for loss in found])
 
 
 def on_one_device() -> list[float]:

@@ -36,8 +36,7 @@ def __getattr__(name):
         raise AttributeError(name)
     import tensorflow as tf
 
-    from dtrain.task.strategies import Strategy
-
+    
     class Copies(Strategy):
         def __init__(self, devices):
             super().__init__(tf.distribute.MirroredStrategy(devices))
@@ -191,7 +190,6 @@ ACTION = '''
 import json
 
 from dtrain.task.train.session import Action
-
 
 class Count(Action):
     """Evaluates what there is, and writes down how large it is."""

@@ -27,12 +27,13 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.data import dataset
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import class_labels, default_loss, train_state
-from dtrain.task.strategies import Strategy
+from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
 from dtrain.task.train.validation import check_validation, evaluate
@@ -118,7 +119,7 @@ class Evaluate(Action):
         return dataclasses.replace(data, splits=splits)
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Session:
         """Return a session; what the data has otherwise than the run's explains that there is none.
 
@@ -196,15 +197,15 @@ class Evaluate(Action):
         process.begun()
         status = "FAILED"
         try:
-            [count] = strategy.all_reduce_numbers([float(len(paths))])
+            [count] = strategy.tasks.sum([len(paths)])
             for index in range(int(count)):
                 found = self._found(record, session, paths, index) if process.is_chief else None
-                found = strategy.broadcast(found)
+                found = restore.of_chief(strategy.tasks, found)
                 if found is not None:
                     self._restore(session, found)
                     record.start()
                     record.add(found, self._evaluated(session, record, found, index))
-            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
             status = "KILLED"

@@ -25,10 +25,10 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import Manifest, size_of
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset
 from dtrain.task.model import build, stateful, train_state
-from dtrain.task.strategies import Strategy
 from dtrain.task.train.session import Action, Process
 from dtrain.task.train.step_schedule import make_schedule
 
@@ -83,7 +83,7 @@ class Predict(Action):
         self._class_names: list[str] = []  # of the run
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Prediction:
         """Build the model as in the run, with the weights of the checkpoint, and find the rows.
 
@@ -164,7 +164,7 @@ class Predict(Action):
     def _model(
         self,
         config: Config,
-        strategy: Strategy,
+        strategy: Backend,
         process: Process,
         data: dataset.Data,
         source: Source,
@@ -203,7 +203,7 @@ class Predict(Action):
             )  # fmt: skip
         return model
 
-    def _restore(self, config: Config, model: keras.Model, strategy: Strategy) -> tuple[str, int]:
+    def _restore(self, config: Config, model: keras.Model, strategy: Backend) -> tuple[str, int]:
         """Set the weights; return the digest of the checkpoint, and its step."""
         folder, mode = self._rundir.checkpoints, config.objective_mode.name
         found = checkpoint.load(checkpoint.choose(folder, self._checkpoint, mode)[0])
@@ -221,7 +221,7 @@ class Predict(Action):
         return fixed or self._batch or trainer.validation_batch_size or trainer.batch_size
 
 
-def _arithmetic(config: Config, strategy: Strategy, process: Process) -> dict[str, Any]:
+def _arithmetic(config: Config, strategy: Backend, process: Process) -> dict[str, Any]:
     """Return what the last bits of a number may depend on, beside model, weights and row."""
     kind, hardware = process.cluster.device_kind, config.hardware
     found = {

@@ -17,8 +17,8 @@ from dtrain.after.columns import Columns
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.predictions import Manifest, Store
+from dtrain.task.backends.base import Forward
 from dtrain.task.backends.runtime import framework_errors
-from dtrain.task.backends.tensorflow.forward import Forward
 from dtrain.task.data.reading import first_bad
 from dtrain.task.train.recorder import Progress
 from dtrain.task.train.session import Process, quietly

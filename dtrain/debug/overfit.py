@@ -71,7 +71,7 @@ class Overfit(Action):
             CheckFailed: the loss does not come near 0.
             Interrupted: it was asked to stop.
         """
-        before = _weights(session.model)
+        before = _weights(session)
         losses = self._losses(session)
         first, last = losses[0], losses[-1]
         evaluated = math.nan
@@ -88,14 +88,14 @@ class Overfit(Action):
             if not last <= self._near:
                 what += f", {evaluated:.4g} in an evaluation"
             findings.write(session.process, f"{what}: near 0 (debug.loss={self._near:g})", **found)
-            session.strategy.barrier()
+            session.strategy.tasks.barrier()
             return
         still = [
-            name for name, value in _weights(session.model).items()
+            name for name, value in _weights(session).items()
             if np.array_equal(value, before[name])
         ]  # fmt: skip
         findings.write(session.process, None, unchanged=still, **found)
-        session.strategy.barrier()
+        session.strategy.tasks.barrier()
         raise CheckFailed(
             f"the model does not learn {self._examples:,} examples by heart: {what}, and not near "
             f"0 (debug.loss={self._near:g})", self._hint(session.model, losses, still, len(before)),
@@ -106,7 +106,7 @@ class Overfit(Action):
         losses: list[float] = []
         self._done, steps = 0, session.steps
         while self._done < self._steps:
-            stop, *_ = session.strategy.all_reduce_numbers([session.process.stop(), 0, 0, 0, 0])
+            [stop] = session.strategy.tasks.sum([session.process.stop()])
             if stop:
                 raise NothingSaved(f"stopped at step {self._done}") from Interrupted()
             count = min(CALL, steps.max_steps, self._steps - self._done) if losses else 1
@@ -176,8 +176,8 @@ class Overfit(Action):
         )
 
 
-def _weights(model: keras.Model) -> dict[str, np.ndarray]:
-    return {v.path: v.numpy() for v in model.trainable_variables}
+def _weights(session: Session) -> dict[str, np.ndarray]:
+    return session.strategy.read({v.path: v for v in session.model.trainable_variables})
 
 
 def _few(names: list[str]) -> str:

@@ -15,12 +15,13 @@ from dtrain.debug.layer_shapes import LayerShapes
 from dtrain.errors import CheckFailed
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.data import dataset, reading
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import build, calls
-from dtrain.task.strategies import Default, Strategy
+from dtrain.task.strategies import Default
 from dtrain.task.train.session import Action, Process
 
 #: What Keras puts into messages for a terminal: bold.
@@ -30,7 +31,7 @@ _STYLE = re.compile(r"\x1b\[[\d;]*m")
 class _Built:
     """What is looked at: a model on one device, whatever the strategy."""
 
-    def __init__(self, config: Config, strategy: Strategy, process: Process):
+    def __init__(self, config: Config, strategy: Backend, process: Process):
         self.config, self.strategy, self.process = config, strategy, process
         self.inputs = Inputs(None, None, config.trainer.batch_size, config.seed)
 
@@ -41,7 +42,7 @@ class Shapes(Action):
     trains = False
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Any:
         """Return the configuration: the model is built where calls of layers are seen."""
         return _Built(config, strategy, process)
@@ -55,7 +56,7 @@ class Shapes(Action):
         """
         if session.process.is_chief:
             self._look(session.config, session.process)
-        session.strategy.barrier()
+        session.strategy.tasks.barrier()
 
     def _look(self, config: Config, process: Process) -> None:
         shapes = LayerShapes()

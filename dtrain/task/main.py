@@ -24,13 +24,13 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.backends.tensorflow.base import check_replicas
 from dtrain.task.data import unreadable
 from dtrain.task.model import class_labels
 from dtrain.task.process import own_code, signals
 from dtrain.task.process.signals import Stop
-from dtrain.task.strategies import Default, Strategy
+from dtrain.task.strategies import Default
 from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, quietly
 from dtrain.task.train.timing import Phases
@@ -86,7 +86,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         phases.end("cluster")
-        past = strategy.broadcast(past)
+        past = restore.of_chief(strategy.tasks, past)
         action: Action = (
             targets.instantiate(config.action, "action")
             if follow is None
@@ -124,11 +124,23 @@ def _limit_waiting(config: Config, cluster: Cluster, task: Task) -> None:
         runtime().give_up_after(config.launcher.peer_timeout, cluster, task)
 
 
-def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:
-    strategy: Strategy = targets.instantiate(
+def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Backend:
+    """Make the strategy.
+
+    Raises:
+        UsageError: its replicas are not those that the batch was divided among.
+    """
+    strategy: Backend = targets.instantiate(
         strategy_plan.options(config), "strategy", devices=devices, cluster=cluster, task=task
     )
-    check_replicas(strategy, config, cluster.replicas)
+    if strategy.replicas != cluster.replicas:
+        plan = "OneReplica" if strategy.replicas == 1 else "PerDevice"
+        raise UsageError(
+            "strategy.plan", config.strategy.plan["_target_"],
+            f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has "
+            f"{cluster.replicas}", "a plan of the strategy's own replicas",
+            f"strategy.plan._target_=dtrain.task.strategies.plans.{plan}",
+        )  # fmt: skip
     return strategy
 
 

@@ -18,6 +18,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, nearest
 from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
@@ -31,13 +32,12 @@ from dtrain.task.model import (
     scores,
     stateful,
 )
-from dtrain.task.strategies import Strategy
 
 
 def model(
     config: Config,
     splits: Splits,
-    strategy: Strategy,
+    strategy: Backend,
     total_steps: int,
     steps_per_epoch: int,
     trains: bool = True,
@@ -150,7 +150,7 @@ def model(
                 notice(probabilities.notice(built, predicted, chosen is not None))
             _build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
-            part = max(1, config.trainer.batch_size // strategy.batches)
+            part = max(1, config.trainer.batch_size // strategy.parts)
             example = reading.first(splits.train, reading.available(splits.train, part))
             try:
                 first_call.by_step(built, example)
@@ -222,10 +222,10 @@ def _shapes(splits: Splits, config: Config) -> Any:
     return nest.mapped(lambda leaf: tuple(leaf.shape[1:]), x)
 
 
-def _check_plain(built: keras.Model, strategy: Strategy) -> None:
+def _check_plain(built: keras.Model, strategy: Backend) -> None:
     """Refuse variables that Keras has in no list, where only those in its lists are trained."""
     plain = keras_internals.plain_variables(built)
-    if plain and not strategy.plain_variables:
+    if plain and not strategy.abilities.plain_variables:
         of_keras = isinstance(plain[0][1], keras.Variable)
         kind = "keras.Variable of no layer" if of_keras else "tf.Variable"
         raise UsageError(
@@ -238,13 +238,13 @@ def _has_call(built: keras.Model) -> bool:
     return has_own(built, "call") or not has_own(built, "train_step")
 
 
-def _check_optimizer(built: keras.Model, strategy: Strategy) -> None:
+def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
     """Refuse a model that its own function has compiled with ``optimizer=None``, where one is used.
 
     A ``train_step`` of its own may do without.
     """
     if built.optimizer is None and not (
-        has_own(built, "train_step") and strategy.several_optimizers
+        has_own(built, "train_step") and strategy.abilities.several_optimizers
     ):
         raise UsageError(
             "model", type(built).__name__, "was compiled without an optimizer",

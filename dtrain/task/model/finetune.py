@@ -18,7 +18,7 @@ from dtrain.config.fine_tuning import FineTuning
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import optimizers
 from dtrain.task.model.path_rules import choose, listed
 from dtrain.task.model.walk import LORA, Weight, own, walk, weights
@@ -154,7 +154,7 @@ def prepare(model: keras.Model, keys: FineTuning) -> None:
 
 
 def begin(
-    model: keras.Model, config: Config, strategy: Replicas, step: int, steps_per_epoch: int
+    model: keras.Model, config: Config, strategy: Backend, step: int, steps_per_epoch: int
 ) -> None:
     """Freeze what is frozen where a training begins; its weights are set by now.
 
@@ -175,7 +175,7 @@ def begin(
         return
     _check_unfreezing(model, config, strategy, steps_per_epoch)
     stages.enter(max(0, step - 1) // steps_per_epoch + 1)
-    with strategy.engine.scope():
+    with strategy.optimizer_scope():
         stages.hold(model)
     stages.seal()
 
@@ -192,7 +192,7 @@ def trained(model: keras.Model) -> list[keras.Variable]:
 
 
 def _check_unfreezing(
-    model: keras.Model, config: Config, strategy: Replicas, steps_per_epoch: int
+    model: keras.Model, config: Config, strategy: Backend, steps_per_epoch: int
 ) -> None:
     unfreeze = config.finetune.unfreeze or {}
     for epoch in unfreeze:
@@ -205,7 +205,7 @@ def _check_unfreezing(
                     "unfreezes weights, are no whole number of updates",
                     "a number that divides them", "optimizer.gradient_accumulation_steps=null",
                 )  # fmt: skip
-    if unfreeze and not strategy.retraces:
+    if unfreeze and not strategy.abilities.retraces:
         raise UsageError(
             "strategy", config.strategy.name,
             "has steps that cannot be traced anew for finetune.unfreeze",

@@ -17,10 +17,10 @@ from dtrain.host.columns import aligned
 from dtrain.run import checkpoint, initial
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import train_state, weight_files
 from dtrain.task.model.path_rules import choose, listed
 from dtrain.task.model.walk import LORA, weights
-from dtrain.task.strategies import Strategy
 
 RULES = "init.rules"
 #: Begins the names of arrays of such a source, among those that a run begins with.
@@ -171,7 +171,7 @@ def _match(
     return Match(source, _NEW if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[Any]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:
@@ -198,12 +198,11 @@ def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[A
     arrays = {n.removeprefix(PREFIX): a for n, a in past.arrays.items() if n.startswith(PREFIX)}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
     matched, left = match(wanted, shapes, rules, str(past.path))
-    with strategy.engine.scope():
-        for each, found in zip(known, matched, strict=True):
-            if found.source is not None:
-                array = arrays[found.source]
-                _check_numbers(array, found.source, str(past.path))
-                each.variable.assign(array)
+    for each, found in zip(known, matched, strict=True):
+        if found.source is not None:
+            _check_numbers(arrays[found.source], found.source, str(past.path))
+            strategy.write({found.source: each.variable}, arrays)
+    with strategy.optimizer_scope():
         train_state.begin_with_weights(model)
     return "\n".join(table(wanted, matched, {name: shapes[name] for name in left}, past.path))
 

@@ -13,7 +13,7 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.step_logs import has_own, unwrapped
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.base import Backend
 
 
 def named(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
@@ -66,7 +66,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
             yield from _walk(item, f"{path}/{name}" if path else str(name), seen)
 
 
-def build(model: keras.Model, strategy: Replicas, example: tuple[Any, ...]) -> None:
+def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...]) -> None:
     """Make the slots of all optimizers, and prepare them all for the strategy's replicas.
 
     Which variables an optimizer other than that of ``compile`` updates is known only to the
@@ -90,7 +90,7 @@ def build(model: keras.Model, strategy: Replicas, example: tuple[Any, ...]) -> N
             if not optimizer.built:
                 optimizer.build(variables)
     others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
-    if others and not strategy.several_optimizers:
+    if others and not strategy.abilities.several_optimizers:
         raise UsageError(
             "strategy", type(strategy).__name__,
             f"the model has more than one optimizer ({', '.join(others)}), and only that of "
@@ -103,7 +103,7 @@ def build(model: keras.Model, strategy: Replicas, example: tuple[Any, ...]) -> N
 
 
 def _applied(
-    model: keras.Model, strategy: Replicas, example: tuple[Any, ...]
+    model: keras.Model, strategy: Backend, example: tuple[Any, ...]
 ) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
     """Return the optimizers that ``train_step`` applies, each with the variables that it gets."""
     with caught(model) as applied:

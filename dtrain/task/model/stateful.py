@@ -9,8 +9,8 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import examples_in
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
 from dtrain.task.model.walk import inputs
-from dtrain.task.strategies import Strategy
 
 
 def layers(built: keras.Model) -> list[keras.Layer]:
@@ -29,7 +29,7 @@ def fixed_rows(built: keras.Model, config: Config) -> int | None:
 
 
 def check(
-    built: keras.Model, rows: int | None, config: Config, splits: Splits, strategy: Strategy
+    built: keras.Model, rows: int | None, config: Config, splits: Splits, strategy: Backend
 ) -> None:
     """Refuse a state that is carried from batch to batch where it cannot be that of Keras' fit.
 
@@ -44,7 +44,7 @@ def check(
         config.trainer.batch_size,
         examples_in(splits.validation) or 0,
     )
-    if strategy.replicas > 1 or not strategy.in_turn:
+    if strategy.replicas > 1 or not strategy.abilities.sequential:
         raise UsageError(
             "model", name, "is stateful: its state is that of the rows of the last batch, of which "
             "each replica or worker would have others",

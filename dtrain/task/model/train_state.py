@@ -14,7 +14,7 @@ from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.replica.gradients import updating
@@ -120,27 +120,13 @@ def unsaved(model: keras.Model, graph: Any) -> str | None:
     )
 
 
-def snapshot(model: keras.Model, strategy: Replicas) -> dict[str, np.ndarray]:
+def snapshot(model: keras.Model, strategy: Backend) -> dict[str, np.ndarray]:
     """Copy every variable to the host."""
-    return copied(variables(model), strategy)
-
-
-def copied(found: Mapping[str, Any], strategy: Replicas) -> dict[str, np.ndarray]:
-    """Copy variables to the host.
-
-    Args:
-        found: of :func:`variables`. To name them takes longer than to copy small ones.
-        strategy: they are of.
-    """
-    with strategy.engine.scope():
-        return {
-            name: np.asarray(tf.convert_to_tensor(variable.value))
-            for name, variable in found.items()
-        }
+    return strategy.read(variables(model))
 
 
 def restore(
-    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], forked: bool = False
+    model: keras.Model, strategy: Backend, arrays: Mapping[str, np.ndarray], forked: bool = False
 ) -> None:
     """Set every variable from ``arrays``; arrays of other things are left alone.
 
@@ -154,23 +140,25 @@ def restore(
     Raises:
         CheckpointError: a variable has no array, or one of another shape.
     """
-    left: dict[str, keras.Variable] = {}
-    with strategy.engine.scope():
-        for name, variable in variables(model).items():
-            problem = _problem(name, variable, arrays)
-            if problem is None:
-                variable.assign(arrays[name])
-            elif forked and name.startswith("optimizer/"):
-                left[name] = variable
-            else:
-                raise CheckpointError(f"{problem}: it is of another model")
-        if left:
+    kept: dict[str, Any] = {}
+    left: dict[str, Any] = {}
+    for name, variable in variables(model).items():
+        problem = _problem(name, variable, arrays)
+        if problem is None:
+            kept[name] = variable
+        elif forked and name.startswith("optimizer/"):
+            left[name] = variable
+        else:
+            raise CheckpointError(f"{problem}: it is of another model")
+    strategy.write(kept, arrays)
+    if left:
+        with strategy.optimizer_scope():
             _begin_where_another_was(left, model, arrays)
             begin_with_weights(model, left)
 
 
 def restore_weights(
-    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], averaged: bool = False
+    model: keras.Model, strategy: Backend, arrays: Mapping[str, np.ndarray], averaged: bool = False
 ) -> None:
     """Set the variables of the model alone from ``arrays``; no optimizer need have any.
 
@@ -184,17 +172,18 @@ def restore_weights(
         CheckpointError: a variable has no array, or one of another shape.
     """
     others = _averages(model, arrays) if averaged else {}
-    with strategy.engine.scope():
-        for name, variable in variables(model).items():
-            if name.startswith("model/"):
-                source = others.get(id(variable), name)
-                problem = _problem(source, variable, arrays)
-                if problem is not None:
-                    raise CheckpointError(f"{problem}: it is of another model")
-                variable.assign(arrays[source])
+    chosen: dict[str, Any] = {}
+    for name, variable in variables(model).items():
+        if name.startswith("model/"):
+            source = others.get(id(variable), name)
+            problem = _problem(source, variable, arrays)
+            if problem is not None:
+                raise CheckpointError(f"{problem}: it is of another model")
+            chosen[source] = variable
+    strategy.write(chosen, arrays)
 
 
-def restore_chosen(model: keras.Model, strategy: Replicas, found: Checkpoint, weights: str) -> None:
+def restore_chosen(model: keras.Model, strategy: Backend, found: Checkpoint, weights: str) -> None:
     """Restore, as :func:`restore_weights`, the checkpoint and the weights that a user has chosen.
 
     Args:

@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-
 #: Seconds between two looks at how much was read, and bytes that are progress: what TensorFlow's
 #: threads read of their own pipes, while a task waits for another, is far less.
 LOOK_SECONDS, PROGRESS_BYTES = 1.0, 1 << 16

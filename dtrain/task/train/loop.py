@@ -23,10 +23,9 @@ import numpy as np
 from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.journal import MetricsKind
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.model import finetune, train_state
-from dtrain.task.strategies import Strategy
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records
@@ -58,7 +57,7 @@ class Loop:
     def __init__(
         self,
         model: keras.Model,
-        strategy: Strategy,
+        strategy: Backend,
         steps: Steps,
         schedule: Schedule,
         callbacks: Callbacks,
@@ -147,7 +146,7 @@ class Loop:
             self._saving.interrupt(self.step, None)
         if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
-            with self._strategy.engine.scope():
+            with self._strategy.optimizer_scope():
                 self._model.optimizer.finalize_variable_values(finetune.trained(self._model))
         hooks.on_train_end(self.logs)
 
@@ -180,7 +179,7 @@ class Loop:
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
         late = [] if self._late is None else [self._late.points.ready()]
-        steps, stop, end, save, over, *ready = self._strategy.all_reduce_numbers([
+        steps, stop, end, save, over, *ready = self._strategy.tasks.sum([
             max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,

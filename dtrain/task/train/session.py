@@ -20,14 +20,12 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.columns import read_encoding, write_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import evaluates
-from dtrain.task.backends.tensorflow.rehearsal import across, metrics
-from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data import data_identity, dataset
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import build, default_loss, finetune, initial, stateful
 from dtrain.task.process.own_mlflow import Logged
-from dtrain.task.strategies import Strategy
 from dtrain.task.train import restore
 from dtrain.task.train.step_schedule import Schedule, make_schedule
 from dtrain.task.train.timing import Phases
@@ -89,7 +87,7 @@ class Session:
     """
 
     config: Config
-    strategy: Strategy
+    strategy: Backend
     process: Process
     past: Checkpoint | None
     model: keras.Model
@@ -139,7 +137,7 @@ class Action(ABC):
         return inputs
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Any:
         """Return what :meth:`run` works with; by default a session that has steps.
 
@@ -170,7 +168,7 @@ class Action(ABC):
 
 def assemble(
     config: Config,
-    strategy: Strategy,
+    strategy: Backend,
     process: Process,
     past: Checkpoint | None,
     action: Action,
@@ -182,7 +180,7 @@ def assemble(
         strategy: as it was made.
         process: of the task.
         past: the checkpoint to restore, of this run or another one.
-        action: what it is for.
+        action: what is to be done.
 
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
@@ -196,7 +194,7 @@ def assemble(
 
 def _assemble(
     config: Config,
-    strategy: Strategy,
+    strategy: Backend,
     process: Process,
     past: Checkpoint | None,
     action: Action,
@@ -225,10 +223,9 @@ def _assemble(
         process.notice(f"validation is left out: {WITHOUT_LOSS} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
     fixed = stateful.fixed_rows(model, config)
-    process.notice(metrics.notice(model, splits, strategy, fixed))
-    if trains:
-        batch = config.trainer.batch_size
-        process.notice(across.notice(model, strategy, splits.train, batch))
+    batch = config.trainer.batch_size if trains else None
+    for message in strategy.notices(model, splits, fixed, batch):
+        process.notice(message)
     action.check(config, model, schedule)
     if past is not None:
         if initial.is_one(past):
@@ -264,7 +261,7 @@ def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
 def tell_apart(
     data: dataset.Data,
     config: Config,
-    strategy: Strategy,
+    strategy: Backend,
     process: Process,
     past: Checkpoint | None,
 ) -> None:
@@ -274,7 +271,7 @@ def tell_apart(
         UsageError: it is other data.
     """
     several = sum(not task.serves for task in process.cluster.tasks) > 1
-    data_identity.check_hosts(data.identity, strategy, process.cluster, process.task)
+    data_identity.check_hosts(data.identity, strategy.tasks, process.cluster)
     stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
     notices = [*data.notices, stream]
     if process.journal is not None:

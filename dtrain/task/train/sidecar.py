@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from dtrain.run.checkpoint import EVALUATES, Checkpoint, Rating
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.run.sidecar import Sidecar, is_evaluation
-from dtrain.task.strategies import Strategy
-from dtrain.task.train.callbacks import Callbacks, shared
+from dtrain.task.backends.base import Backend
+from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records
 from dtrain.task.train.step_schedule import Schedule
@@ -44,22 +44,6 @@ class Point:
     logs: dict[str, float]
     examples: int
     recorded: bool = False
-
-    def to_numbers(self) -> dict[str, float]:
-        """Return all of it, for the other tasks."""
-        named = {f"metrics {name}": value for name, value in self.metrics.items()}
-        named |= {f"logs {name}": value for name, value in self.logs.items()}
-        return {"step": float(self.step), "examples": float(self.examples), **named}
-
-    @classmethod
-    def of(cls, numbers: Mapping[str, float]) -> Point:
-        """Return the point of :meth:`to_numbers`; whether it is recorded is not among these."""
-        parts: dict[str, dict[str, float]] = {"metrics": {}, "logs": {}}
-        for name, value in numbers.items():
-            kind, _, rest = name.partition(" ")
-            if rest:
-                parts[kind][rest] = value
-        return cls(int(numbers["step"]), parts["metrics"], parts["logs"], int(numbers["examples"]))
 
 
 class LatePoints:
@@ -200,7 +184,7 @@ class LateValidation:
     def __init__(
         self,
         points: LatePoints,
-        strategy: Strategy,
+        strategy: Backend,
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,
@@ -240,8 +224,7 @@ class LateValidation:
             The point, the same in all of them.
         """
         own, schedule = self.points.pop(), self._schedule
-        numbers = {} if own is None else own.to_numbers()
-        point = Point.of(shared(self._strategy, self._records.is_chief, numbers))
+        point = Point(**self._strategy.tasks.gather(own and dataclasses.asdict(own))[0])
         epoch = (point.step - 1) // schedule.steps_per_epoch
         if own is not None and not own.recorded:
             self._records.point(point.step, epoch + 1, "validation", point.metrics)
@@ -277,15 +260,8 @@ class LateValidation:
         """
         while True:
             self._records.wait()  # ORDER: what is taken in is let go before it is counted
-            waiting, ready, stop, *_ = self._strategy.all_reduce_numbers(
-                [
-                    self.points.waiting(),
-                    self.points.ready(),
-                    stopping(),
-                    0,
-                    0,
-                    0,
-                ]  # as the loop does
+            waiting, ready, stop = self._strategy.tasks.sum(
+                [self.points.waiting(), self.points.ready(), stopping()]
             )
             for _ in range(int(ready)):
                 take()

@@ -17,13 +17,12 @@ from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
 from dtrain.run.sidecar import Sidecar
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import has_own, named
-from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data import data_identity
 from dtrain.task.model import finetune, train_state
-from dtrain.task.strategies import Strategy
 from dtrain.task.train import final_model, restore, timing
-from dtrain.task.train.callbacks import Callbacks, made, numbers, shared
+from dtrain.task.train.callbacks import Callbacks, made, numbers
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records, Silence
@@ -87,7 +86,7 @@ class Train(Action):
             model,
             schedule.epochs,
             schedule.steps_per_epoch,
-            functools.partial(shared, strategy, process.is_chief),
+            lambda own: strategy.tasks.gather(own)[0],
             late=config.sidecar.evaluate,
             logged=process.logged.take,
         )
@@ -130,10 +129,10 @@ class Train(Action):
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
                 records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
                 Sidecar(process.rundir).end()
-            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
-            strategy.barrier()
+            strategy.tasks.barrier()
             status = "KILLED"
             raise
         finally:
@@ -236,7 +235,7 @@ def make_records(
 
 
 def derived(
-    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int | None
+    model: keras.Model, strategy: Backend, schedule: Schedule, examples: int | None
 ) -> dict[str, Any]:
     """Return what the configuration does not say and a record of the run needs."""
     return {

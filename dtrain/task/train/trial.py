@@ -57,7 +57,7 @@ class Trial(Action):
                 waited=timed.timing.shares.get(INPUT, 0.0),
                 memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             )
-        session.strategy.barrier()  # ORDER: none leaves before the chief is done
+        session.strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
 
     def _loop(self, session: Session, steps: int, every: int, seconds: float) -> _Part:
         schedule = dataclasses.replace(

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import keras
 
 from dtrain.errors import UsageError
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.tensorflow.steps import Steps
-from dtrain.task.strategies import Strategy
 from dtrain.task.train.step_schedule import Schedule
 
 #: The host is back from TensorFlow at least this often, in seconds.
@@ -43,7 +42,7 @@ def check_validation(schedule: Schedule, dataset: str | None = None) -> None:
 
 
 def evaluate(
-    strategy: Strategy,
+    strategy: Backend,
     steps: Steps,
     schedule: Schedule,
     is_chief: bool,
@@ -71,7 +70,7 @@ def evaluate(
     a_step = steps.evaluation_examples // steps.evaluation_batch
     sums, done, count = Sums(), 0, 1
     while done < full + bool(rest):
-        agreed, stop = strategy.all_reduce_numbers([count if is_chief else 0, stopping()])
+        agreed, stop = strategy.tasks.sum([count if is_chief else 0, stopping()])
         if stop:
             return None
         now = min(int(agreed), full - done)  # 0: only the rest is left

@@ -25,7 +25,7 @@ from dtrain.task.backends.tensorflow.held_states import HeldStates
 from dtrain.task.backends.tensorflow.tensors import flat, fresh, joined
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 
 class Rows:

@@ -25,7 +25,7 @@ from dtrain.task.backends.tensorflow.waiting import Waiting
 from dtrain.task.data.inputs import Inputs
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 
 #: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
@@ -74,10 +74,10 @@ class Steps(Traced):
         #: Of a training step on one replica, once it was traced.
         self.graph: Any = None
         #: How long training steps wait for their input.
-        self.waiting = Waiting(strategy.has_float64)
+        self.waiting = Waiting(strategy.abilities.has_float64)
         self._weights = Weights(keras_internals.loss_trackers(model))
-        self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
-        self._rows = Rows(model, strategy, strategy.batches if self._summed else 1)
+        self._summed = strategy.parts > 1 and strategy.gradient_reduction == "sum"
+        self._rows = Rows(model, strategy, strategy.parts if self._summed else 1)
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile

@@ -6,7 +6,7 @@ import collections
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,14 +19,12 @@ from dtrain.task.backends.tensorflow.parameter_server.feed import Feed
 from dtrain.task.backends.tensorflow.parameter_server.pure import Scope, check_pure, check_whole
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import fresh
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.parameter_server.protocol import Coordinator
 
 #: Between two looks at a step whose worker has died.
 RETRY_SECONDS = 0.1
@@ -41,28 +39,37 @@ class CoordinatedSteps(Steps):
 
     Args:
         model: built in the strategy's scope.
-        strategy: has the coordinator.
+        strategy: the workers are its replicas.
         inputs: the data.
+        coordinator: of TensorFlow (``tf.distribute.coordinator.ClusterCoordinator``).
+        workers: how many there are.
     """
 
-    def __init__(self, model: keras.Model, strategy: Coordinator, inputs: Inputs):
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Replicas,
+        inputs: Inputs,
+        coordinator: Any,
+        workers: int,
+    ):
         rehearsed = rehearse(model, strategy, inputs)
         super().__init__(model, strategy, inputs, None, None, rehearsed=rehearsed)
         self._engine = strategy.engine
-        self._coordinator = strategy.coordinator
-        self._workers = strategy.workers
+        self._coordinator = coordinator
+        self._workers = workers
         self._step = inputs.start_step
         #: Of gradients that are rows, by their ids: which of them all workers have.
         self._same: dict[int, list[bool]] = {}
         self._train_feed = None
         if inputs.train is not None:
             self._train_feed = Feed(
-                strategy, inputs.train, inputs, strategy.replicas, training=True
+                coordinator, inputs.train, inputs, strategy.replicas, training=True
             )
         self._evaluation_feed = None
         self._evaluation_steps = inputs.evaluation_steps
         if inputs.validation is not None:
-            self._evaluation_feed = Feed(strategy, inputs.validation, inputs, 1, training=False)
+            self._evaluation_feed = Feed(coordinator, inputs.validation, inputs, 1, training=False)
         self._evaluation_step = 0
         self._validation, self._counted_draws = inputs.validation, False
         # One thread for each step in flight waits for its result: TensorFlow has no "any of".

@@ -20,7 +20,7 @@ from dtrain.task.backends.tensorflow.rehearsal.trial import ALONE, Trial, Value,
 from dtrain.task.data import reading
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 #: Two numbers differ if they do by so much of their size; and where it is computed in 16 bits.
 TOLERANCE, TOLERANCE_16 = 1e-4, 2e-2
@@ -48,9 +48,9 @@ def notice(
     Returns:
         A sentence or more; None where both are the same, or where that cannot be found out.
     """
-    if strategy.dense_lookups:
+    if strategy.abilities.dense_lookups:
         return noise.dense_lookups(model)
-    if strategy.batches == 1:
+    if strategy.parts == 1:
         return None
     notices = [noise.statistics(model, strategy)]
     if not _is_known(model):
@@ -62,7 +62,7 @@ def _of_a_trial(
     model: keras.Model, strategy: Replicas, source: Source, global_batch: int
 ) -> Iterator[str | None]:
     parts = strategy.replicas if exchanges(strategy) else ALONE
-    rows = min(global_batch // strategy.batches, max(FEWEST, EXAMPLES // parts))
+    rows = min(global_batch // strategy.parts, max(FEWEST, EXAMPLES // parts))
     examples = reading.available(source, max(LOOKED_AT, parts * rows))
     if examples < parts * rows:
         return
@@ -162,7 +162,7 @@ def _difference(trial: Trial, batches: list[Any], strategy: Replicas) -> str | N
     count = trial.parts * trial.rows
     also = f" (nor {', nor '.join(map(str, others))})" if others else ""
     return (
-        f"on {strategy.batches} replicas {name or 'the loss'} is not that of one device{also}: of "
+        f"on {strategy.parts} replicas {name or 'the loss'} is not that of one device{also}: of "
         f"{count} examples it is {value.whole:.6g}, and {how} is {value.several:.6g}; "
         f"{_advice(value, all(_is_same(v, v.other) for v in values[name]), trial, strategy)}"
     )

@@ -14,7 +14,7 @@ from dtrain.task.backends.tensorflow.replica.gradients import updating
 from dtrain.task.model import optimizers
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 #: Operations of ``tf.random`` that have a state of their own, or of a ``tf.random.Generator``.
 STATEFUL = (

@@ -29,7 +29,7 @@ from dtrain.task.backends.tensorflow.replica import gradients, host_random, rand
 from dtrain.task.data import reading
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
     from dtrain.task.data.inputs import Inputs
 
 #: Examples of each of the two parts, at most, and how many steps are tried one after the other:
@@ -99,7 +99,7 @@ def rehearse(model: keras.Model, strategy: Replicas, inputs: Inputs) -> Rehearse
 
 def exchanges(strategy: Replicas) -> bool:
     """Whether replicas reduce and gather in a step; else they are workers that compute alone."""
-    return strategy.in_turn and strategy.sync_every == 1
+    return strategy.abilities.exchanges
 
 
 def exchanging(strategy: Replicas) -> str:

@@ -38,7 +38,7 @@ from dtrain.task.model import optimizers
 from dtrain.task.model.train_state import ASSIGNS, variables
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 #: Parts of a batch where workers compute alone, which is one after the other here.
 ALONE = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,13 +16,11 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import flat
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.base import Strategy
 
 
 class StaticSteps(Steps):
@@ -40,7 +38,7 @@ class StaticSteps(Steps):
         inputs: what to read.
     """
 
-    def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
+    def __init__(self, model: keras.Model, strategy: Replicas, inputs: Inputs):
         held, replicas = inputs.validation, strategy.replicas
         training = None
         if inputs.train is not None:
