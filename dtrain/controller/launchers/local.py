@@ -18,7 +18,7 @@ from dtrain.controller.launchers.processes import LocalProcesses
 from dtrain.host.forkserver import LOCK, Process, ready, warm
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
-from dtrain.task.process.entry import enter
+from dtrain.task.entry import enter
 
 
 class Local(Launcher, LocalProcesses):

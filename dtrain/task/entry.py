@@ -1,4 +1,4 @@
-"""How a task reports to its launcher how far it is; imported before TensorFlow is."""
+"""Where the process of a task begins, and how it reports how far it is; light: no framework."""
 
 from __future__ import annotations
 
