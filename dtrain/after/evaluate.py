@@ -32,7 +32,7 @@ from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.data import dataset
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.model import class_labels, default_loss, train_state
+from dtrain.task.model import checks, losses, train_state
 from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
@@ -105,7 +105,7 @@ class Evaluate(Action):
         except (DtrainError, OSError):  # it is not there any more: the other has to do
             return data
         self._other = data.splits
-        if default_loss.is_regression(of_run, self._own):
+        if losses.is_regression(of_run, self._own):
             splits = dataclasses.replace(data.splits, task=Task.regression)
             return dataclasses.replace(data, splits=splits)
         classes = self._own.count_classes()
@@ -150,10 +150,10 @@ class Evaluate(Action):
         """
         if self._own is None or self._other is None:
             return
-        if default_loss.is_regression(config, self._own):
+        if losses.is_regression(config, self._own):
             return
         found, classes = self._other.count_classes(), self._own.count_classes()
-        width = class_labels.last_size(predicted)
+        width = checks.last_size(predicted)
         if found is None or width is None or found <= width:
             return
         if config.trainer.loss == "sparse_categorical_crossentropy" or width == classes != 1:

@@ -28,7 +28,7 @@ from dtrain.run.predictions import Manifest, size_of
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset
-from dtrain.task.model import build, stateful, train_state
+from dtrain.task.model import build, checks, train_state
 from dtrain.task.train.session import Action, Process
 from dtrain.task.train.step_schedule import make_schedule
 
@@ -195,7 +195,7 @@ class Predict(Action):
             config, built_on, strategy, schedule.total_steps, schedule.steps_per_epoch, trains=False
         )
         build.refuse_methods(model, "predict", "make_predict_function")
-        if any(True for _ in stateful.layers(model)):
+        if checks.stateful_layers(model):
             raise UsageError(
                 "model", type(model).__name__, "has layers that keep a state from one batch to the "
                 "next, and pieces are predicted in any order", "a model without stateful=true",
@@ -211,7 +211,7 @@ class Predict(Action):
         return checkpoint.digest(found.arrays), found.step
 
     def _rows_of_batch(self, config: Config, model: keras.Model) -> int:
-        fixed = stateful.fixed_rows(model, config)
+        fixed = checks.fixed_rows(model, config)
         if None not in (fixed, self._batch) and fixed != self._batch:
             raise UsageError(
                 "predict.batch", self._batch, f"the model takes batches of {fixed} rows alone",

@@ -27,7 +27,7 @@ from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.data import dataset, reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Augment, Inputs
-from dtrain.task.model import default_loss
+from dtrain.task.model import losses
 
 #: Seconds after which no more examples are tried, unless all are to be.
 _TRIED = 10.0
@@ -85,7 +85,7 @@ def report(
     send("doing", "looking at the columns")
     if kinds := look.columns(data.splits):
         send("lines", ("columns", kinds))
-    if advice := look.advice(data.splits, default_loss.is_regression(config, data.splits)):
+    if advice := look.advice(data.splits, losses.is_regression(config, data.splits)):
         send("lines", ("worth a look", advice))
     send("doing", "reading all examples")
     if reads := _readable(data.splits, check):
@@ -105,7 +105,7 @@ def _classes(config: Config, data: Data, send: Send) -> Sequence[str]:
     splits = data.splits
     send("doing", "reading the targets")
     training, validation = (classes.known(each) for each in (splits.train, splits.validation))
-    if training is None or default_loss.is_regression(config, splits):
+    if training is None or losses.is_regression(config, splits):
         return ()
     names = list(splits.train.info.class_names())
     lines = classes.table(training, validation, facts.classes(splits), names)

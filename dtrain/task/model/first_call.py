@@ -13,7 +13,7 @@ from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.replica import gradients
-from dtrain.task.model import optimizers, stateful
+from dtrain.task.model import checks, optimizers
 
 
 def predicted(built: keras.Model, x: Any) -> Any:
@@ -74,7 +74,7 @@ def _tensor(leaf: Any) -> Any:
 
 
 def _reset(built: keras.Model) -> None:
-    for layer in stateful.layers(built):
+    for layer in checks.stateful_layers(built):
         if hasattr(layer, "reset_state"):
             layer.reset_state()
 
