@@ -36,7 +36,8 @@ def __getattr__(name):
         raise AttributeError(name)
     import tensorflow as tf
 
-    
+    from dtrain.task.strategies import Strategy
+
     class Copies(Strategy):
         def __init__(self, devices):
             super().__init__(tf.distribute.MirroredStrategy(devices))

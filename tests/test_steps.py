@@ -64,7 +64,9 @@ def prepare(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
     metrics.notice(model, splits, strategy)
-    return model, strategy, strategy.steps(model, inputs, jit_compile), splits
+    steps = strategy.steps(model, inputs, jit_compile)
+    steps.log(config.trainer.log)
+    return model, strategy, steps, splits
 
 
 def in_order(source: Any, steps: int) -> tuple[Any, ...]:

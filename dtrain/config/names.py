@@ -256,6 +256,7 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
     if not isinstance(trainer.get("loss"), str):  # of several outputs there are more numbers
         return
     names = [name for each in ("loss", *metrics) for name in (each, f"val_{each}")]
+    names += trainer.get("log") or ()
     for key, name in monitored(callbacks, trainer.get("early_stopping")):
         check_monitor(key, name, names)
 

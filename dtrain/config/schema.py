@@ -19,6 +19,7 @@ from dtrain.config.forms import (
     CHECKPOINT,
     CLASS_WEIGHT,
     FILE_NAME,
+    LOG,
     LOSS,
     LOSS_WEIGHTS,
     METRIC,
@@ -120,6 +121,7 @@ class Trainer(Section):
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: deterministic operations, which a GPU needs for bit-identical results.
         log_every_steps: steps between two log entries; null: about 200 entries a run.
+        log: gradient_norm, weight_norm, update_ratio: L2 norms that each step computes.
     """
 
     batch_size: int = within(64, 1, MANY)
@@ -139,6 +141,7 @@ class Trainer(Section):
     terminate_on_nan: bool = True
     deterministic: bool = False
     log_every_steps: int | None = within(None, 1, MANY)
+    log: list[str] = formed([], LOG)
 
 
 #: Which model of a run is logged where the run is recorded.

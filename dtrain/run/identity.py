@@ -28,14 +28,15 @@ FIXED = (
     "trainer.metrics",
     "trainer.callbacks",
     "trainer.early_stopping",
+    "trainer.log",
     "hardware.precision",
     "strategy.compress",
     "strategy.sync_every",
     "init",
     "finetune",
 )
-#: What a strategy does that has no such key.
-WITHOUT = {"strategy.sync_every": 1}
+#: What a strategy does that has no such key, and a run that had none.
+WITHOUT = {"strategy.sync_every": 1, "trainer.log": []}
 #: What may be otherwise about two jobs that are the same one.
 OUTSIDE = (
     "debug",  # a job of a sweep has none
@@ -83,7 +84,7 @@ def changed(saved: dict[str, str], now: dict[str, str]) -> set[str]:
         saved: those in a checkpoint.
         now: of a configuration.
     """
-    return {key for key in FIXED if saved.get(key) != now[key]}
+    return {key for key in FIXED if saved.get(key, _hash(WITHOUT.get(key))) != now[key]}
 
 
 def config_hash(config: Config) -> str:

@@ -151,6 +151,9 @@ class Steps(Protocol):
     def waiting(self) -> Waiting:
         """How long training steps wait for their input."""
 
+    def log(self, names: Sequence[str]) -> None:
+        """Let training steps compute norms (``trainer.log``); before the first of them."""
+
     @property
     def max_steps(self) -> int:
         """How many steps one call may have."""

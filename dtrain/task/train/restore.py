@@ -155,7 +155,9 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
         dropped += [n for n in restored.arrays if n.startswith("callbacks/")]
         meta["callbacks"] = []
         meta.pop("began", None)
-    if changed & {"trainer.loss", "trainer.class_weight", "trainer.metrics", "model"}:
+    if changed & {
+        "trainer.loss", "trainer.class_weight", "trainer.metrics", "trainer.log", "model",
+    }:  # fmt: skip
         dropped += [n for n in restored.arrays if n.startswith("sums/")]
         empty = {"returned": {}, "examples": 0}
         meta.update(interval=empty, interval_seconds=0.0, epoch=empty, logs={}, objective=None)

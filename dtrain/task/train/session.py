@@ -245,6 +245,7 @@ def _assemble(
     )  # fmt: skip
     inputs = action.arranged(inputs, data)
     steps = strategy.steps(model, inputs, config.hardware.jit_compile)
+    steps.log(config.trainer.log)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     process.phases.end("steps")
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)

@@ -55,6 +55,7 @@ class Train(Action):
         known = [name for name, _ in named("", model.get_metrics_result())]
         if schedule.validation_examples:
             known += [f"val_{name}" for name in known]
+        known += trainer.log
         self._names = known
         if any(not str(each.get("_target_")).startswith("keras.") for each in
                trainer.callbacks):  # fmt: skip

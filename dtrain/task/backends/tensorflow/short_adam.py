@@ -27,14 +27,19 @@ def shorten(optimizer: keras.optimizers.Optimizer) -> None:
         return
     original, apply = optimizer.update_step, optimizer.apply
     rates: dict[Any, tuple[Any, tf.Tensor]] = {}
+    updates: list[None] = []  # that are being traced, of each replica one
 
     def applied(*args: Any, **kwargs: Any) -> Any:
         rates.clear()  # each update has a step size of its own
-        return apply(*args, **kwargs)
+        updates.append(None)
+        try:
+            return apply(*args, **kwargs)
+        finally:
+            updates.pop()
 
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
         plain = isinstance(gradient, tf.Tensor) and variable.dtype in TYPES
-        if not plain or optimizer.apply is not applied:
+        if not (plain and updates):
             original(gradient, variable, learning_rate)
             return
         slots = keras_internals.adam_slots(optimizer, variable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -16,6 +16,7 @@ from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
+from dtrain.task.backends.tensorflow.norms import Norms
 from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients, random_draws
 from dtrain.task.backends.tensorflow.rows import Rows, table
@@ -78,11 +79,16 @@ class Steps(Traced):
         self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.parts > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, strategy.parts if self._summed else 1)
+        self._norms = Norms(model, ())
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
         self._one_device = on_one_device(model, inputs.global_batch)
         self._train_step = self._made_step()
+
+    def log(self, names: Sequence[str]) -> None:
+        """Let training steps compute norms (``trainer.log``). ORDER: before one is traced."""
+        self._norms = Norms(self._model, names)
 
     @property
     def max_steps(self) -> int:
@@ -210,26 +216,28 @@ class Steps(Traced):
         part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
         averaged = self._strategy.averaged(self._one_device.part(data), self._summed)
         with self._rehearsed.traced(), part, averaged, self._rows.held.begun() as states:
-            returned = self._returned(self._model.train_step, data, rows)
+            logs = self._trained(data, rows)
         self.graph = tf.compat.v1.get_default_graph()
-        return returned, states
+        return logs, states
 
     def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
         """Say of each draw of a step whether it has a row an example, where sizes do not."""
         draws = self._rehearsed.draws
         return self._one_device.draws(data) if draws is None and rows == 1 else draws
 
-    def _test_part(self, data: Any) -> Any:
-        """Run Keras' step on a batch of an evaluation."""
-        rows = tf.shape(tf.nest.flatten(data)[0])[0]
-        return self._returned(self._model.test_step, data, rows)
+    def _trained(self, data: Any, rows: Any) -> dict[str, tf.Tensor]:
+        """Run Keras' step on a batch of ``rows``; return its numbers that no metric holds."""
+        logs, measured = self._norms.measured(lambda: self._logs(data, rows, training=True))
+        return {**logs, **measured}
 
-    def _returned(self, step: Any, data: Any, rows: Any) -> Any:
-        """Return what a step of Keras' returns for a batch of ``rows``."""
+    def _logs(self, data: Any, rows: Any, training: bool) -> dict[str, tf.Tensor]:
+        """Return what a step of Keras' returns for a batch of ``rows``, beside metrics."""
         for metric in self._rows.averaged:
             metric.reset_state()
+        step = self._model.train_step if training else self._model.test_step
         with self._weights.of(rows):
-            return step(unwrapped(data))
+            returned = step(unwrapped(data))
+        return self._rows.logs(returned, training)
 
     def _part(self, data: Any) -> Any:
         """Evaluate the real rows only; a replica that has none does nothing.
@@ -255,7 +263,7 @@ class Steps(Traced):
         return tf.cond(count > 0, some, none)
 
     def _counted(self, batch: Any, count: tf.Tensor) -> Any:
-        logs = self._rows.logs(self._test_part(batch), training=False)
+        logs = self._logs(batch, tf.shape(tf.nest.flatten(batch)[0])[0], training=False)
         return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
@@ -290,10 +298,5 @@ class Steps(Traced):
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""
-
-        def replica(part: Any) -> Any:
-            logs, states = step(part)
-            return self._rows.logs(logs, training), states
-
-        logs, states = self._strategy.run(replica, data)
+        logs, states = self._strategy.run(step, data)
         return self._rows.row(logs, rows, training, states)

@@ -107,12 +107,11 @@ class MeshSteps(Steps):
         return self._translated(lambda: self._step(data, training))
 
     def _one_step(self, data: Any, training: bool) -> tf.Tensor:
-        step = self._model.train_step if training else self._model.test_step
         rows = tf.nest.flatten(data)[0].shape[0]
         with self._rehearsed.traced(), substituted(self._mesh.mesh):
-            returned = self._returned(step, data, rows)
+            logs = self._trained(data, rows) if training else self._logs(data, rows, training)
         # The values that a step returns are means over the whole batch.
-        return self._rows.row(self._rows.logs(returned, training), rows, training)
+        return self._rows.row(logs, rows, training)
 
     _step: Any = tf.function(_one_step, autograph=False)
 

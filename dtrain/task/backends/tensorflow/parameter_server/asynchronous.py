@@ -87,12 +87,12 @@ class AsynchronousSteps(CoordinatedSteps):
             with tf.control_dependencies([*computed, vector]):
                 after = tf.identity(iterations.value)
             with tf.control_dependencies([after]):
-                self._update(gradients)
+                norms = self._update(gradients)
                 for variable, value in zip(model.non_trainable_variables, others, strict=True):
                     if value is not None:
                         variable.assign(value)
             account = [tf.cast(after - before, tf.float64), tf.cast(worker_index(), tf.float64)]
-            return tf.concat([vector, account], 0)
+            return tf.concat([vector, *norms, account], 0)
 
         return self._engine.run(replica)
 

@@ -21,7 +21,7 @@ from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
-from dtrain.task.backends.tensorflow.tensors import fresh
+from dtrain.task.backends.tensorflow.tensors import fresh, joined
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers
@@ -165,16 +165,15 @@ class CoordinatedSteps(Steps):
                         optimizers.caught(model, note),
                         gradients.apart(replicas, part, self._summed) as of_tapes,
                     ):
-                        returned = self._returned(model.train_step, data, share)
+                        logs = self._logs(data, share, training)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     check_pure(moved(), scope)
                     raise
                 check_pure(moved(), scope)
             else:
                 with evaluation_seeds.evaluating(batch, self._draws):
-                    returned = self._returned(model.test_step, data, share)
-            logs = self._rows.logs(returned, training)
-        self._rows.names[training] = list(logs)
+                    logs = self._logs(data, share, training)
+        self._rows.names[training] = [*logs, *(self._norms.names if training else ())]
         pairs = zip(self._rows.variables, self._rows.sizes, strict=True)
         states = [scope.get_current_value(v) for v, size in pairs if size]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
@@ -194,11 +193,16 @@ class CoordinatedSteps(Steps):
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [by_weight.get(id(v)) for v in model.trainable_variables], others, vector
 
-    def _update(self, gradients: list[Any]) -> None:
-        """Let the optimizer update the weights that have a gradient."""
+    def _update(self, gradients: list[Any]) -> list[tf.Tensor]:
+        """Let the optimizer update the weights that have a gradient.
+
+        Returns:
+            A vector of the norms that are logged, float64; of none, no vector.
+        """
         pairs = zip(gradients, self._model.trainable_variables, strict=True)
         found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        self._model.optimizer.apply_gradients(found)
+        _, measured = self._norms.measured(lambda: self._model.optimizer.apply_gradients(found))
+        return [tf.cast(norms, tf.float64) for norms in joined(list(measured.values()))]
 
     def _account(
         self, vectors: list[np.ndarray], rows: int, training: bool, steps: int = 0

@@ -62,12 +62,13 @@ class SynchronousSteps(CoordinatedSteps):
         # Summed in the order of the parts: the result must not depend on who came first.
         values = [self._packing.unpack(arrived[part]) for part in sorted(arrived)]
         floats, whole, vectors = zip(*values, strict=True)
-        self._apply(*self._packing.together(floats, whole))
+        norms = self._apply(*self._packing.together(floats, whole))
         for vector in vectors:
             self._worker_steps[int(vector[-1])] += 1
         self.waiting.add(float(np.mean([vector[-2] for vector in vectors])))
         self._step += 1
-        return self._account([v[:-2] for v in vectors], self._part_rows, training=True, steps=1)
+        rows = [np.concatenate([vector[:-2], *norms]) for vector in vectors]
+        return self._account(rows, self._part_rows, training=True, steps=1)
 
     def _came_late(self) -> None:
         self._late -= 1
@@ -89,16 +90,17 @@ class SynchronousSteps(CoordinatedSteps):
         return self._engine.run(replica)
 
     @tf.function(autograph=False)
-    def _apply(self, *together: tf.Tensor) -> None:
+    def _apply(self, *together: tf.Tensor) -> list[tf.Tensor]:
         model = self._model
         gradients, others = self._packing.part(*together)
         with self._engine.scope():
             # The optimizer is only ever called inside a replica.
             with tf.distribute.ReplicaContext(self._engine, 0):
-                self._update(gradients)
+                norms = self._update(gradients)
             for variable, value in zip(model.non_trainable_variables, others, strict=True):
                 if value is not None:
                     variable.assign(value)
+        return norms
 
     def interval(self) -> dict[str, float]:
         """Return how many gradients were dropped since the last such call, if any may be."""

@@ -114,7 +114,6 @@ class StaticSteps(Steps):
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         def replica(part: Any) -> list[tf.Tensor]:
             logs, states = step(part)
-            logs = self._rows.logs(logs, training)
             return self._rows.vectors(logs, rows, training, tf.convert_to_tensor, states)
 
         vectors = self._strategy.run(replica, data)
