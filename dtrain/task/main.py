@@ -77,10 +77,10 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             past = restore.find(rundir, config, journal)
         # Actions are imported by their names: what is done with a model knows how to train, and
         # training does not know what is done afterwards.
-        follow = importlib.import_module("dtrain.after.follow") if follows else None
-        if follow is not None and not config.sidecar.evaluate:
+        sidecar = importlib.import_module("dtrain.after.sidecar") if follows else None
+        if sidecar is not None and not config.sidecar.evaluate:
             say("joined")
-            follow.export_only(config, rundir, stop)
+            sidecar.export_only(config, rundir, stop)
             return errors.OK
         strategy = _strategy(config, cluster, task, devices) if alike else Default(devices)
         say("joined")
@@ -89,8 +89,8 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         past = restore.of_chief(strategy.tasks, past)
         action: Action = (
             targets.instantiate(config.action, "action")
-            if follow is None
-            else follow.Follow(rundir)
+            if sidecar is None
+            else sidecar.Follow(rundir)
         )
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
