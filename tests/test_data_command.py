@@ -24,7 +24,6 @@ from dtrain.controller.terminal import activity
 from dtrain.controller.terminal.sheet import png
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays
-from dtrain.inspection import facts
 from tests.conftest import QUICK
 from tests.integration.test_failures import until
 from tests.sampled import sampled
@@ -495,7 +494,10 @@ def test_a_stop(user_code: Any, tmp_path: Path, number: signal.Signals) -> None:
     until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in started), lambda: started)
 
 
+@pytest.mark.task
 def test_many_classes() -> None:
+    from dtrain.inspection import facts
+
     counts = [50 - i for i in range(30)]
     training = np.repeat(np.arange(30), counts)
     lines = facts.class_table(training, np.array([2, 2, 29, 40]), 60, ["zero", "one"])
@@ -510,7 +512,10 @@ def test_many_classes() -> None:
     assert len(facts.class_table(training[training < 20], None, 20, ())) == 21
 
 
+@pytest.mark.task
 def test_classes_of_parts() -> None:
+    from dtrain.inspection import facts
+
     source = Arrays(np.zeros((6, 2)), np.array([0, 1, 2, 0, 1, 2])[:, None])
     parts = [Subset(source, np.array(rows)) for rows in ([0, 3], [1, 4, 5])]
     assert facts.known_classes(Mixture(parts, [1, 1])).tolist() == [0, 0, 1, 1, 2]
