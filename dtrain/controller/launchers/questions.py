@@ -78,7 +78,7 @@ def ask(
 
 def _enter(about: str, *arguments: Any) -> None:
     if about == "data":
-        from dtrain.inspection.main import child
+        from dtrain.inspection.report import child
     elif about == "export":
         from dtrain.export.main import child
     else:
