@@ -140,13 +140,10 @@ class Waiting(Protocol):
 
 
 class Steps(Protocol):
-    """Training and evaluation of one model: many steps in one call.
+    """Training and evaluation of one model: many steps in one call."""
 
-    Attributes:
-        graph: of a training step on one replica, where the backend has graphs and once traced.
-    """
-
-    graph: Any
+    def unsaved(self) -> list[str]:
+        """Return the names of variables that a step assigns and that no checkpoint has."""
 
     @property
     def waiting(self) -> Waiting:

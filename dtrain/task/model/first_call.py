@@ -8,7 +8,7 @@ import keras
 
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
-from dtrain.task.model import stateful
+from dtrain.task.model import checks
 
 
 def predicted(built: keras.Model, x: Any) -> Any:
@@ -43,7 +43,7 @@ def predicted(built: keras.Model, x: Any) -> Any:
 
 def reset(built: keras.Model) -> None:
     """Let stateful layers begin again."""
-    for layer in stateful.layers(built):
+    for layer in checks.stateful_layers(built):
         if hasattr(layer, "reset_state"):
             layer.reset_state()
 

@@ -97,7 +97,7 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...]) -> No
             "strategy", type(strategy).__name__,
             f"the model has more than one optimizer ({', '.join(others)}), and only that of "
             "compile would be right on it",
-            "default, one_device, mirrored, central_storage or multiworker", "strategy=mirrored",
+            "a model with one, or a strategy for several", "strategy=mirrored",
         )  # fmt: skip
     for optimizer in (main, *others.values()):
         if optimizer is not None:

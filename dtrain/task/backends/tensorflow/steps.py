@@ -15,6 +15,7 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
+from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
 from dtrain.task.backends.tensorflow.norms import Norms
 from dtrain.task.backends.tensorflow.rehearsal.noise import has_draws_of_any_shape
@@ -89,6 +90,10 @@ class Steps(Traced):
         self._one_device = on_one_device(model, inputs.global_batch, self._seed)
         self._draws_of_any_shape = has_draws_of_any_shape(model)
         self._train_step = self._made_step()
+
+    def unsaved(self) -> list[str]:
+        """Return the names of variables that a step assigns and that no checkpoint has."""
+        return unsaved.names(self._model, self.graph)
 
     def log(self, names: Sequence[str]) -> None:
         """Let training steps compute norms (``trainer.log``). ORDER: before one is traced."""

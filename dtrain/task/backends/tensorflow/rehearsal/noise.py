@@ -9,7 +9,6 @@ import keras
 
 from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.replica import random_draws
-from dtrain.task.backends.tensorflow.replica.gradients import updating
 from dtrain.task.model import optimizers
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def dense_lookups(model: keras.Model) -> str | None:
     their sum where an update is linear in the gradient.
     """
     linear = all(
-        isinstance(updating(optimizer), keras.optimizers.SGD)
+        isinstance(keras_internals.updating(optimizer), keras.optimizers.SGD)
         for optimizer in optimizers.named(model).values()
     )
     names = [

@@ -31,6 +31,7 @@ from dtrain.task.backends.step_logs import (
     unwrapped,
 )
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
+from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.rehearsal.noise import (
     augmentations,
     exchanging,
@@ -38,7 +39,7 @@ from dtrain.task.backends.tensorflow.rehearsal.noise import (
 )
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
 from dtrain.task.model import optimizers
-from dtrain.task.model.train_state import unsaved, variables
+from dtrain.task.model.train_state import variables
 
 if TYPE_CHECKING:
     from dtrain.task.backends.tensorflow.replicas import Replicas
@@ -170,7 +171,7 @@ class Step:
         Raises:
             NotImplementedError: it would leave something behind.
         """
-        if unsaved(self.model, self.graph) is not None:
+        if unsaved.names(self.model, self.graph):
             raise NotImplementedError("the step assigns variables that nothing restores")
         with tf.device("CPU:0"):
             whole, again = (self._outcome(self._whole, batch) for _ in range(2))
