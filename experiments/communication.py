@@ -103,7 +103,7 @@ def task(arguments: argparse.Namespace) -> None:
     for turn in range(arguments.rounds):
         first = turn % len(steps)
         for name in [*steps][first:] + [*steps][:first]:
-            strategy.all_reduce_numbers([0.0])
+            strategy.tasks.sum([0.0])
             before, own_before = spent(arguments.switch), time.process_time()
             began = time.perf_counter()
             steps[name].train(arguments.steps)
@@ -119,7 +119,7 @@ def task(arguments: argparse.Namespace) -> None:
         "sums": {name: min(each[name] for each in sums) for name in sums[0]},
     }
     print(json.dumps(figures), flush=True)
-    strategy.barrier()
+    strategy.tasks.barrier()
     os._exit(0)
 
 
@@ -144,7 +144,7 @@ def sums_of(strategy: Any, ways: dict[str, Any], model: Any) -> dict[str, float]
             function(vector)
             if turn >= IDLE:
                 times[name].append(time.perf_counter() - began)
-    count, *sums = strategy.all_reduce_numbers([1.0, *map(statistics.median, times.values())])
+    count, *sums = strategy.tasks.sum([1.0, *map(statistics.median, times.values())])
     return {name: total / count for name, total in zip(ways, sums, strict=True)}
 
 

@@ -32,6 +32,7 @@ the controller until then are a third figure, one side less the other.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -75,7 +76,8 @@ def __getattr__(name: str) -> object:
     class InTurn(OneDevice):
         def __init__(self, devices: list[str]):
             super().__init__(devices)
-            self.reads_in_loop = "TF_DATA" not in os.environ
+            reads = "TF_DATA" not in os.environ
+            self.abilities = dataclasses.replace(self.abilities, reads_in_loop=reads)
 
         def steps(self, *given: object, **named: object) -> object:
             sides = [super().steps(*given, **named), super().steps(*given, **named)]

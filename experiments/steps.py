@@ -25,6 +25,7 @@ without the times that steps wait for their input. Those are taken where a batch
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import statistics
 import time
@@ -83,7 +84,7 @@ def dtrain(name: str, in_loop: bool, without: str = "") -> tuple[Side, Any, Any]
 
     config = config_of(name, without)
     strategy = strategies.OneDevice(["CPU:0"])
-    strategy.reads_in_loop = in_loop
+    strategy.abilities = dataclasses.replace(strategy.abilities, reads_in_loop=in_loop)
     data = dataset.load(config)
     model = build.model(config, data.splits, strategy, 10_000, 100)
     inputs = input_pipeline.Inputs(data.splits.train, None, BATCH, 0, order=data.order)

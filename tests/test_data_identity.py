@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import io
 import json
 import os
@@ -332,38 +332,24 @@ def test_data_of_before() -> None:
         assert check(fewer, **options) == "the train data has 9 examples, where it was 8 examples"
 
 
-class Adding:
-    """A strategy that adds up what all tasks have given."""
-
-    def __init__(self, others: list[list[float]]):
-        self.others, self.given = others, []
-
-    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-        self.given = numbers
-        return np.sum([numbers, *self.others], axis=0).tolist()
-
-
 def hosts(*records: dict[str, Any]) -> list[str | None]:
     """Let each task compare its records with those of the others; return what each refuses."""
     from dtrain.task.data import data_identity
+    from tests.thread_tasks import thread_tasks, together
 
-    tasks = (Task("chief", 0, 1), *(Task("worker", i, 1) for i in range(len(records) - 1)))
-    cluster = Cluster((*tasks, Task("ps", 0, 0, serves=True)), "cpu", len(records), {})
-    given = []
-    for task, each in zip(tasks, records, strict=True):
-        alone = Adding([])
-        with contextlib.suppress(UsageError):
-            data_identity.check_hosts(each, alone, cluster, task)  # type: ignore[arg-type]
-        given.append(alone.given)
-    found: list[str | None] = []
-    for index, (task, each) in enumerate(zip(tasks, records, strict=True)):
-        others = [numbers for i, numbers in enumerate(given) if i != index]
+    chief = Task("chief", 0, 1)
+    workers = [Task("worker", i, 1) for i in range(len(records) - 1)]
+    cluster = Cluster((chief, *workers, Task("ps", 0, 0, serves=True)), "cpu", len(records), {})
+
+    def refused(tasks: Any) -> str | None:
         try:
-            data_identity.check_hosts(each, Adding(others), cluster, task)  # type: ignore[arg-type]
-            found.append(None)
+            data_identity.check_hosts(records[tasks.rank], tasks, cluster)
         except UsageError as error:
-            found.append(str(error))
-    return found
+            return str(error)
+        return None
+
+    calls = [functools.partial(refused, tasks) for tasks in thread_tasks(len(records))]
+    return together(*calls)
 
 
 def split(digit: str, examples: int | None = 9) -> dict[str, Any]:
@@ -375,6 +361,7 @@ def split(digit: str, examples: int | None = 9) -> dict[str, Any]:
 def test_hosts_with_other_data(tasks: int) -> None:
     """Every task ends, and names the same one."""
     base = {"train": split("f"), "validation": split("0")}
+    assert hosts(base) == [None]
     assert hosts(*[base] * tasks) == [None] * tasks
     assert hosts(*[{"train": split("a", None)}] * tasks) == [None] * tasks
     cases = [
@@ -396,16 +383,3 @@ def test_hosts_with_other_data(tasks: int) -> None:
         first = hosts(other, *[base] * (tasks - 1))[0]
         assert first is not None
         assert "dataset=worker-0: " in first
-
-
-@pytest.mark.task
-def test_one_task_compares_with_none() -> None:
-    from dtrain.task.data import data_identity
-
-    task = Task("chief", 0, 1)
-    cluster = Cluster(
-        (task, Task("worker", 0, 0, serves=True), Task("ps", 0, 0, serves=True)), "cpu", 1, {}
-    )
-    strategy = Adding([])
-    data_identity.check_hosts({"train": split("a")}, strategy, cluster, task)  # type: ignore[arg-type]
-    assert strategy.given == []

@@ -64,13 +64,13 @@ def of(optimizer: Any, model: str = "nested", **finetune: Any) -> Any:
 
 def begun(config: Any, kind: str, devices: int) -> tuple[Any, Any, Any, Any]:
     """Return (model, steps, batches, stages), as where a training begins."""
-    from dtrain.task.model.finetune import stages
+    from dtrain.task.model import finetune
 
     model, strategy, steps, splits = prepare(kind, devices, config)
-    stages.begin(model, config, strategy, 0, 4)
+    finetune.begin(model, config, strategy, 0, 4)
     x, y = in_order(splits.train, 4)
     batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
-    return model, steps, batches, stages.of(model)
+    return model, steps, batches, finetune.of(model)
 
 
 def plain(optimizer: Any, model: Any, lora: int = 0) -> tuple[Any, Any]:
@@ -224,7 +224,8 @@ def test_where_unfreezing_is_refused() -> None:
         begun(of({**SGD, "gradient_accumulation_steps": 3}, **unfrozen), "OneDevice", 1)
 
     from dtrain.task import strategies
+    from dtrain.task.backends.base import Abilities
 
-    strategies.OneDevice.retraces = False
+    strategies.OneDevice.abilities = Abilities(retraces=False)
     with pytest.raises(UsageError, match="strategy=one_device: has steps that cannot be traced"):
         begun(of(SGD, **unfrozen), "OneDevice", 1)

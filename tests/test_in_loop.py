@@ -24,7 +24,7 @@ def trained(in_loop: bool, start: int = 0, **changed: Any) -> tuple[list[bytes],
 
     keras.utils.set_random_seed(0)
     strategy = strategies.OneDevice(["CPU:0"])
-    strategy.reads_in_loop = in_loop
+    strategy.abilities = dataclasses.replace(strategy.abilities, reads_in_loop=in_loop)
     config = settings(optimizer=OPTIMIZER, **changed)
     model, _, steps, _ = prepare("OneDevice", 1, config, start, strategy=strategy)
     sums = [steps.train(count) for count in CALLS]

@@ -95,12 +95,12 @@ def test_files_of_keras(tmp_path: Path) -> None:
     import h5py
 
     from dtrain.task.model import initial
-    from dtrain.task.model.finetune import weights
+    from dtrain.task.model.walk import weights
     from dtrain.task.strategies import Default
 
     model = made(tmp_path)
     expected = [variable.numpy().copy() for variable in model.weights]
-    paths = [weight.path for weight in weights.find(model)]
+    paths = [weight.path for weight in weights(model)]
     assert paths[0] == "backbone/a/kernel"
     assert "bidirectional/backward_lstm/lstm_cell/recurrent_kernel" in paths
     for name in ("m.keras", "m.weights.h5", "m.h5", "s.h5"):

@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 def taken(points: object, count: int) -> list[tuple[int, bool]]:
-    from dtrain.task.train.late_points import ChiefsPoints
+    from dtrain.task.train.sidecar import ChiefsPoints
 
     assert isinstance(points, ChiefsPoints) and points.ready() == count
     made = [points.pop() for _ in range(count)]
@@ -24,11 +24,11 @@ def taken(points: object, count: int) -> list[tuple[int, bool]]:
 
 @pytest.mark.task
 def test_points_are_taken_in_once(run: RunDir) -> None:
-    from dtrain.task.train import late_points
+    from dtrain.task.train import sidecar as points
 
-    late_points.LOOK = 0.0
+    points.LOOK = 0.0
     sidecar, written = Sidecar(run), Points(Sidecar(run))
-    chief = late_points.ChiefsPoints(run, None, alone=False)
+    chief = points.ChiefsPoints(run, None, alone=False)
     for step in (4, 8):
         chief.add(saved(run, step))
     assert (chief.ready(), chief.waiting()) == (0, 2)
@@ -37,9 +37,7 @@ def test_points_are_taken_in_once(run: RunDir) -> None:
     evaluated(written, path, logs={"loss": 2}, examples=50)
     assert chief.ready() == chief.ready() == 1 and chief.waiting() == 1
     point = chief.pop()
-    assert point == late_points.Point(4, {"val_accuracy": 0.5}, {"loss": 2.0}, 50)
-    numbers = point.to_numbers()
-    assert late_points.Point.of(numbers) == point
+    assert point == points.Point(4, {"val_accuracy": 0.5}, {"loss": 2.0}, 50)
     rating = chief.rating(4, 0.5)
     assert rating is not None and rating.held == path
     rating.done()
@@ -50,7 +48,7 @@ def test_points_are_taken_in_once(run: RunDir) -> None:
 
 @pytest.mark.task
 def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
-    from dtrain.task.train import late_points
+    from dtrain.task.train import sidecar as points
 
     sidecar, written = Sidecar(run), Points(Sidecar(run))
     log = journal.Journal(run.journal)
@@ -67,11 +65,11 @@ def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
     # 4: recorded and let go of; 8: recorded; 12: found; 16: to be evaluated; 20: of a future that
     # is gone. The checkpoint of 16 was saved when the callbacks had seen 4.
     past = checkpoint.load(run.checkpoints / "16")
-    chief = late_points.ChiefsPoints(run, past, alone=False)
+    chief = points.ChiefsPoints(run, past, alone=False)
     assert list(sidecar.items()) == [8, 12, 16]
     chief.restore(4)
     assert taken(chief, 2) == [(8, True), (12, False)]
-    chief = late_points.ChiefsPoints(run, past, alone=False)
+    chief = points.ChiefsPoints(run, past, alone=False)
     chief.restore(8)
     assert list(sidecar.items()) == [12, 16], "8 is recorded, and seen"
     assert taken(chief, 1) == [(12, False)]
@@ -79,16 +77,16 @@ def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
     # It was killed between its last save and the queue.
     sidecar.remove(16)
     past = dataclasses.replace(past, meta={checkpoint.EVALUATES: True})
-    late_points.ChiefsPoints(run, past, alone=False)
+    points.ChiefsPoints(run, past, alone=False)
     assert 16 in sidecar.items()
     # The run begins anew: nothing of it holds.
-    chief = late_points.ChiefsPoints(run, None, alone=False)
+    chief = points.ChiefsPoints(run, None, alone=False)
     assert not sidecar.items() and chief.ready() == 0
 
 
 @pytest.mark.task
 def test_a_task_that_is_not_the_chief_waits_for_nothing() -> None:
-    from dtrain.task.train.late_points import LatePoints
+    from dtrain.task.train.sidecar import LatePoints
 
     late = LatePoints()
     late.restore(8)

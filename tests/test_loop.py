@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.test_callbacks import tiny
 from tests.test_steps import BATCH, prepare, settings
+from tests.thread_tasks import thread_tasks, together
 
 
 class Clock:
@@ -824,19 +825,18 @@ def beside(says: Callable[[], list[float]]) -> Any:
 
     ``told`` are the numbers of this one.
     """
+    from dtrain.task.backends.base import Tasks
     from dtrain.task.strategies import Default
 
-    class Beside(Default):
-        def __init__(self) -> None:
-            super().__init__([])
-            self.told: list[list[float]] = []
-
-        def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-            self.told.append([float(number) for number in numbers])
+    class Beside(Tasks):
+        def sum(self, numbers: Sequence[float]) -> list[float]:
+            strategy.told.append([float(number) for number in numbers])
             others = [*says(), *[0] * len(numbers)]
             return [a + b for a, b in zip(numbers, others, strict=False)]
 
-    return Beside()
+    strategy: Any = Default([])
+    strategy.tasks, strategy.told = Beside(), []
+    return strategy
 
 
 @pytest.mark.task
@@ -934,11 +934,18 @@ def test_whoever_reports_nothing_freezes_weights_all_the_same(tmp_path: Path) ->
 @pytest.mark.task
 def test_a_chief_that_saves_nothing_copies_nothing(tmp_path: Path) -> None:
     """As that of a trial of ``tune``, whose memory is measured."""
-    from dtrain.task.model import train_state
+    from dtrain.task.strategies import Default
 
-    trained = looped(tmp_path / "run", Scripted(Clock()), is_chief=False, validation_examples=3)
+    strategy: Any = Default([])
+    strategy.read = lambda *_: pytest.fail("copied")
+    trained = looped(
+        tmp_path / "run",
+        Scripted(Clock()),
+        strategy=strategy,
+        is_chief=False,
+        validation_examples=3,
+    )
     trained.loop._records.is_chief = True
-    train_state.copied = lambda *_: pytest.fail("copied")  # this process ends with the test
     trained.loop.run()
     assert trained.loop.step == 20
 
@@ -1044,44 +1051,25 @@ def test_two_tasks_side_by_side_do_the_same(tmp_path: Path) -> None:
             self._local.now = value
 
     def both(name: str, stop: int = 99, end: int = 99) -> list[tuple[Trained, Any]]:
-        meet, said = threading.Barrier(2, timeout=60), [[0.0], [0.0]]
-        clock, found = OwnClock(), []
-
-        class Task(Default):
-            def __init__(self, index: int):
-                super().__init__([])
-                self.index = index
-
-            def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-                said[self.index] = numbers
-                meet.wait()
-                total = [a + b for a, b in zip(*said, strict=True)]
-                meet.wait()
-                return total
-
+        clock, found, tasks = OwnClock(), [], thread_tasks(2)
         for index, seconds in enumerate((0.3, 2.0)):
-            steps, model = Scripted(clock, seconds), tiny()
+            steps, model, strategy = Scripted(clock, seconds), tiny(), Default([])
+            strategy.tasks = tasks[index]
             found.append(looped(
-                tmp_path / f"{name}-{index}", steps, model, Task(index), is_chief=index == 0,
+                tmp_path / f"{name}-{index}", steps, model, strategy, is_chief=index == 0,
                 stopping=lambda steps=steps, i=index: i == 1 and steps.step >= stop,
                 checkpoint_seconds=2.0, validation_examples=5 * BATCH + 1,
                 callbacks=[ending(end if index else 99)], log_every=7,
             ))  # fmt: skip
-        outcomes: list[Any] = [None, None]
 
-        def run(index: int) -> None:
+        def run(index: int) -> str:
             try:
                 found[index].loop.run()
-                outcomes[index] = "done"
             except Interrupted as error:
-                outcomes[index] = str(error)[:20]
+                return str(error)[:20]
+            return "done"
 
-        threads = [threading.Thread(target=run, args=(index,)) for index in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return list(zip(found, outcomes, strict=True))
+        return list(zip(found, together(lambda: run(0), lambda: run(1)), strict=True))
 
     def ending(epoch: int) -> Any:
         import keras
@@ -1449,25 +1437,7 @@ def test_an_objective_that_no_epoch_has_is_noticed_once(tmp_path: Path) -> None:
 @pytest.mark.task
 def test_all_tasks_have_the_numbers_of_the_chief(tmp_path: Path) -> None:
     """The chief alone adds one, and of another each task has its own."""
-    import functools
-    import threading
-
     from dtrain.task.strategies import Default
-    from dtrain.task.train.callbacks import shared
-
-    meet, said = threading.Barrier(2, timeout=60), [[0.0], [0.0]]
-
-    class Task(Default):
-        def __init__(self, index: int):
-            super().__init__([])
-            self.index = index
-
-        def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-            said[self.index] = numbers
-            meet.wait()
-            total = [a + b for a, b in zip(*said, strict=True)]
-            meet.wait()
-            return total
 
     def values(index: int) -> Any:
         def of(epoch: int, logs: Any) -> dict[str, Any]:
@@ -1477,18 +1447,15 @@ def test_all_tasks_have_the_numbers_of_the_chief(tmp_path: Path) -> None:
         return of
 
     clock, found, seen = Clock(), [], [recorder(), recorder()]
-    for index in range(2):
-        strategy = Task(index)
+    for tasks in thread_tasks(2):
+        strategy, index = Default([]), tasks.rank
+        strategy.tasks = tasks
         found.append(looped(
             tmp_path / str(index), Scripted(clock), tiny(), strategy, is_chief=index == 0,
             callbacks=[writing(values(index)), seen[index]],
-            share=functools.partial(shared, strategy, index == 0),
+            share=lambda own, tasks=tasks: tasks.gather(own)[0],
         ))  # fmt: skip
-    threads = [threading.Thread(target=each.loop.run) for each in found]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*[each.loop.run for each in found])
     ends = [[entry for entry in each.seen if entry[0] == "end"] for each in seen]
     assert str(ends[0]) == str(ends[1]), "NaN is not equal to itself"
     last = ends[1][-1][2]

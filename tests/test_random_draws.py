@@ -255,7 +255,7 @@ def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
+    from dtrain.task.backends.tensorflow.replica import host_random
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     drawn: dict[int, list[float]] = {}
@@ -263,7 +263,7 @@ def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
     def replica() -> Any:
         context: Any = tf.distribute.get_replica_context()
         own = drawn.setdefault(threading.get_ident(), [])
-        with Rehearsed(7).traced():
+        with host_random.seeded(7):
             for _ in range(3):
                 own += [random.random(), np.random.rand()]
                 context.merge_call(lambda _: None)
@@ -560,7 +560,7 @@ def in_a_cluster(cluster: Any, task: Any, devices: list[str]) -> list[Any]:
 
     strategy = MultiWorker(devices, cluster, task, "ring")
     found = losses(strategy)
-    return strategy.all_reduce_numbers([loss * strategy.replicas for loss in found])
+    return strategy.tasks.sum([loss * strategy.replicas for loss in found])
 
 
 def on_one_device() -> list[float]:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -29,9 +30,8 @@ from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
 from dtrain.task.data import readers
-from dtrain.task.data.child import Child
-from dtrain.task.data.reader import taken
-from dtrain.task.data.readers import Pool
+from dtrain.task.data.reader import Frame, map_memory, read_frame, shared_memory, taken
+from dtrain.task.data.readers import Child, Pool
 
 USER = (Path(__file__).parent / "reading_user.py").read_text()
 
@@ -417,3 +417,46 @@ def test_the_input_pipeline_keeps_readers_busy(tmp_path: Path) -> None:
         )
         assert [len(next(batches)[1]) for _ in range(5)] == [4] * 5
     assert met == [1]
+
+
+def test_a_frame() -> None:
+    def texts(*words: Any) -> np.ndarray:
+        return np.array(words, object)
+
+    whole = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    value = (
+        {"none": None, "empty": np.zeros((0, 3)), "texts": texts("a", b"\0", "")},
+        (whole, whole.T, whole[:, ::2], np.array(3), np.arange(3, dtype=">f4")),
+        np.ones(3, ml_dtypes.bfloat16), Ragged(np.arange(3), np.array([2, 0, 1])),
+    )  # fmt: skip
+    frame = Frame(value)
+    memory = map_memory(shared_memory(frame.size), frame.size)
+    frame.write(memory)
+    found = read_frame(np.frombuffer(memory, np.uint8), frame.lengths)
+    same(found, value)
+    assert found[1][0].ctypes.data % 64 == 0
+
+
+def test_memory_is_used_again_when_nothing_refers_to_it(load: Any) -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("dtrain-reader")
+
+    with reading(load("plain", kind="large"), 1) as pool:
+        rows = np.arange(6)
+        before = mapped()
+        for _ in range(20):
+            pool.splits.train[rows]
+        assert mapped() == before + 1
+        kept = [pool.splits.train[rows + i][0][:, 0] for i in range(5)]
+        assert mapped() == before + 5, "of an array that is kept, or a part of it"
+        pool.splits.train[np.arange(60)]  # what is too small for it is given up
+        assert mapped() == before + 6
+        assert [column.tolist() for column in kept] == [(rows + i).tolist() for i in range(5)]
+        del kept
+        for _ in range(20):
+            held = [pool.splits.train[rows] for _ in range(3)]
+        assert mapped() == before + 6
+        [[child]] = [pool._children]
+        assert all(x.ctypes.data % 64 == 0 for x, _ in held), "TensorFlow would copy it"
+        links = [os.readlink(link) for link in Path(f"/proc/{child._process.pid}/fd").iterdir()]
+        assert not any("/dev/shm" in link for link in links), links

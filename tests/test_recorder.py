@@ -64,7 +64,7 @@ def test_a_point_goes_to_the_journal_and_to_tensorboard(tmp_path: Path) -> None:
 @pytest.mark.task
 def test_the_progress_file_is_written_a_few_times_a_second(tmp_path: Path) -> None:
     from dtrain.run.folder import RunDir, read_json
-    from dtrain.task.train import progress as module
+    from dtrain.task.train import recorder as module
 
     clock = Clock()
     module.time = clock  # this process ends with the test

@@ -190,7 +190,7 @@ class Numbered(Ranked):
 ACTION = '''
 import json
 
-from dtrain.task.train.base import Action
+from dtrain.task.train.session import Action
 
 class Count(Action):
     """Evaluates what there is, and writes down how large it is."""

@@ -13,12 +13,13 @@ def test_batches_and_numbers() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends import step_logs
+    from dtrain.task.backends.tensorflow.step_metrics import scalars
 
     assert step_logs.unwrapped((3,)) == 3 and step_logs.unwrapped((3, 4)) == (3, 4)
     given = {"a": 1, "b": {"c": {"d": tf.constant(2.0)}}, "e": None, "f": tf.ones([2]), "g": "text"}
     assert [name for name, _ in step_logs.flattened(given)] == ["a", "d", "e", "f", "g"]
     assert list(step_logs.flattened(None)) == []
-    assert {k: float(v) for k, v in step_logs.scalars(given).items()} == {"a": 1, "d": 2}
+    assert {k: float(v) for k, v in scalars(given).items()} == {"a": 1, "d": 2}
     result = {"x": tf.constant(1.0), "y": tf.constant([[2.0, 3.0]]), "z": np.float32(4)}
     found = {k: float(v) for k, v in step_logs.named("m", result)}
     assert found == {"x": 1, "y_0": 2, "y_1": 3, "z": 4}

@@ -310,9 +310,9 @@ def adds_up(cluster: Cluster, task: Task, devices: list[str]) -> Any:
 
     steps = [[values.numpy().tolist() for values in step()] for _ in range(2)]
     agreed = [
-        strategy.all_reduce_numbers([1 + 2**40, is_chief, task.index + 0.5]),
-        strategy.all_reduce_numbers([3.0]),
-        strategy.all_reduce_numbers([5.0, not is_chief, 0.0]),
+        strategy.tasks.sum([1 + 2**40, is_chief, task.index + 0.5]),
+        strategy.tasks.sum([3.0]),
+        strategy.tasks.sum([5.0, not is_chief, 0.0]),
     ]
     return strategy.replicas, steps, agreed
 
@@ -335,12 +335,15 @@ def test_multiworker_adds_up_over_the_tasks() -> None:
 
 
 def shares(cluster: Cluster, task: Task, devices: list[str], sent: list[Any]) -> Any:
-    from dtrain.task.backends.tensorflow import multiworker
+    from dtrain.task.backends import base
     from dtrain.task.strategies import MultiWorker
+    from dtrain.task.train import restore
 
-    multiworker.BLOCK = 512  # this process ends with the test
-    strategy = MultiWorker(devices, cluster, task, "ring")
-    return [strategy.broadcast(past if task == cluster.chief else None) for past in (*sent, None)]
+    base.BLOCK = 512  # this process ends with the test
+    tasks, chief = MultiWorker(devices, cluster, task, "ring").tasks, task == cluster.chief
+    gathered = tasks.gather({"rank": tasks.rank, "é": [0.1, None] * tasks.rank})
+    assert gathered == [{"rank": 0, "é": []}, {"rank": 1, "é": [0.1, None]}]
+    return [restore.of_chief(tasks, past if chief else None) for past in (*sent, None)]
 
 
 def test_multiworker_shares_the_chiefs_checkpoint() -> None:
@@ -415,18 +418,17 @@ def test_multiworker_trains_as_one_process() -> None:
 def test_a_task_that_left_first_does_no_harm() -> None:
     import tensorflow as tf
 
-    from dtrain.task.strategies import MultiWorker
+    from dtrain.task.backends.tensorflow.tasks import CollectiveTasks
 
-    class Alone(MultiWorker):
-        def __init__(self, error: Exception):
-            self._error = error
+    def tasks(error: Exception) -> CollectiveTasks:
+        def fail(vector: tf.Tensor) -> tf.Tensor:
+            raise error
 
-        def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-            raise self._error
+        return CollectiveTasks(fail, 0, 2)
 
-    Alone(tf.errors.UnavailableError(None, None, "Socket closed")).barrier()
+    tasks(tf.errors.UnavailableError(None, None, "Socket closed")).barrier()
     with pytest.raises(ValueError, match="a fault"):
-        Alone(ValueError("a fault")).barrier()
+        tasks(ValueError("a fault")).barrier()
 
 
 def noisy(input_shape: Any, classes: int, noise: float = 0.01) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 from dtrain.run.times import TIMES, is_of_the_machine
 from dtrain.task.train import timing as module
-from dtrain.task.train.timing import Timing
+from dtrain.task.train.timing import SECONDS, SHARE, Timing, bottleneck
 
 
 class Clock:
@@ -73,3 +73,21 @@ def test_shares_are_without_the_first_call_and_without_evaluations(clock: Clock)
 def test_times_are_of_the_machine_and_metrics_are_not() -> None:
     assert all(map(is_of_the_machine, (*TIMES, "system/cpu_utilization_percentage")))
     assert not any(map(is_of_the_machine, ("loss", "val_loss", "epoch_examples", "seconds")))
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ({"input": 0.5, "host": 0.2}, "waited for their input 50% of the time (input_seconds"),
+        ({"input": 0.1, "host": 0.2}, "20% of the time passed between the calls of steps (host"),
+    ],
+)
+def test_the_largest_part_is_named(shares: dict[str, float], said: str) -> None:
+    sentence = bottleneck(60.0, shares)
+    assert sentence is not None and said in sentence
+
+
+def test_nothing_is_said_of_little_and_of_what_is_short() -> None:
+    assert bottleneck(60.0, {"input": SHARE, "host": SHARE}) is None
+    assert bottleneck(SECONDS / 2, {"input": 1.0}) is None
+    assert bottleneck(60.0, {}) is None

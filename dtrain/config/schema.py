@@ -40,6 +40,12 @@ from dtrain.config.section import Open, Section
 from dtrain.config.switches import SWITCH, Switch
 
 
+class Backend(enum.Enum):
+    """Frameworks that Keras computes with, of which dtrain has the steps."""
+
+    tensorflow = 1
+
+
 class Precision(enum.Enum):
     """Numeric policies of Keras."""
 
@@ -311,6 +317,7 @@ class Config(Section):
         sidecar: a process that evaluates and exports during the training.
         sweep: many jobs by one command (-m).
         name: name of the run; by default the chosen model and strategy.
+        backend: framework on which Keras computes.
         seed: seed of weights, of the order of examples, and of all that is random.
         output_dir: folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR.
         objective: metric that the job returns, and by which the best checkpoint is chosen; auto:
@@ -338,6 +345,7 @@ class Config(Section):
     sidecar: Sidecar = dataclasses.field(default_factory=Sidecar)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = formed(MISSING, FILE_NAME)
+    backend: Backend = Backend.tensorflow
     seed: int = within(0, 0, SEED)
     output_dir: str = formed("outputs", PATH)
     objective: str = formed("auto", METRIC)

@@ -83,7 +83,9 @@ class Exporter:
     ):
         plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
         values = section.plain(dataclasses.replace(config, hardware=plain))
-        cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
+        cluster = Cluster(
+            (Task("chief", 0, 1),), "cpu", 1, task_environment(backend=config.backend.name)
+        )
         self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
             "export", values, cluster, asked, hear, waiting, gives_way
         )

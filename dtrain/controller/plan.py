@@ -130,7 +130,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     if kind == "cpu" and machine.shared and computing == 1 and not machine.threads:
         threads = threads or of_operations.chosen(left, replicas)
     tasks = _with_cores(strategy.tasks(hosts, devices), threads, own)
-    cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn))
+    cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend.name))
     strategy.check(config, cluster)
     if beside:
         cluster = evaluator.beside(config, cluster, machine)
@@ -183,7 +183,7 @@ def _check_jit(config: Config, strategy: StrategyPlan) -> None:
         raise UsageError(
             "hardware.jit_compile", "true",
             f"XLA cannot compile a step of strategy={config.strategy.name}: devices meet inside it",
-            "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
+            "true with a strategy of one replica, such as one_device", "hardware.jit_compile=false",
         )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ class Start:
 
         ``imports`` (Python, Hydra), ``compose``, ``plan``, ``prepare`` (the run folder),
         ``tensorflow`` (the rest of its import, and the forks), and what the chief has written to
-        its journal, from its fork on: :mod:`dtrain.task.process.phases`.
+        its journal, from its fork on: :mod:`dtrain.task.train.timing.Phases`.
 
         Args:
             events: of the journal.

@@ -17,12 +17,12 @@ from dtrain.data.streams import Stream
 from dtrain.debug import findings
 from dtrain.errors import CheckFailed
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tensorflow import input_pipeline, numerics
 from dtrain.task.backends.tensorflow.numerics import Finding
 from dtrain.task.backends.tensorflow.traced import step_on_one_device
 from dtrain.task.model import train_state
-from dtrain.task.strategies import Strategy
 from dtrain.task.train import restore
 from dtrain.task.train.session import Process, Session
 from dtrain.task.train.train import Train
@@ -55,7 +55,7 @@ class Nan(Train):
         self._steps = steps
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Session:
         """Return the session of a training, whose loss may be what it is."""
         session: Session = super().assemble(config, strategy, process, past)
@@ -120,7 +120,7 @@ class Watch(keras.callbacks.Callback):
         strategy = self._session.strategy
         state = train_state.snapshot(self.model, strategy)
         bad = [name for name, value in state.items() if not _is_finite(value)]
-        if strategy.all_reduce_numbers([float(lost or bool(bad))])[0]:
+        if strategy.tasks.sum([lost or bool(bad)])[0]:
             self._fail(bad[0] if bad else None)
         self._before = state
 
@@ -140,7 +140,7 @@ class Watch(keras.callbacks.Callback):
             message, hint, more = _Repeated(self._session, self._done).finding(weight)
             finding |= more
         findings.write(self._session.process, None, **finding)
-        self._session.strategy.barrier()  # ORDER: none leaves before all know it
+        self._session.strategy.tasks.barrier()  # ORDER: none leaves before all know it
         raise CheckFailed(message, hint)
 
 
@@ -156,7 +156,7 @@ class _Repeated:
         inputs = dataclasses.replace(session.inputs, start_step=number - 1)
         batches = input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
         self._data, self._number = next(iter(batches)), number
-        self._parts = session.strategy.batches
+        self._parts = session.strategy.parts
         self._checked = numerics.Checked(step_on_one_device(session.model))
         self._rows = inputs.global_batch
         self._indices: list[int] | None = None

@@ -16,8 +16,8 @@ from dtrain.debug import findings
 from dtrain.errors import CheckFailed, CheckpointError, TrainingError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import train_state
-from dtrain.task.strategies import Strategy
 from dtrain.task.train import restore
 from dtrain.task.train.session import Process, Session
 from dtrain.task.train.train import Train
@@ -29,7 +29,7 @@ class OneBatch(Train):
     """Trains a step, saves and evaluates; then restores what was saved, goes on, and exports."""
 
     def assemble(
-        self, config: Config, strategy: Strategy, process: Process, past: Checkpoint | None
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
     ) -> Session:
         """Return the session of a training of one step."""
         self._rows = [["stage", "s", "result"]]
@@ -56,7 +56,7 @@ class OneBatch(Train):
         findings.write(
             session.process, f"every stage of a run works: {whole:.1f} s", self._rows, (1,)
         )
-        session.strategy.barrier()
+        session.strategy.tasks.barrier()
 
     def _took(self, stage: str, begin: float, result: str) -> None:
         self._rows.append([stage, f"{time.perf_counter() - begin:.2f}", result])
@@ -69,10 +69,10 @@ class OneBatch(Train):
         except Exception as error:  # of the user's model or data, or of a library
             problem = error
         self._took(name, begin, "FAILED" if problem else result)
-        failed, *_ = session.strategy.all_reduce_numbers([problem is not None, 0, 0, 0, 0])
+        [failed] = session.strategy.tasks.sum([problem is not None])
         if failed:
             findings.write(session.process, None, self._rows, (1,), stage=name)
-            session.strategy.barrier()
+            session.strategy.tasks.barrier()
             text = "in another task" if problem is None else str(problem).strip()
             kind = "" if problem is None else f"{type(problem).__name__}: "
             raise CheckFailed(
@@ -87,7 +87,7 @@ class OneBatch(Train):
         past, problems = None, list[str]()
         if process.is_chief:
             past, problems = checkpoint.newest(process.rundir.checkpoints)
-        past = strategy.broadcast(past)
+        past = restore.of_chief(strategy.tasks, past)
         if past is None:
             raise CheckpointError(problems[0] if problems else "there is no checkpoint")
         restore.restore(past, model, strategy, process.rundir, session.schedule)

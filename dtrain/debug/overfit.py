@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import math
 from typing import Any
 
@@ -12,14 +14,14 @@ import numpy as np
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Arrays
-from dtrain.debug import findings, noise
+from dtrain.debug import findings
 from dtrain.errors import CheckFailed, Interrupted, NothingSaved, UsageError
+from dtrain.task import keras_internals
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Session
+from dtrain.task.train.session import Action, Session
 from dtrain.task.train.step_schedule import Schedule
 
 #: Steps of a call: the loss is looked at after each.
@@ -50,7 +52,7 @@ class Overfit(Action):
         Raises:
             UsageError: nothing of it is a loss.
         """
-        self._silenced = noise.silence(model)
+        self._silenced = silence(model)
 
     def arranged(self, inputs: Inputs, data: Data) -> Inputs:
         """Return the first examples alone, to train on and to evaluate."""
@@ -72,7 +74,7 @@ class Overfit(Action):
             CheckFailed: the loss does not come near 0.
             Interrupted: it was asked to stop.
         """
-        before = _weights(session.model)
+        before = _weights(session)
         losses = self._losses(session)
         first, last = losses[0], losses[-1]
         evaluated = math.nan
@@ -89,14 +91,14 @@ class Overfit(Action):
             if not last <= self._near:
                 what += f", {evaluated:.4g} in an evaluation"
             findings.write(session.process, f"{what}: near 0 (debug.loss={self._near:g})", **found)
-            session.strategy.barrier()
+            session.strategy.tasks.barrier()
             return
         still = [
-            name for name, value in _weights(session.model).items()
+            name for name, value in _weights(session).items()
             if np.array_equal(value, before[name])
         ]  # fmt: skip
         findings.write(session.process, None, unchanged=still, **found)
-        session.strategy.barrier()
+        session.strategy.tasks.barrier()
         raise CheckFailed(
             f"the model does not learn {self._examples:,} examples by heart: {what}, and not near "
             f"0 (debug.loss={self._near:g})", self._hint(session.model, losses, still, len(before)),
@@ -107,7 +109,7 @@ class Overfit(Action):
         losses: list[float] = []
         self._done, steps = 0, session.steps
         while self._done < self._steps:
-            stop, *_ = session.strategy.all_reduce_numbers([session.process.stop(), 0, 0, 0, 0])
+            [stop] = session.strategy.tasks.sum([session.process.stop()])
             if stop:
                 raise NothingSaved(f"stopped at step {self._done}") from Interrupted()
             count = min(CALL, steps.max_steps, self._steps - self._done) if losses else 1
@@ -177,8 +179,8 @@ class Overfit(Action):
         )
 
 
-def _weights(model: keras.Model) -> dict[str, np.ndarray]:
-    return {v.path: v.numpy() for v in model.trainable_variables}
+def _weights(session: Session) -> dict[str, np.ndarray]:
+    return session.strategy.read({v.path: v for v in session.model.trainable_variables})
 
 
 def _few(names: list[str]) -> str:
@@ -199,3 +201,52 @@ def _contradictions(parts: tuple[Any, ...]) -> int:
         key = b"|".join(np.asarray(leaf[row]).tobytes() for leaf in inputs)
         count += known.setdefault(key, own) != own
     return count
+
+
+_KINDS = keras.layers
+#: Of layers of Keras': what says how much noise there is.
+_AMOUNTS: dict[tuple[type, ...], tuple[str, ...]] = {
+    (
+        _KINDS.Dropout, _KINDS.SpatialDropout1D, _KINDS.SpatialDropout2D, _KINDS.SpatialDropout3D,
+        _KINDS.GaussianDropout, _KINDS.AlphaDropout,
+    ): ("rate",),
+    (_KINDS.GaussianNoise,): ("stddev",),
+    (_KINDS.LSTMCell, _KINDS.GRUCell, _KINDS.SimpleRNNCell): ("dropout", "recurrent_dropout"),
+}  # fmt: skip
+#: Augmentation: layers that do nothing where they do not train.
+_RANDOM = tuple(
+    kind
+    for name, kind in vars(_KINDS).items()
+    if name.startswith("Random") and isinstance(kind, type)
+)
+
+
+def silence(model: keras.Model) -> list[str]:
+    """Take the noise of Keras' own layers out of a model, and return the names of these layers.
+
+    Dropout, Gaussian noise and random augmentation; not what a layer of the user's own draws.
+    """
+    found = []
+    for layer in keras_internals.layers(model):
+        silenced = isinstance(layer, _RANDOM)
+        if silenced:
+            layer.call = _without_training(layer.call)
+        for kinds, names in _AMOUNTS.items():
+            for name in names if isinstance(layer, kinds) else ():
+                if getattr(layer, name):
+                    setattr(layer, name, 0.0)
+                    silenced = True
+        if silenced:
+            found.append(layer.name)
+    return found
+
+
+def _without_training(call: Any) -> Any:
+    if "training" not in inspect.signature(call).parameters:
+        return call
+
+    @functools.wraps(call)
+    def quiet(*args: Any, **kwargs: Any) -> Any:
+        return call(*args[:1], **{**kwargs, "training": False})
+
+    return quiet

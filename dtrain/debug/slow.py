@@ -9,7 +9,7 @@ import time
 from dtrain.config.objective import Mode
 from dtrain.debug import findings
 from dtrain.run.times import HOST, INPUT
-from dtrain.task.train import bottleneck
+from dtrain.task.train import timing
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.session import Session
 from dtrain.task.train.train import Train
@@ -68,11 +68,11 @@ class Slow(Train):
 
     def trained(self, session: Session, loop: Loop) -> None:
         """Write where the time went: of a step, and of the start."""
-        timing = loop.timing
-        steps, speed = timing.measured_steps, timing.examples_per_second
-        whole = timing.seconds / steps if steps else 0.0
+        measured = loop.timing
+        steps, speed = measured.measured_steps, measured.examples_per_second
+        whole = measured.seconds / steps if steps else 0.0
         rows = [["part of a step", "ms", "share", "what it is"]]
-        shares = {**timing.shares, STEP: max(0.0, 1.0 - sum(timing.shares.values()))}
+        shares = {**measured.shares, STEP: max(0.0, 1.0 - sum(measured.shares.values()))}
         for name, share in sorted(shares.items(), key=lambda item: -item[1]):
             rows.append([name, f"{1000 * share * whole:.3f}", f"{share:.1%}", _ABOUT[name]])
         rows.append(["a step", f"{1000 * whole:.3f}", "100.0%", f"the mean of {steps:,} steps"])
@@ -80,9 +80,9 @@ class Slow(Train):
         rows.append(["before the first step", "s", "", ""])
         phases = session.process.phases.seconds
         rows += [[name, f"{seconds:.2f}", "", ""] for name, seconds in phases.items()]
-        said = bottleneck.sentence(max(timing.seconds, bottleneck.SECONDS), timing.shares)
+        bottleneck = timing.bottleneck(max(measured.seconds, timing.SECONDS), measured.shares)
         summary = f"{speed:,.0f} examples/s; " + (
-            said
+            bottleneck
             or "most of the time is that of the steps themselves; a profiler shows what they do "
             "(tracking.profile_steps), python -m dtrain tune finds faster settings"
         )

@@ -24,17 +24,16 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.backends.tensorflow.base import check_replicas
 from dtrain.task.data import unreadable
-from dtrain.task.model import class_labels
-from dtrain.task.process import own_code, parent_death
-from dtrain.task.process.phases import Phases
+from dtrain.task.model import checks
+from dtrain.task.process import own_code, signals
 from dtrain.task.process.signals import Stop
-from dtrain.task.strategies import Default, Strategy
+from dtrain.task.strategies import Default
 from dtrain.task.train import restore
-from dtrain.task.train.base import Action
-from dtrain.task.train.session import Process, quietly
+from dtrain.task.train.session import Action, Process, quietly
+from dtrain.task.train.timing import Phases
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda status: None) -> int:
@@ -64,7 +63,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     try:
         _limit_waiting(config, cluster, task)
         if follows:
-            parent_death.give_way()  # ORDER: before the framework has threads, which take it over
+            signals.give_way()  # ORDER: before the framework has threads, which take it over
         devices = runtime().configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
@@ -78,26 +77,26 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             past = restore.find(rundir, config, journal)
         # Actions are imported by their names: what is done with a model knows how to train, and
         # training does not know what is done afterwards.
-        follow = importlib.import_module("dtrain.after.follow") if follows else None
-        if follow is not None and not config.sidecar.evaluate:
+        sidecar = importlib.import_module("dtrain.after.sidecar") if follows else None
+        if sidecar is not None and not config.sidecar.evaluate:
             say("joined")
-            follow.export_only(config, rundir, stop)
+            sidecar.export_only(config, rundir, stop)
             return errors.OK
         strategy = _strategy(config, cluster, task, devices) if alike else Default(devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         phases.end("cluster")
-        past = strategy.broadcast(past)
+        past = restore.of_chief(strategy.tasks, past)
         action: Action = (
             targets.instantiate(config.action, "action")
-            if follow is None
-            else follow.Follow(rundir)
+            if sidecar is None
+            else sidecar.Follow(rundir)
         )
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
         ending.enter_context(process.logged.watching())
         session = action.assemble(config, strategy, process, past)
-        with unreadable.failing(session.inputs), class_labels.explained():
+        with unreadable.failing(session.inputs), checks.naming_bad_labels():
             action.run(session)
     except DtrainError as error:
         # ORDER: the journal first: what it has is not shown from the log as well.
@@ -125,11 +124,23 @@ def _limit_waiting(config: Config, cluster: Cluster, task: Task) -> None:
         runtime().give_up_after(config.launcher.peer_timeout, cluster, task)
 
 
-def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Strategy:
-    strategy: Strategy = targets.instantiate(
+def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Backend:
+    """Make the strategy.
+
+    Raises:
+        UsageError: its replicas are not those that the batch was divided among.
+    """
+    strategy: Backend = targets.instantiate(
         strategy_plan.options(config), "strategy", devices=devices, cluster=cluster, task=task
     )
-    check_replicas(strategy, config, cluster.replicas)
+    if strategy.replicas != cluster.replicas:
+        plan = "OneReplica" if strategy.replicas == 1 else "PerDevice"
+        raise UsageError(
+            "strategy.plan", config.strategy.plan["_target_"],
+            f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has "
+            f"{cluster.replicas}", "a plan of the strategy's own replicas",
+            f"strategy.plan._target_=dtrain.task.strategies.plans.{plan}",
+        )  # fmt: skip
     return strategy
 
 
@@ -176,7 +187,7 @@ def _die_with_the_controller() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    parent_death.end_with_the_parent()  # the warm server, which ends with the controller
+    signals.end_with_the_parent()  # the warm server, which ends with the controller
 
     def watch() -> None:
         parent.join()

@@ -3,7 +3,7 @@
 import gc
 
 from dtrain.task.late import late
-from dtrain.task.process.parent_death import end_with_the_parent
+from dtrain.task.process.signals import end_with_the_parent
 
 # ORDER: from here on it ends with its controller, even while it imports. By itself it would wait
 # for the last of its tasks, and one that is stopped never ends.
@@ -13,11 +13,18 @@ end_with_the_parent()
 gc.disable()
 # Keras imports these for what no task does before a user asks for it: a fifth of its time.
 with late("keras.wrappers", "matplotlib", "matplotlib.pyplot", "matplotlib.patches"):
-    # Unused here, because forked tasks find them imported.
+    # Unused here, because forked tasks find it imported, and its framework.
     import keras  # noqa: F401
-    import tensorflow  # noqa: F401
 
 # What almost every task needs, too.
+import dtrain.datasets  # noqa: E402
+import dtrain.models  # noqa: E402
+import dtrain.task.entry  # noqa: E402
+import dtrain.task.main  # noqa: E402
+import dtrain.task.train.train  # noqa: E402, F401
+from dtrain.task.backends.runtime import runtime  # noqa: E402
+
+runtime()
 
 gc.enable()
 # What is there now stays: tasks need not look through it, and keep sharing its memory.

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,27 @@ def pack(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
     yield from parts
 
 
-def unpack(fill: Callable[[memoryview], None]) -> Checkpoint:
-    """Return what was given to :func:`pack`.
+def unpack(pieces: Iterable[bytes]) -> Checkpoint | None:
+    """Return what was given to :func:`pack`; None of no bytes.
 
     Args:
-        fill: fills a buffer with the next bytes of all the pieces.
+        pieces: of the same bytes, of any sizes.
     """
+    rest, piece = iter(pieces), memoryview(b"")
+
+    def fill(buffer: memoryview) -> None:
+        nonlocal piece
+        while buffer:
+            piece = piece or memoryview(next(rest))
+            count = min(len(buffer), len(piece))
+            buffer[:count] = piece[:count]
+            buffer, piece = buffer[count:], piece[count:]
+
     size = bytearray(8)
-    fill(memoryview(size))
+    try:
+        fill(memoryview(size))
+    except StopIteration:
+        return None
     head = bytearray(int.from_bytes(size, "little"))
     fill(memoryview(head))
     about = json.loads(head)

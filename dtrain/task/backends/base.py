@@ -1,65 +1,347 @@
-"""What steps, optimizers and rehearsals ask of a strategy: no more than this.
-
-A strategy (:class:`dtrain.task.backends.tensorflow.base.Strategy`) has it; a test may have a
-smaller one.
-"""
+"""What a backend promises the rest of a task; no framework is imported here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-import keras
-import tensorflow as tf
-
 if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.replica.gradients import Part, Step
+    import keras
+    import numpy as np
+
+    from dtrain.data.sources import Source, Splits
+    from dtrain.task.backends.metric_sums import Sums
+    from dtrain.task.data.inputs import Inputs
+    from dtrain.task.model.optimizers import Update
+
+#: Of what a model returned and of a whole batch, the columns by name: tensors ``[b, ...]``.
+Finish = Callable[[Any, tuple[Any, ...]], dict[str, Any]]
+#: Bytes that one collective of :meth:`Tasks.broadcast` sends: it cannot send any number at once.
+BLOCK = 4 << 20
 
 
-class Replicas(Protocol):
-    """The replicas that share each global batch, and what they add up."""
+@dataclasses.dataclass(frozen=True)
+class Abilities:
+    """What a strategy can do.
 
-    several_optimizers: bool
+    Attributes:
+        several_optimizers: optimizers beside that of ``compile`` get the right gradients and state.
+        plain_variables: a model may have variables of the framework's own beside those of Keras.
+        retraces: steps can be traced anew in the middle of a run, when other weights are trained.
+        sequential: a step begins when the one before has ended: a state may go from one to the
+            next.
+        exchanges: replicas reduce and gather in the middle of a step; else workers compute alone.
+        dense_lookups: the gradient of rows that are looked up is dense, where one device has rows.
+        has_float64: its devices compute in float64, and so can read the clock in a step.
+        reads_in_loop: a loop of steps may read examples that are in memory itself: there is one
+            replica, on the CPU.
+        short_updates: a weight and its slots are plain variables where an optimizer updates them.
+    """
+
+    several_optimizers: bool = False
+    plain_variables: bool = True
+    retraces: bool = True
+    sequential: bool = True
+    exchanges: bool = True
+    dense_lookups: bool = False
+    has_float64: bool = True
+    reads_in_loop: bool = False
+    short_updates: bool = False
+
+
+class Tasks:
+    """The tasks that train together, as they agree on the host; this one is alone.
+
+    Each task calls the same method at the same point. A backend of several tasks overrides
+    :meth:`sum` and :meth:`_sum_bytes`.
+
+    Attributes:
+        rank: the number of this task; that of the chief is 0.
+        size: how many there are.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1):
+        self.rank, self.size = rank, size
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """Add numbers up over the tasks, in float64."""
+        return list(numbers)
+
+    def _sum_bytes(self, data: bytes) -> bytes:
+        """Add bytes up over the tasks: each is zero in all tasks but one."""
+        return data
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the JSON values of all tasks, by rank."""
+        if self.size == 1:
+            return [value]
+        own = json.dumps(value).encode()
+        sizes = self.sum([float(len(own) * (rank == self.rank)) for rank in range(self.size)])
+        ends = [sum(map(int, sizes[: rank + 1])) for rank in range(self.size)]
+        end = ends[self.rank]
+        data = self._sum_bytes(own.rjust(end, b"\0").ljust(ends[-1], b"\0"))
+        return [json.loads(data[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+
+    def broadcast(self, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+        """Send the chief's bytes to the other tasks.
+
+        Args:
+            pieces: of the chief; other tasks may pass anything.
+
+        Returns:
+            The bytes, in other pieces; nothing in the chief, which has them.
+        """
+        if self.size == 1:
+            return iter(())
+        if self.rank > 0:
+            return self._receive()
+        block = bytearray()
+        for piece in pieces:
+            for begin in range(0, len(piece), BLOCK):
+                block += piece[begin : begin + BLOCK]
+                if len(block) > BLOCK:
+                    self._send(block[:BLOCK], more=True)
+                    del block[:BLOCK]
+        self._send(block, more=False)
+        return iter(())
+
+    def _send(self, block: bytearray, more: bool) -> None:
+        self.sum([len(block), more])
+        if block:
+            self._sum_bytes(bytes(block))
+
+    def _receive(self) -> Iterator[bytes]:
+        more = 1.0
+        while more:
+            size, more = self.sum([0, 0])
+            if size:
+                yield self._sum_bytes(bytes(int(size)))
+
+    def barrier(self) -> None:
+        """Wait for all tasks; the last that a task does, when everything is saved."""
+
+
+class Waiting(Protocol):
+    """Adds up the seconds that training steps wait for their input.
+
+    Attributes:
+        measured: whether it does.
+        traced: called when a training step has been traced.
+    """
+
+    measured: bool
+    traced: Callable[[], None]
+
+    def pop(self) -> Mapping[str, float]:
+        """Return the seconds since the last such call; nothing where they are not measured."""
+
+
+class Steps(Protocol):
+    """Training and evaluation of one model: many steps in one call."""
+
+    def unsaved(self) -> list[str]:
+        """Return the names of variables that a step assigns and that no checkpoint has."""
+
+    @property
+    def waiting(self) -> Waiting:
+        """How long training steps wait for their input."""
+
+    def log(self, names: Sequence[str]) -> None:
+        """Let training steps compute norms (``trainer.log``); before the first of them."""
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps one call may have."""
+
+    @property
+    def spans_points(self) -> bool:
+        """Whether a call may reach across steps of which the journal has points."""
+
+    @property
+    def evaluation_batch(self) -> int:
+        """How many examples a batch of an evaluation has."""
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes."""
+
+    def train(self, steps: int, ahead: int = 0) -> Sums:
+        """Run ``steps`` training steps in one call.
+
+        Args:
+            steps: how many.
+            ahead: how many more may be begun before it returns; of use where steps overlap.
+
+        Returns:
+            The metric sums over exactly these steps and all replicas.
+        """
+
+    def drain(self) -> Sums:
+        """Wait for steps that were begun and not returned."""
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
+
+    def results(self, sums: Sums, training: bool = True) -> dict[str, float]:
+        """Turn sums of training steps into values by name; or of evaluation steps."""
+
+    def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
+        """Return the states of a metric; none of one that the model does not have."""
+
+    def enter(self, epoch: int) -> list[str]:
+        """Train what is trained in an epoch, from 1.
+
+        Returns:
+            The paths of the weights that are frozen in it, where they are others than before.
+        """
+
+    def interval(self) -> dict[str, float]:
+        """Return what else there is to report of the steps since the last such call."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return what else there is to report of the whole run, as JSON values."""
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
+
+
+class Forward(Protocol):
+    """The compiled function that predicts.
+
+    Attributes:
+        replicas: how many batches a call takes.
+        batch: rows of a batch.
+        specs: ``shape`` and ``dtype`` of a row of each column, once traced.
+    """
+
+    replicas: int
+    batch: int
+    specs: dict[str, Any]
+
+    @property
+    def at_once(self) -> int:
+        """How many calls may be under way."""
+
+    def trace(self) -> None:
+        """Trace the function; it can be called then.
+
+        Raises:
+            UsageError: model, rows and columns do not go together.
+        """
+
+    def __call__(self, rows: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Predict rows of a batch for each replica.
+
+        Args:
+            rows: int64 ``[replicas, batch]``.
+            numbers: of these batches, int64 ``[replicas]``: what is drawn depends on it.
+
+        Returns:
+            The columns, ``[replicas * batch, ...]``.
+        """
+
+
+class Backend(Protocol):
+    """A model's variables, and what computes with them, under one strategy.
+
+    Attributes:
+        abilities: what the strategy can do.
+        tasks: that train together.
+        gradient_reduction: ``mean``, or ``sum`` where the losses of replicas are parts of that of
+            the global batch.
+        sync_every: steps from one average of the replicas' variables to the next; 1 where replicas
+            share each update.
+    """
+
+    abilities: Abilities
+    tasks: Tasks
     gradient_reduction: str
-    in_turn: bool
-    dense_lookups: bool
-    retraces: bool
-    has_float64: bool
     sync_every: int
-    engine: Any
 
     @property
     def replicas(self) -> int:
         """How many replicas share each global batch."""
 
     @property
-    def batches(self) -> int:
-        """How many batches of their own a global batch is divided into."""
+    def parts(self) -> int:
+        """In how many parts the training step sees a global batch."""
 
     @property
-    def replica(self) -> Any:
-        """The number of the replica that is traced, among those of the job."""
+    def arithmetic(self) -> dict[str, Any]:
+        """What of the strategy the last bits of a prediction may depend on; JSON values."""
 
-    def replica_step(self, part: Part, summed: bool) -> Step | None:
-        """Return the training step of a replica, whose gradients are of the global batch."""
+    def scope(self) -> AbstractContextManager[Any]:
+        """Create model and metrics inside it."""
 
-    def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
-        """Average the variables of ``model`` over the tasks where that is due."""
+    def optimizer_scope(self) -> AbstractContextManager[Any]:
+        """Create the optimizer and its slots inside it."""
+
+    def place(self, model: keras.Model) -> None:
+        """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Let ``optimizer`` take replicas for one."""
+        """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
 
     def run(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Run ``step`` once on every replica, each with its part of ``data``."""
 
-    def reduce_local(self, value: Any) -> tf.Tensor:
-        """Add a value of each replica up over the replicas of this task."""
+    def trace_step(
+        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+    ) -> list[Update]:
+        """Trace ``train_step`` and run nothing; return what optimizers would update.
 
-    def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
-        """Add a vector up over the tasks; each of them must call it at the same point."""
+        Args:
+            model: compiled; inside a scope of this strategy.
+            examples: as the input gives them.
+            creates: the trace creates the variables of the model.
+        """
 
-    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-        """Add numbers up over the tasks, on the host; each must call it at the same point."""
+    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copy variables to the host."""
 
-    def reset(self, metrics: list[keras.metrics.Metric]) -> None:
-        """Let metrics begin again, on every replica of this task."""
+    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Set each variable to the array of its name."""
+
+    def check_copies(self, model: keras.Model) -> None:
+        """Refuse a model whose step has left the replicas with weights of their own.
+
+        Raises:
+            UsageError: naming the weight.
+        """
+
+    def notices(
+        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None
+    ) -> list[str | None]:
+        """Try the model on some examples; say which of its numbers are not those of one device.
+
+        Args:
+            model: built and compiled.
+            splits: have examples.
+            fixed: how many examples a batch must have; None where any number will do.
+            batch: examples of a training step; None where it is not trained.
+        """
+
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
+        """Return the compiled functions that train and evaluate ``model`` on ``inputs``.
+
+        Args:
+            model: built under this strategy.
+            inputs: what to read.
+            jit_compile: compile each step by XLA.
+        """
+
+    def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
+        """Return the function that predicts.
+
+        Args:
+            model: built under this strategy, with the weights to use.
+            source: has the rows.
+            batch: rows of a batch.
+            finish: makes columns.
+        """
+
+    def answer_locally(self, model: keras.Model) -> None:
+        """Let ``predict`` and ``evaluate`` of a callback compute in this task alone."""

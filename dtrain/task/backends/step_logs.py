@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 
 def has_own(model: keras.Model, *methods: str) -> bool:
@@ -41,20 +40,6 @@ def flattened(logs: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def scalars(logs: Any) -> dict[str, tf.Tensor]:
-    """Keep what a step returned that is one number, as float32; a dict in it gives its own names.
-
-    As Keras' ``fit`` does with what a ``train_step`` returns.
-    """
-    found: dict[str, tf.Tensor] = {}
-    for name, value in flattened(logs):
-        if value is not None:
-            number = tf.convert_to_tensor(value)
-            if number.shape.rank == 0 and (number.dtype.is_floating or number.dtype.is_integer):
-                found[name] = tf.cast(number, tf.float32)
-    return found
-
-
 def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of a metric's result: of a dict its own, at any depth.
 
@@ -64,7 +49,7 @@ def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
         for key, value in result.items():
             yield from named(key, value)
     elif len(getattr(result, "shape", ())) > 0:
-        numbers = tf.reshape(result, [-1])
+        numbers = keras.ops.reshape(result, [-1])
         [count] = numbers.shape
         for index in range(count):
             yield f"{name}_{index}" if count > 1 else name, numbers[index]

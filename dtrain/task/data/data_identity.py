@@ -17,8 +17,8 @@ from dtrain.data.sources import Captured, Source, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
-from dtrain.run.cluster import Cluster, Task
-from dtrain.task.backends.base import Replicas
+from dtrain.run.cluster import Cluster
+from dtrain.task.backends.base import Tasks
 from dtrain.task.data import reading
 
 #: Examples that are read at once where all are looked at.
@@ -28,8 +28,6 @@ _CHUNK = 1024
 _NOT_EVALUATED = (
     "path", "validation", "data_dir", "augment", "shuffle", "window", "balance",
 )  # fmt: skip
-#: In the place of a number of examples: that of a stream, and where there is no such split.
-_UNKNOWN, _NONE = -1.0, -2.0
 
 
 def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
@@ -158,57 +156,40 @@ def check_past(
     return sentence or None
 
 
-def check_hosts(
-    found: dict[str, dict[str, Any]], strategy: Replicas, cluster: Cluster, task: Task
-) -> None:
+def check_hosts(found: dict[str, dict[str, Any]], tasks: Tasks, cluster: Cluster) -> None:
     """Compare the data of all tasks that read some; each must call it at the same point.
 
     Args:
         found: records of this task.
-        strategy: sums up over the tasks.
+        tasks: that read.
         cluster: all tasks.
-        task: this one.
 
     Raises:
         UsageError: that of another host is other data, on every task.
     """
-    reading_tasks = [each for each in cluster.tasks if not each.serves]
-    if len(reading_tasks) < 2:
-        return
-    own = [*_numbers(found.get("train")), *_numbers(found.get("validation"))]
-    width, place = len(own), reading_tasks.index(task)
-    vector = [0.0] * (width * len(reading_tasks))
-    vector[place * width : (place + 1) * width] = own
-    whole = np.array(strategy.all_reduce_numbers(vector)).reshape(len(reading_tasks), width)
-    for index, numbers in enumerate(whole[1:], 1):
-        if np.array_equal(numbers, whole[0]):
-            continue
-        half = width // 2
-        split = "training" if not np.array_equal(numbers[:half], whole[0][:half]) else "validation"
-        at = 0 if split == "training" else half
-        what = "has other content or another structure"
-        if numbers[at] != whole[0][at]:
-            what = f"has {_counted(numbers[at])}, and that of the chief {_counted(whole[0][at])}"
-        raise UsageError(
-            "dataset", reading_tasks[index].name, f"the {split} data of this task {what}",
-            "the same data on every host; a stream that is shuffled, by a seed",
-            "copy the chief's files to every host, or use a path that all of them share",
-        )  # fmt: skip
+    names = [task.name for task in cluster.tasks if not task.serves]
+    first, *others = tasks.gather(digests(found))
+    for name, other in zip(names[1:], others, strict=True):
+        for split in ("train", "validation"):
+            own, chief = other.get(split), first.get(split)
+            if own == chief:
+                continue
+            what = "has other content or another structure"
+            if (count := _counted(own)) != _counted(chief):
+                what = f"has {count}, and that of the chief {_counted(chief)}"
+            data = "training" if split == "train" else split
+            raise UsageError(
+                "dataset", name, f"the {data} data of this task {what}",
+                "the same data on every host; a stream that is shuffled, by a seed",
+                "copy the chief's files to every host, or use a path that all of them share",
+            )  # fmt: skip
 
 
-def _counted(number: float) -> str:
-    if number < 0:
-        return "examples of an unknown number" if number == _UNKNOWN else "no examples"
-    return f"{int(number):,} examples"
-
-
-def _numbers(found: dict[str, Any] | None) -> list[float]:
-    """Return the number of examples, and a digest as numbers that float64 has exactly."""
-    if found is None:
-        return [_NONE, 0.0, 0.0, 0.0, 0.0]
-    examples, digest = found["examples"], found["digest"]
-    parts = [int(digest[i : i + 8], 16) for i in range(0, 32, 8)]
-    return [_UNKNOWN if examples is None else float(examples), *map(float, parts)]
+def _counted(record: dict[str, Any] | None) -> str:
+    if record is None:
+        return "no examples"
+    examples = record["examples"]
+    return "examples of an unknown number" if examples is None else f"{examples:,} examples"
 
 
 def check_stream(splits: Splits, alone: bool, evaluator: bool = False) -> str | None:

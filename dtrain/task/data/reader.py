@@ -1,6 +1,7 @@
 """A reader: a process that reads examples for its task. It imports no TensorFlow.
 
-A source of the user's may do so.
+A source of the user's may do so. What it has read lies in memory that it shares with its task. That
+has no name, so that nothing is left of it, however the processes end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import reduction
@@ -32,12 +34,11 @@ from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError
 from dtrain.host import python_path, terminal
 from dtrain.host.terminal import STOPS
-from dtrain.task.data import slots
-from dtrain.task.process import parent_death
+from dtrain.task.process import signals
 
 #: What a source has read, or why it could not, by the number of an example: a digest, or None where
 #: it is another one each time. And how many examples it has.
-Trial = tuple[int, dict[int, str | None]]
+SourceSample = tuple[int, dict[int, str | None]]
 
 
 def main(descriptor: int, name: str) -> None:
@@ -47,7 +48,7 @@ def main(descriptor: int, name: str) -> None:
         descriptor: of the socket.
         name: of this reader, for messages.
     """
-    parent_death.end_with_the_parent()
+    signals.end_with_the_parent()
     for number in STOPS:  # the task saves when it is asked to stop, and may read until then
         signal.signal(number, _go_on)
     terminal.keep_from_children(_go_on)
@@ -89,12 +90,12 @@ class _Reader:
                 os.close(self._handle)
                 self._handle = None
 
-    def _load(self, lengths: list[int], size: int) -> list[Trial]:
-        memory = slots.mapped(reduction.recv_handle(self._connection), size, own=True)
-        self._sources = slots.read(np.frombuffer(memory, np.uint8), lengths)
-        return tried(self._sources)
+    def _load(self, lengths: list[int], size: int) -> list[SourceSample]:
+        memory = map_memory(reduction.recv_handle(self._connection), size, own=True)
+        self._sources = read_frame(np.frombuffer(memory, np.uint8), lengths)
+        return samples(self._sources)
 
-    def _make(self, node: Mapping[str, Any], evaluates: bool) -> list[Trial]:
+    def _make(self, node: Mapping[str, Any], evaluates: bool) -> list[SourceSample]:
         from dtrain.config import targets
         from dtrain.data.convert import adapted
 
@@ -102,7 +103,7 @@ class _Reader:
         if not evaluates:  # on one without examples, say
             splits = Splits(splits.train)
         self._sources = in_python(splits)
-        return tried(self._sources)
+        return samples(self._sources)
 
     def _take(
         self,
@@ -113,7 +114,7 @@ class _Reader:
     ) -> tuple[int, list[int], int | None]:
         """Return the slot of what was read, its lengths, and the size of a slot that is new."""
         with seeding.seeded(key):
-            frame = slots.Frame(taken(self._sources[number], rows))
+            frame = Frame(taken(self._sources[number], rows))
         if slot is not None and len(self._slots[slot]) >= frame.size:
             frame.write(self._slots[slot])
             return slot, frame.lengths, None
@@ -121,8 +122,8 @@ class _Reader:
             del self._slots[slot]  # too small, and dropped by the task too
         # The next one may be larger: what is not written to takes no memory.
         size = 1 << (frame.size - 1).bit_length()
-        self._handle = slots.made(size)
-        memory = slots.mapped(os.dup(self._handle), size)
+        self._handle = shared_memory(size)
+        memory = map_memory(os.dup(self._handle), size)
         frame.write(memory)
         self._made += 1
         self._slots[self._made] = memory
@@ -174,7 +175,7 @@ def is_in_python(source: Any) -> bool:
     return not (source is None or isinstance(source, Stream) or source.in_graph)
 
 
-def tried(sources: Sequence[Any]) -> list[Trial]:
+def samples(sources: Sequence[Any]) -> list[SourceSample]:
     """Read a few examples of each source, each of them twice."""
     found = []
     for source in sources:
@@ -208,3 +209,84 @@ def _digest(parts: tuple[Any, ...]) -> str:
             else:
                 found.update(array.tobytes())
     return found.hexdigest()
+
+
+#: Bytes. TensorFlow takes an array as it lies where it begins at a multiple of this, and copies it
+#: where it does not.
+_ALIGNED = 64
+
+
+class Frame:
+    """A value that is to be written: its arrays, beside the pickle of the rest.
+
+    Args:
+        value: any nest; an array that is not contiguous is copied once more.
+        pickler: what pickles it.
+
+    Attributes:
+        lengths: bytes of the pickle, and of each array; :func:`read_frame` needs them.
+        size: bytes of all of it.
+    """
+
+    def __init__(self, value: Any, pickler: type[pickle.Pickler] = pickle.Pickler):
+        arrays: list[memoryview] = []
+        stream = io.BytesIO()
+        pickler(
+            stream, protocol=5, buffer_callback=lambda buffer: arrays.append(buffer.raw())
+        ).dump(value)
+        self._pieces = [stream.getbuffer(), *arrays]
+        self.lengths = [piece.nbytes for piece in self._pieces]
+        self.size = sum(map(_whole, self.lengths))
+
+    def write(self, memory: mmap.mmap) -> None:
+        """Write it to the beginning of ``memory``."""
+        begin = 0
+        for piece, length in zip(self._pieces, self.lengths, strict=True):
+            memory[begin : begin + length] = piece
+            begin += _whole(length)
+
+
+def read_frame(window: np.ndarray, lengths: list[int]) -> Any:
+    """Return a value that a :class:`Frame` has written.
+
+    Args:
+        window: the memory, uint8; the arrays of the value are parts of it, and keep it.
+        lengths: of the frame.
+    """
+    view, pieces, begin = window.data, [], 0
+    for length in lengths:
+        pieces.append(view[begin : begin + length])
+        begin += _whole(length)
+    return pickle.loads(pieces[0], buffers=pieces[1:])
+
+
+def shared_memory(size: int) -> int:
+    """Return a descriptor of memory of ``size`` bytes, which are taken when they are written to.
+
+    It is not in ``/dev/shm``, which is 64 MB in a container unless its owner has said otherwise.
+    """
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("dtrain-reader")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.pwrite(descriptor, b"\0", size - 1)
+    return descriptor
+
+
+def map_memory(descriptor: int, size: int, own: bool = False) -> mmap.mmap:
+    """Return the memory of a descriptor, which is closed.
+
+    Args:
+        descriptor: of :func:`shared_memory`, in this process or another one.
+        size: its bytes.
+        own: what this process writes there, no other sees.
+    """
+    try:
+        return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY if own else mmap.ACCESS_WRITE)
+    finally:
+        os.close(descriptor)
+
+
+def _whole(length: int) -> int:
+    return -(-length // _ALIGNED) * _ALIGNED

@@ -8,15 +8,23 @@ several batches at once.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import mmap
 import os
 import pickle
 import queue
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -26,10 +34,18 @@ from dtrain.data.mixture import by_member
 from dtrain.data.sources import Source, Splits, View
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError, UsageError
-from dtrain.host import memory
-from dtrain.task.data import slots
-from dtrain.task.data.child import Child
-from dtrain.task.data.reader import Trial, in_python, is_in_python, taken, tried
+from dtrain.host import memory, python_path, terminal
+from dtrain.task.data.reader import (
+    Frame,
+    SourceSample,
+    in_python,
+    is_in_python,
+    map_memory,
+    read_frame,
+    samples,
+    shared_memory,
+    taken,
+)
 
 KEY = "dataset.workers"
 #: Seconds that readers have to end by themselves, all together.
@@ -133,30 +149,30 @@ class Pool:
         """End the readers."""
         self.close()
 
-    def _frame(self) -> slots.Frame | None:
+    def _frame(self) -> Frame | None:
         """Return the sources, to be sent; None where they cannot be, or are better made anew."""
         try:
-            frame = slots.Frame(self._sources, _Pickler)
+            frame = Frame(self._sources, _Pickler)
         except Exception:  # whatever is raised by what cannot be pickled
             return None
         free = memory.available()
         return frame if free is None or frame.size < free // 2 else None
 
-    def _load(self, frame: slots.Frame) -> None:
-        descriptor = slots.made(frame.size)
+    def _load(self, frame: Frame) -> None:
+        descriptor = shared_memory(frame.size)
         try:
-            frame.write(slots.mapped(os.dup(descriptor), frame.size))
+            frame.write(map_memory(os.dup(descriptor), frame.size))
             for child in self._children:
                 # One that has ended is found out where it is to answer.
                 with contextlib.suppress(DataError):
-                    child.say("load", frame.lengths, frame.size, handle=descriptor)
+                    child.send("load", frame.lengths, frame.size, handle=descriptor)
         finally:
             os.close(descriptor)
 
     def _make(self) -> None:
         for child in self._children:
             with contextlib.suppress(DataError):
-                child.say("make", *self._making)
+                child.send("make", *self._making)
 
     def ready(self) -> None:
         """Wait until the readers can read, and have them read from now on.
@@ -166,7 +182,7 @@ class Pool:
         """
         if not self._children:
             return
-        own = tried(self._sources)
+        own = samples(self._sources)
         problem = self._changing(own)
         if problem is None:
             problem = self._answers(own)
@@ -183,31 +199,31 @@ class Pool:
             self._free.put(child)
         self._serving = True
 
-    def _answers(self, own: list[Trial]) -> str | None:
-        """Hear of every reader what it reads; return what is wrong with the first that is not."""
+    def _answers(self, own: list[SourceSample]) -> str | None:
+        """Receive from every reader what it reads; return the first difference from the task."""
         problem = None
         for child in self._children:
             try:
-                found = self._difference(own, child.hear())
+                difference = self._difference(own, child.receive())
             except DtrainError as error:  # or it has ended
-                found = f"cannot read the dataset ({error})"
+                difference = f"cannot read the dataset ({error})"
             except Exception as error:  # of the user's own code
-                found = f"cannot read the dataset ({type(error).__name__}: {error})"
-            if problem is None and found is not None:
-                problem = f"{child.name} {found}"
+                difference = f"cannot read the dataset ({type(error).__name__}: {error})"
+            if problem is None and difference is not None:
+                problem = f"{child.name} {difference}"
         return problem
 
-    def _changing(self, own: list[Trial]) -> str | None:
+    def _changing(self, own: list[SourceSample]) -> str | None:
         for number, (_, digests) in enumerate(own):
             for row, digest in digests.items():
                 if digest is None:
                     return f"{self._place(number, row)} is not the same when it is read again"
         return None
 
-    def _difference(self, own: list[Trial], found: list[Trial]) -> str | None:
-        if len(own) != len(found):
-            return f"finds {len(found)} sources where the task has {len(own)}"
-        for number, (mine, other) in enumerate(zip(own, found, strict=True)):
+    def _difference(self, own: list[SourceSample], theirs: list[SourceSample]) -> str | None:
+        if len(own) != len(theirs):
+            return f"finds {len(theirs)} sources where the task has {len(own)}"
+        for number, (mine, other) in enumerate(zip(own, theirs, strict=True)):
             if mine[0] != other[0]:
                 return f"finds {other[0]:,} examples where the task has {mine[0]:,}"
             for row, digest in mine[1].items():
@@ -238,7 +254,7 @@ class Pool:
             window, lengths = child.take(number, rows, seeding.current())
         finally:  # one that has ended, too: nobody is to wait for it
             self._free.put(child)
-        return tuple(slots.read(window, lengths))
+        return tuple(read_frame(window, lengths))
 
     def close(self) -> None:
         """End the readers, within a second."""
@@ -259,3 +275,147 @@ class _Pickler(pickle.Pickler):
         if isinstance(base, mmap.mmap):
             raise pickle.PicklingError("it would be copied into memory")
         return NotImplemented
+
+
+#: It computes on no GPU, and has the others beside it for the other cores.
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+class Child:
+    """A reader, as its task has it. It runs :func:`dtrain.task.data.reader.main`.
+
+    Started by the main thread: the kernel ends it with the thread that has.
+
+    Args:
+        name: for messages.
+
+    Raises:
+        OSError: the system starts no more processes.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self._free: collections.deque[tuple[int, mmap.mmap]] = collections.deque()
+        self._socket, theirs = socket.socketpair()
+        path = [folder for folder in sys.path if isinstance(folder, str)]
+        code = f"import sys; sys.path[:] = {path}; from dtrain.task.data.reader import main; "
+        code += f"main({theirs.fileno()}, sys.argv[1])"
+        # A signal that stops the task must not end the reader before it has its own handlers.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, terminal.STOPS)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code, name],
+                env={**os.environ, **python_path.environment(), **_ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+        self._connection = Connection(os.dup(self._socket.fileno()))
+
+    def send(self, *message: Any, handle: int | None = None) -> None:
+        """Send a request, and a descriptor.
+
+        Raises:
+            DataError: it has ended.
+        """
+        try:
+            self._connection.send(message)
+            if handle is not None:
+                reduction.send_handle(self._connection, handle, self._process.pid)
+        except OSError:
+            raise self._ended() from None
+
+    def receive(self) -> Any:
+        """Wait for the answer.
+
+        Raises:
+            DataError: it has ended.
+            Exception: what was raised there.
+        """
+        try:
+            succeeded, answer = self._connection.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+        if succeeded:
+            return answer
+        raise _raised(*answer)
+
+    def take(self, number: int, rows: np.ndarray, key: Any = None) -> tuple[np.ndarray, list[int]]:
+        """Return what it has read, for :func:`dtrain.task.data.reader.read_frame`.
+
+        The memory is used again when nothing refers to it any more.
+
+        Args:
+            number: of the source.
+            rows: int64 ``[b]``.
+            key: as of :func:`dtrain.data.seeding.seeded`.
+
+        Raises:
+            DataError: it has ended.
+            Exception: what its source has raised.
+        """
+        slot = self._free.pop() if self._free else None
+        self.send("take", number, rows, None if slot is None else slot[0], key)
+        try:
+            used, lengths, size = self.receive()
+        except Exception:
+            if slot is not None:
+                self._free.append(slot)
+            raise
+        if slot is None or slot[0] != used:
+            try:
+                descriptor = reduction.recv_handle(self._connection)
+            except (EOFError, OSError, RuntimeError):
+                raise self._ended() from None
+            slot = used, map_memory(descriptor, size)
+        window = np.frombuffer(slot[1], np.uint8)
+        weakref.finalize(window, self._free.append, slot).atexit = False
+        return window, lengths
+
+    def _ended(self) -> DataError:
+        try:
+            code = self._process.wait(5)
+        except subprocess.TimeoutExpired:  # something has closed what it is asked by
+            self._process.kill()
+            self._process.wait()
+            return DataError(self.name, "does not answer any more")
+        if code >= 0:
+            problem = f"ended with exit code {code}; what it printed is in the log of its task"
+        elif code == -signal.SIGKILL:
+            problem = "ended by SIGKILL, as the system does where memory runs out"
+        else:
+            problem = f"ended by {terminal.name(-code)}"
+        return DataError(self.name, problem)
+
+    def leave(self) -> None:
+        """Ask it to end."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def end(self, seconds: float) -> None:
+        """Wait so long for its end, then end it."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._socket.close()
+
+
+def _raised(pickled: bytes, text: str) -> Exception:
+    """Return an exception of the reader, or one with its text where it cannot be had here."""
+    try:
+        error = pickle.loads(pickled)
+    except Exception:  # whatever an exception of the user's raises where it is unpickled
+        error = None
+    return error if isinstance(error, Exception) else RuntimeError(text)

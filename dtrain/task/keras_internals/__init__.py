@@ -18,6 +18,7 @@ from dtrain.task.keras_internals.masks import mask, set_mask
 from dtrain.task.keras_internals.model_parts import (
     generator_states,
     inner,
+    is_of_keras,
     layers,
     loss_trackers,
     of_own_classes,
@@ -29,6 +30,7 @@ from dtrain.task.keras_internals.optimizers import (
     average_trainable,
     scale_learning_rates,
     updated,
+    updating,
 )
 from dtrain.task.keras_internals.variables import exchange, initialize, stored
 
@@ -41,6 +43,7 @@ __all__ = [
     "generator_states",
     "initialize",
     "inner",
+    "is_of_keras",
     "layers",
     "loss_trackers",
     "mask",
@@ -51,4 +54,5 @@ __all__ = [
     "states",
     "stored",
     "updated",
+    "updating",
 ]

@@ -19,6 +19,11 @@ PASSED_OVER = (
 )  # fmt: skip
 
 
+def is_of_keras(value: Any) -> bool:
+    """Whether an object, or a class or function, is Keras' own."""
+    return str(getattr(value, "__module__", "")).startswith("keras.")
+
+
 def layers(model: keras.Layer) -> list[keras.Layer]:
     """Return a model and all layers in it; Keras' public list has the outermost alone.
 
@@ -53,7 +58,7 @@ def of_own_classes(model: keras.Model) -> list[keras.Variable]:
     """
     found: dict[int, keras.Variable] = {}
     for layer in layers(model):
-        if type(layer).__module__.partition(".")[0] == "keras":
+        if is_of_keras(layer):
             continue
         inside = {id(v) for part in _flattened(layer, include_self=False) for v in part.variables}
         for variable in layer.variables:
@@ -99,7 +104,7 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
                 walk(f"{path}/{name}", item, depth - 1)
 
     for layer in layers(model):
-        if type(layer).__module__.partition(".")[0] != "keras":
+        if not is_of_keras(layer):
             for name, value in _attributes(layer):
                 walk(f"{layer.name}/{name}", value, DEPTH)
     return list(held.values())

@@ -17,10 +17,10 @@ from dtrain.host.columns import aligned
 from dtrain.run import checkpoint, initial
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import train_state, weight_files
-from dtrain.task.model.finetune import weights
 from dtrain.task.model.path_rules import choose, listed
-from dtrain.task.strategies import Strategy
+from dtrain.task.model.walk import LORA, weights
 
 RULES = "init.rules"
 #: Begins the names of arrays of such a source, among those that a run begins with.
@@ -73,7 +73,7 @@ class Wanted:
     """A weight of the model that may be loaded.
 
     Attributes:
-        path: of :class:`dtrain.task.model.finetune.weights.Weight`.
+        path: of :class:`dtrain.task.model.walk.Weight`.
         names: of a source of the same model: in a checkpoint.
         index: its place among those of its layer, which files name it by.
         shape: its shape.
@@ -124,7 +124,7 @@ def match(
     for rule in rules:
         names = list(shapes) if rule.get("skip") else []
         both = list(dict.fromkeys([*paths, *names]))
-        choose([rule], both, "weight", lambda r: (r["path"], r), RULES, _no(RULES))
+        choose([rule], both, "weight", lambda r: (r["path"], r), RULES)
     chosen = [next((r for r in rules if re.search(r["path"], path)), None) for path in paths]
     found = [_match(each, rule, shapes) for each, rule in zip(wanted, chosen, strict=True)]
     missed = [w for w, m in zip(wanted, found, strict=True) if m.source is None and not m.why]
@@ -147,7 +147,7 @@ def match(
     left = [name for name in shapes if name not in used]
     over = [name for name in left if not any(skip.search(name) for skip in skips)]
     if over:
-        of_lora = all(name.rpartition("/")[2].startswith(weights.LORA) for name in over)
+        of_lora = all(name.rpartition("/")[2].startswith(LORA) for name in over)
         raise UsageError(
             initial.KEY, value, f"has {listed(over)}, which no weight of the model is loaded from",
             "a model with such weights, or a rule that leaves them out",
@@ -171,7 +171,7 @@ def _match(
     return Match(source, _NEW if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[Any]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:
@@ -187,7 +187,7 @@ def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[A
         UsageError: source and model do not go together, or an array is not finite.
     """
     named = {id(variable): name for name, variable in train_state.variables(model).items()}
-    known = weights.find(model)
+    known = weights(model)
     wanted = [
         Wanted(
             each.path, (named[id(each.variable)].removeprefix("model/"),), each.index,
@@ -198,12 +198,11 @@ def load(past: Checkpoint, model: keras.Model, strategy: Strategy, rules: list[A
     arrays = {n.removeprefix(PREFIX): a for n, a in past.arrays.items() if n.startswith(PREFIX)}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
     matched, left = match(wanted, shapes, rules, str(past.path))
-    with strategy.engine.scope():
-        for each, found in zip(known, matched, strict=True):
-            if found.source is not None:
-                array = arrays[found.source]
-                _check_numbers(array, found.source, str(past.path))
-                each.variable.assign(array)
+    for each, found in zip(known, matched, strict=True):
+        if found.source is not None:
+            _check_numbers(arrays[found.source], found.source, str(past.path))
+            strategy.write({found.source: each.variable}, arrays)
+    with strategy.optimizer_scope():
         train_state.begin_with_weights(model)
     return "\n".join(table(wanted, matched, {name: shapes[name] for name in left}, past.path))
 
@@ -264,7 +263,3 @@ def _skipping(path: str, others: Sequence[str] = ()) -> str:
     alone = not above or any(other.startswith(f"{above}/") for other in others)
     pattern = f"^{re.escape(path)}$" if alone else f"^{re.escape(above)}/"
     return f"'init.rules=[{{path: \"{pattern}\", skip: true}}]'"
-
-
-def _no(key: str) -> str:
-    return f"'{key}=[]'"

@@ -10,7 +10,7 @@ from dtrain.errors import UsageError
 
 T = TypeVar("T")
 _PATHS = 12  # that an error names
-KEY, HINT = "strategy.rules", "strategy.rules=auto"
+KEY = "strategy.rules"
 
 
 def choose(
@@ -19,16 +19,17 @@ def choose(
     what: str,
     read: Callable[[Any], tuple[str, T]],
     key: str = KEY,
-    hint: str = HINT,
+    text: str = "path",
 ) -> list[tuple[str, T] | None]:
     """Find the rule that holds for each path.
 
     Args:
         rules: a list of nodes, as they come from YAML.
-        paths: of what there is.
-        what: that is, in a word.
+        paths: of layers or variables.
+        what: has them, in a word.
         read: returns a node's regular expression (:func:`pattern`) and what it says.
-        key, hint: of the errors.
+        key: of the errors.
+        text: what an error calls a path.
 
     Returns:
         For each path what ``read`` made of the first rule whose expression is found in it.
@@ -37,20 +38,18 @@ def choose(
         UsageError: ``rules`` is no list, or one matches nothing.
     """
     if not isinstance(rules, list):
-        raise refused(rules, "is no list of rules", "auto, or a list", key, hint)
-    found: list[tuple[str, T] | None] = [None for _ in paths]
+        raise refused(rules, "is no list of rules", "auto, or a list", key)
+    chosen: list[tuple[str, T] | None] = [None for _ in paths]
     for rule in [read(node) for node in rules]:
         matches = [i for i, path in enumerate(paths) if re.search(rule[0], path)]
         if not matches:
-            raise refused(
-                rule[0], f"no {what} of this model has such a path", listed(paths), key, hint
-            )
+            raise refused(rule[0], f"no {what} of this model has such a {text}", listed(paths), key)
         for i in matches:
-            found[i] = found[i] or rule
-    return found
+            chosen[i] = chosen[i] or rule
+    return chosen
 
 
-def pattern(value: Any) -> str:
+def pattern(value: Any, key: str = KEY) -> str:
     """Return ``value``, which must be a regular expression.
 
     Raises:
@@ -60,7 +59,7 @@ def pattern(value: Any) -> str:
         re.compile(value)
     except (re.error, TypeError) as error:
         problem = f"is no regular expression ({error})"
-        raise refused(value, problem, "Python's regular expressions") from None
+        raise refused(value, problem, "Python's regular expressions", key) from None
     return str(value)
 
 
@@ -69,8 +68,7 @@ def listed(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_PATHS]) + (", ..." if len(paths) > _PATHS else "")
 
 
-def refused(
-    value: Any, problem: str, accepted: str, key: str = KEY, hint: str = HINT
-) -> UsageError:
+def refused(value: Any, problem: str, accepted: str, key: str = KEY) -> UsageError:
     """Return the error of a rule that cannot be followed."""
+    hint = "strategy.rules=auto" if key == KEY else f"'{key}=[]'"
     return UsageError(key, value, problem, accepted, hint)

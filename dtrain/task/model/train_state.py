@@ -8,24 +8,14 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.tensorflow import keras_internals as tf_internals
-from dtrain.task.backends.tensorflow.replica.gradients import updating
-from dtrain.task.model import optimizers
-from dtrain.task.model.finetune import stages
-
-#: Beginnings of the names of operations that change the variable that they are given first.
-ASSIGNS = (
-    "Assign", "ResourceScatter", "ResourceApply", "RngSkip", "RngReadAndSkip", "StatefulUniform",
-    "StatefulStandardNormal", "StatefulTruncatedNormal",
-)  # fmt: skip
+from dtrain.task.model import finetune, optimizers
 
 
 class _Plain:
@@ -42,9 +32,10 @@ class _Plain:
         self.shape = variable.shape
 
     @property
-    def value(self) -> tf.Tensor:
+    def value(self) -> Any:
         """What it holds."""
-        return tf.convert_to_tensor(self.variable)
+        value = self.variable.value
+        return value() if callable(value) else value  # of TensorFlow's own it is a function
 
     def assign(self, value: Any) -> None:
         """Set it."""
@@ -86,62 +77,13 @@ def variables(model: keras.Model) -> dict[str, Any]:
     return named
 
 
-def unsaved(model: keras.Model, graph: Any) -> str | None:
-    """Return what is to be said of variables that a step assigns and that no checkpoint has.
-
-    Args:
-        model: with its optimizers.
-        graph: of a training step.
-    """
-    metrics = [v for metric in model.metrics for v in metric.variables]
-    saved: set[int] = set()
-    for variable in (*variables(model).values(), *metrics):
-        inner = getattr(variable, "variable", variable)
-        inner = keras_internals.stored(inner) if isinstance(inner, keras.Variable) else inner
-        inner = tf_internals.unwrapped(inner)
-        saved |= {id(each) for each in (inner, *getattr(inner, "values", ()))}
-    assigned = {
-        id(outside)
-        for outside, inside in getattr(graph, "captures", ())
-        if any(each.type.startswith(ASSIGNS) for each in inside.consumers())
-    }
-    names = sorted(
-        {
-            each.name.partition(":")[0].partition("/replica_")[0]
-            for each in getattr(graph, "variables", ())
-            if id(each) not in saved and id(each.handle) in assigned
-        }
-    )
-    if not names:
-        return None
-    return (
-        f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
-        "there: no checkpoint has it, and a resumed run begins with its first value; "
-        "self.add_weight(..., trainable=False) of a layer is saved"
-    )
-
-
-def snapshot(model: keras.Model, strategy: Replicas) -> dict[str, np.ndarray]:
+def snapshot(model: keras.Model, strategy: Backend) -> dict[str, np.ndarray]:
     """Copy every variable to the host."""
-    return copied(variables(model), strategy)
-
-
-def copied(found: Mapping[str, Any], strategy: Replicas) -> dict[str, np.ndarray]:
-    """Copy variables to the host.
-
-    Args:
-        found: of :func:`variables`. To name them takes longer than to copy small ones.
-        strategy: they are of.
-    """
-    with strategy.engine.scope():
-        return {
-            name: np.asarray(tf.convert_to_tensor(variable.value))
-            for name, variable in found.items()
-        }
+    return strategy.read(variables(model))
 
 
 def restore(
-    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], forked: bool = False
+    model: keras.Model, strategy: Backend, arrays: Mapping[str, np.ndarray], forked: bool = False
 ) -> None:
     """Set every variable from ``arrays``; arrays of other things are left alone.
 
@@ -155,23 +97,25 @@ def restore(
     Raises:
         CheckpointError: a variable has no array, or one of another shape.
     """
-    left: dict[str, keras.Variable] = {}
-    with strategy.engine.scope():
-        for name, variable in variables(model).items():
-            problem = _problem(name, variable, arrays)
-            if problem is None:
-                variable.assign(arrays[name])
-            elif forked and name.startswith("optimizer/"):
-                left[name] = variable
-            else:
-                raise CheckpointError(f"{problem}: it is of another model")
-        if left:
+    kept: dict[str, Any] = {}
+    left: dict[str, Any] = {}
+    for name, variable in variables(model).items():
+        problem = _problem(name, variable, arrays)
+        if problem is None:
+            kept[name] = variable
+        elif forked and name.startswith("optimizer/"):
+            left[name] = variable
+        else:
+            raise CheckpointError(f"{problem}: it is of another model")
+    strategy.write(kept, arrays)
+    if left:
+        with strategy.optimizer_scope():
             _begin_where_another_was(left, model, arrays)
             begin_with_weights(model, left)
 
 
 def restore_weights(
-    model: keras.Model, strategy: Replicas, arrays: Mapping[str, np.ndarray], averaged: bool = False
+    model: keras.Model, strategy: Backend, arrays: Mapping[str, np.ndarray], averaged: bool = False
 ) -> None:
     """Set the variables of the model alone from ``arrays``; no optimizer need have any.
 
@@ -185,17 +129,18 @@ def restore_weights(
         CheckpointError: a variable has no array, or one of another shape.
     """
     others = _averages(model, arrays) if averaged else {}
-    with strategy.engine.scope():
-        for name, variable in variables(model).items():
-            if name.startswith("model/"):
-                source = others.get(id(variable), name)
-                problem = _problem(source, variable, arrays)
-                if problem is not None:
-                    raise CheckpointError(f"{problem}: it is of another model")
-                variable.assign(arrays[source])
+    chosen: dict[str, Any] = {}
+    for name, variable in variables(model).items():
+        if name.startswith("model/"):
+            source = others.get(id(variable), name)
+            problem = _problem(source, variable, arrays)
+            if problem is not None:
+                raise CheckpointError(f"{problem}: it is of another model")
+            chosen[source] = variable
+    strategy.write(chosen, arrays)
 
 
-def restore_chosen(model: keras.Model, strategy: Replicas, found: Checkpoint, weights: str) -> None:
+def restore_chosen(model: keras.Model, strategy: Backend, found: Checkpoint, weights: str) -> None:
     """Restore, as :func:`restore_weights`, the checkpoint and the weights that a user has chosen.
 
     Args:
@@ -230,7 +175,7 @@ def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int,
     }
     found: dict[int, str] = {}
     count: collections.Counter[str] = collections.Counter()
-    for weight in stages.trained(model):
+    for weight in finetune.trained(model):
         name = f"{weight.path.replace('/', '_')}_average"
         count[name] += 1
         name = name if count[name] == 1 else f"{name}#{count[name]}"
@@ -263,9 +208,9 @@ def _begin_where_another_was(
         averages = [v for v in optimizer.variables if v.path.endswith("_average")]
         if not any(average is variable for average in averages for variable in left.values()):
             continue
-        weights = stages.trained(model)
+        weights = finetune.trained(model)
         if path != "optimizer":
-            weights = keras_internals.updated(updating(optimizer))
+            weights = keras_internals.updated(keras_internals.updating(optimizer))
         for average, weight in zip(averages, weights, strict=True):
             average.assign(weight.value)  # Keras starts them at the first step only
 
@@ -278,7 +223,7 @@ def begin_with_weights(model: keras.Model, slots: Mapping[str, Any] | None = Non
         slots: only those that are among these variables; None: all.
     """
     chosen = None if slots is None else {id(variable) for variable in slots.values()}
-    for optimizer in map(updating, optimizers.named(model).values()):
+    for optimizer in map(keras_internals.updating, optimizers.named(model).values()):
         if not isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW) or not optimizer.built:
             continue
         copies = [v for v in optimizer.variables if v.path.endswith("_momentum")]

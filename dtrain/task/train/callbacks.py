@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,9 +16,6 @@ from dtrain.config import targets
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.task import keras_internals
 
-if TYPE_CHECKING:
-    from dtrain.task.strategies import Strategy
-
 _BATCH_HOOKS = (
     "on_train_batch_begin",
     "on_train_batch_end",
@@ -27,9 +23,6 @@ _BATCH_HOOKS = (
     "on_batch_end",
 )
 _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
-
-#: Numbers that one agreement of the tasks about logs has, at least: another size is traced anew.
-_BLOCK = 1024
 
 #: Where callbacks of Keras' write, below the run folder: nothing of the run's own lies there.
 FOLDER = "callbacks"
@@ -340,22 +333,6 @@ class _Behind(keras.callbacks.Callback):
             del logs[name]
         logs.update({k: v for k, v in agreed.items() if k not in own or _differ(v, own[k])})
         self.seen = dict(logs)
-
-
-def shared(strategy: Strategy, is_chief: bool, own: dict[str, float]) -> dict[str, float]:
-    """Return the chief's numbers in each task; each must call it at the same point.
-
-    Args:
-        strategy: the tasks of which agree.
-        is_chief: whether this task is the chief.
-        own: numbers of this task, by name.
-    """
-    data = json.dumps(own).encode() if is_chief else b""
-    size = int(strategy.all_reduce_numbers([float(len(data))])[0])
-    room = -(-size // _BLOCK) * _BLOCK  # the others add zeros
-    agreed = strategy.all_reduce_numbers([float(byte) for byte in data.ljust(room, b"\0")])
-    found: dict[str, float] = json.loads(bytes(int(byte) for byte in agreed[:size]))
-    return found
 
 
 def numbers(values: Mapping[Any, Any]) -> dict[str, float]:

@@ -18,24 +18,20 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from dtrain.errors import NonFiniteLoss
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.journal import MetricsKind
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.tensorflow.steps import Steps
-from dtrain.task.model import train_state
-from dtrain.task.model.finetune import stages
-from dtrain.task.strategies import Strategy
+from dtrain.task.model import finetune, train_state
 from dtrain.task.train.callbacks import Callbacks
-from dtrain.task.train.late_points import PREFIX
-from dtrain.task.train.late_validation import LateValidation
-from dtrain.task.train.notices import Notices, learning_rate, progress
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records
+from dtrain.task.train.sidecar import PREFIX, LateValidation
 from dtrain.task.train.snapshots import Saving, Snapshot
-from dtrain.task.train.step_schedule import Schedule
-from dtrain.task.train.time_limit import TimeLimit
+from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.timing import Timing
 from dtrain.task.train.validation import CALL_SECONDS, evaluate
 
@@ -61,7 +57,7 @@ class Loop:
     def __init__(
         self,
         model: keras.Model,
-        strategy: Strategy,
+        strategy: Backend,
         steps: Steps,
         schedule: Schedule,
         callbacks: Callbacks,
@@ -93,7 +89,7 @@ class Loop:
         self._interval, self._epoch = Sums(), Sums()
         #: Results of the epoch that has ended and is to be evaluated.
         self._unvalidated: dict[str, float] | None = None
-        self._notices = Notices(records)
+        self._noticed: set[str] = set()  # names of logs that a notice was written of
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training; over:
         # its time is over.
@@ -150,8 +146,8 @@ class Loop:
             self._saving.interrupt(self.step, None)
         if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
-            with self._strategy.engine.scope():
-                self._model.optimizer.finalize_variable_values(stages.trained(self._model))
+            with self._strategy.optimizer_scope():
+                self._model.optimizer.finalize_variable_values(finetune.trained(self._model))
         hooks.on_train_end(self.logs)
 
     def _enter(self, epoch: int) -> None:
@@ -160,7 +156,20 @@ class Loop:
             frozen = self._steps.enter(epoch)
         if frozen:  # other than before: a trace
             self.timing.leave_next_out()
-            self._notices.frozen(epoch, frozen)
+            more = f" and {len(frozen) - 12} more" if len(frozen) > 12 else ""
+            self._notice(
+                f"finetune.unfreeze: from epoch {epoch} on frozen weights: "
+                f"{', '.join(frozen[:12])}{more}"
+            )
+
+    def _notice(self, message: str) -> None:
+        self._records.event("notice", message=message)
+
+    def _learning_rate(self) -> dict[str, float]:
+        """Return the learning rate by its name; nothing without an optimizer."""
+        if self._model.optimizer is None:  # which a train_step of its own may do without
+            return {}
+        return {"learning_rate": float(np.asarray(self._model.optimizer.learning_rate))}
 
     def _consult(self) -> int:
         """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""
@@ -170,7 +179,7 @@ class Loop:
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
         late = [] if self._late is None else [self._late.points.ready()]
-        steps, stop, end, save, over, *ready = self._strategy.all_reduce_numbers([
+        steps, stop, end, save, over, *ready = self._strategy.tasks.sum([
             max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,
@@ -266,17 +275,27 @@ class Loop:
         self.logs, self.evaluated = {**self.logs, **point.metrics}, point.examples
 
     def _report_progress(self, evaluated: int = 0, waiting: int = 0) -> None:
-        speed = self.timing.examples_per_second
-        report = progress(self._schedule, self.step, self._loss, self.logs, speed)
-        counts = {"evaluated": evaluated, **({"waiting": waiting} if waiting else {})}
-        self._records.progress({**report, **counts}, self.step in (1, self._schedule.total_steps))
+        schedule = self._schedule
+        report = {
+            "step": self.step,
+            "total_steps": schedule.total_steps,
+            "epoch": (self.step - 1) // schedule.steps_per_epoch + 1,
+            "epochs": schedule.epochs,
+            "steps_per_epoch": schedule.steps_per_epoch,
+            "loss": self._loss,
+            "metrics": self.logs,
+            "examples_per_second": self.timing.examples_per_second,
+            "evaluated": evaluated,
+            **({"waiting": waiting} if waiting else {}),
+        }
+        self._records.progress(report, self.step in (1, schedule.total_steps))
 
     def _log_interval(self) -> None:
         if self._interval.examples == 0:
             return
         epoch = (self.step - 1) // self._schedule.steps_per_epoch
         metrics = self._steps.results(self._interval)
-        metrics.update(learning_rate(self._model))
+        metrics.update(self._learning_rate())
         metrics.update(self.timing.end_interval(self._interval.steps, self._interval.examples))
         metrics.update({**self._steps.interval(), **self._records.usage()})
         self._records.point(self.step, epoch + 1, "interval", metrics)
@@ -305,7 +324,7 @@ class Loop:
         due = due or (validates and late)  # an evaluator needs a checkpoint
         self._unvalidated, self._epoch = None, Sums()
         # Callbacks of Keras add the learning rate, of which there is a point already.
-        written = learning_rate(self._model) if self._interval.examples == 0 else {}
+        written = self._learning_rate() if self._interval.examples == 0 else {}
         try:
             self._callbacks.epoch_ended(epoch, logs)
         finally:  # a callback that raises ends the run, and what was measured is written
@@ -317,7 +336,10 @@ class Loop:
             self.logs = {**logs, **added}
         if validation or not self._schedule.validation_examples:
             self._objective.see(self.step, self.logs)
-        self._notices.ignored(ignored)
+        if not_finite := sorted(set(ignored) - self._noticed):
+            self._noticed.update(not_finite)
+            message = f"callbacks put into logs what is no finite number: {', '.join(not_finite)}"
+            self._notice(f"{message}; it is not recorded")
         self._records.epoch_ended(self.step, self._model)
         if due:
             self._save()
@@ -370,7 +392,7 @@ class Loop:
             f"trainer.max_time={self._limit.value} is over: the run ends at step {self.step} of "
             f"{schedule.total_steps}, {done}; resume=RUN_DIR trains on, for as long again"
         )
-        self._records.event("notice", message=message)
+        self._notice(message)
 
     def _save(self) -> None:
         """Take a snapshot and have it written while training continues."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,9 +13,8 @@ import numpy as np
 from dtrain.errors import CheckpointError
 from dtrain.host.usage import Usage
 from dtrain.run.checkpoint import Rating, Writer
-from dtrain.run.folder import RunDir, read_json
+from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, MetricsKind
-from dtrain.task.train.progress import Progress
 from dtrain.task.train.tensorboard import Summaries
 
 
@@ -153,3 +154,60 @@ class Silence(Records):
 
     def end(self, **fields: Any) -> None:
         """Nothing."""
+
+
+#: The file is written at most this often, in seconds.
+PROGRESS_SECONDS = 0.25
+
+
+class Progress:
+    """Writes the file, unless that was done just now.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path):
+        self._path, self._at = path, 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write it."""
+        return time.monotonic() - self._at >= PROGRESS_SECONDS
+
+    def write(self, report: dict[str, Any], always: bool = False) -> None:
+        """Write a report.
+
+        Args:
+            report: :class:`dtrain.run.schemas.Progress` without the time.
+            always: also if that was done just now.
+        """
+        if always or self.due:
+            self._at = time.monotonic()
+            write_json(self._path, {"loss": None, "metrics": {}, **report, "time": time.time()})
+
+    def of_checkpoint(
+        self, index: int, count: int, done: int, examples: int, batch: int, begin: float,
+        step: int, always: bool = False,
+    ) -> None:  # fmt: skip
+        """Write how far the evaluation of a checkpoint is.
+
+        Args:
+            index, count: of it among all, and how many there are.
+            done, examples: how many examples were computed, and of how many.
+            batch: examples of a batch.
+            begin: when it was begun (``time.perf_counter``).
+            step: of the checkpoint.
+            always: also if that was done just now.
+        """
+        batches = -(-examples // batch)
+        report = {
+            "units": ["checkpoint", "batch"],
+            "step": index * batches - (-done // batch),
+            "total_steps": count * batches,
+            "epoch": index + 1,
+            "epochs": count,
+            "examples_per_second": done / max(1e-6, time.perf_counter() - begin),
+            "checkpoint": step,
+        }
+        self.write(report, always)

@@ -18,8 +18,8 @@ from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.journal import read as reading
+from dtrain.task.backends.base import Backend, Tasks
 from dtrain.task.model import initial, train_state
-from dtrain.task.strategies import Strategy
 from dtrain.task.train.step_schedule import Schedule
 
 #: Parts of a checkpoint that belong to a position in its data: dropped with it.
@@ -53,6 +53,12 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
     return restored
 
 
+def of_chief(tasks: Tasks, restored: Checkpoint | None) -> Checkpoint | None:
+    """Return the chief's checkpoint in all tasks: its folder may be on the chief's disk alone."""
+    pieces = tasks.broadcast(() if restored is None else checkpoint.pack(restored))
+    return restored if tasks.rank == 0 else checkpoint.unpack(pieces)
+
+
 def _initial(rundir: RunDir, value: str, journal: Journal) -> Checkpoint:
     """Return what ``init.weights`` names; of a run that has begun before, what it named then."""
     before = next((e for e in reading(rundir.journal) if e["event"] == "init"), None)
@@ -73,7 +79,7 @@ def _initial(rundir: RunDir, value: str, journal: Journal) -> Checkpoint:
 
 
 def restore(
-    restored: Checkpoint, model: keras.Model, strategy: Strategy, rundir: RunDir, schedule: Schedule
+    restored: Checkpoint, model: keras.Model, strategy: Backend, rundir: RunDir, schedule: Schedule
 ) -> None:
     """Set the variables from a checkpoint of :func:`find`.
 

@@ -1,12 +1,13 @@
-"""What every action of a task works with: model, inputs and steps, made once and in this order."""
+"""What a task does (:class:`Action`), and what it works with: model, inputs and steps."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 
@@ -19,21 +20,16 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.columns import read_encoding, write_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import evaluates
-from dtrain.task.backends.tensorflow.rehearsal import across, metrics
-from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data import data_identity, dataset
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.model import build, default_loss, initial, stateful
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import build, checks, finetune, initial, losses
 from dtrain.task.process.own_mlflow import Logged
-from dtrain.task.process.phases import Phases
-from dtrain.task.strategies import Strategy
 from dtrain.task.train import restore
 from dtrain.task.train.step_schedule import Schedule, make_schedule
-
-#: Reported where there is nothing to evaluate by. Keras' fit is then given no validation data.
-NO_VALIDATION = "validation is left out: the model has neither a test_step nor a loss"
+from dtrain.task.train.timing import Phases
+from dtrain.task.train.validation import WITHOUT_LOSS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,32 +69,6 @@ class Process:
             self.journal.write("notice", message=message)
 
 
-class Purpose(Protocol):
-    """What a session is for, as far as that decides what it is made of: an action."""
-
-    #: Whether it trains. Without, all that only training needs is left out.
-    trains: bool
-    #: The run whose model is used; None: that of the process.
-    of_run: RunDir | None
-
-    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
-        """Refuse what cannot be done, before anything is restored."""
-
-    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
-        """Return metrics to compile the model with, beside those of the configuration.
-
-        Args:
-            config: of the run, with its loss and metrics settled.
-            predicted: what the model returns for an example.
-        """
-
-    def loaded(self, config: Config, data: dataset.Data) -> dataset.Data:
-        """Return the examples as the model is to be built for them."""
-
-    def arranged(self, inputs: Inputs, data: dataset.Data) -> Inputs:
-        """Return the input as it is to be read."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Session:
     """One task of a run, ready for its action.
@@ -117,7 +87,7 @@ class Session:
     """
 
     config: Config
-    strategy: Strategy
+    strategy: Backend
     process: Process
     past: Checkpoint | None
     model: keras.Model
@@ -128,12 +98,80 @@ class Session:
     callbacks: tuple[keras.callbacks.Callback, ...] = ()
 
 
+class Action(ABC):
+    """Does the work of a run; ``action._target_`` names the class.
+
+    Its constructor takes the other keys of the group. Every task of a cluster that trains makes
+    one and calls the same methods at the same points.
+    """
+
+    #: Whether it trains. One that does not needs no training input, no optimizer's state, and no
+    #: rehearsal of the training step.
+    trains = True
+    #: The run whose model is used; None: that of the process.
+    of_run: RunDir | None = None
+
+    # An optional hook: it has no body and is not abstract.
+    def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:  # noqa: B027
+        """Refuse what this action cannot do, before anything is restored.
+
+        Raises:
+            UsageError: naming the key.
+        """
+
+    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+        """Return metrics to compile the model with, beside those of the configuration.
+
+        Args:
+            config: of the run, with its loss and metrics settled.
+            predicted: what the model returns for an example.
+        """
+        return []
+
+    def loaded(self, config: Config, data: dataset.Data) -> dataset.Data:
+        """Return the examples as the model is to be built for them."""
+        return data
+
+    def arranged(self, inputs: Inputs, data: dataset.Data) -> Inputs:
+        """Return the input as this action reads it."""
+        return inputs
+
+    def assemble(
+        self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
+    ) -> Any:
+        """Return what :meth:`run` works with; by default a session that has steps.
+
+        It has ``inputs``: where an example that cannot be read is looked for.
+
+        Args:
+            config: of the run.
+            strategy: as it was made.
+            process: of the task.
+            past: the checkpoint to restore, of this run or another one.
+
+        Raises:
+            UsageError: model, data, strategy and checkpoint do not go together.
+        """
+        return assemble(config, strategy, process, past, self)
+
+    @abstractmethod
+    def run(self, session: Any) -> None:
+        """Do it.
+
+        Args:
+            session: of :meth:`assemble`.
+
+        Raises:
+            Interrupted: it was asked to stop, and has saved what is needed to resume.
+        """
+
+
 def assemble(
     config: Config,
-    strategy: Strategy,
+    strategy: Backend,
     process: Process,
     past: Checkpoint | None,
-    purpose: Purpose,
+    action: Action,
 ) -> Session:
     """Build everything in order; every task of a cluster that trains does the same here.
 
@@ -142,27 +180,27 @@ def assemble(
         strategy: as it was made.
         process: of the task.
         past: the checkpoint to restore, of this run or another one.
-        purpose: the action.
+        action: what is to be done.
 
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
-    encoding = read_encoding(purpose.of_run or process.rundir)
-    data = purpose.loaded(config, dataset.load(config, purpose.trains, encoding))
+    encoding = read_encoding(action.of_run or process.rundir)
+    data = action.loaded(config, dataset.load(config, action.trains, encoding))
     process.phases.end("data")
     with before_training(config.dataset):
-        return _assemble(config, strategy, process, past, purpose, data)
+        return _assemble(config, strategy, process, past, action, data)
 
 
 def _assemble(
     config: Config,
-    strategy: Strategy,
+    strategy: Backend,
     process: Process,
     past: Checkpoint | None,
-    purpose: Purpose,
+    action: Action,
     data: dataset.Data,
 ) -> Session:
-    splits, trains = data.splits, purpose.trains
+    splits, trains = data.splits, action.trains
     if trains:
         # The command could not know how many examples a dataset of the user's own has.
         examples, _ = dataset.lengths(splits)
@@ -172,24 +210,23 @@ def _assemble(
     schedule = make_schedule(config, *dataset.lengths(splits))
     model = build.model(
         config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
-        trains, purpose.metrics, process.notice,
+        trains, action.metrics, process.notice,
     )  # fmt: skip
     if trains:
-        process.notice(default_loss.notice(config, splits))
+        process.notice(losses.targets_notice(config, splits))
         if process.is_chief:
-            write_encoding(process.rundir, default_loss.encoding(config, splits))
+            write_encoding(process.rundir, losses.encoding(config, splits))
     if splits.validation is not None and not evaluates(model):
         data = data.without_validation()
         splits = data.splits
         schedule = dataclasses.replace(schedule, validation_examples=0)
-        process.notice(f"{NO_VALIDATION} ({type(model).__name__})")
+        process.notice(f"validation is left out: {WITHOUT_LOSS} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
-    fixed = stateful.fixed_rows(model, config)
-    process.notice(metrics.notice(model, splits, strategy, fixed))
-    if trains:
-        batch = config.trainer.batch_size
-        process.notice(across.notice(model, strategy, splits.train, batch))
-    purpose.check(config, model, schedule)
+    fixed = checks.fixed_rows(model, config)
+    batch = config.trainer.batch_size if trains else None
+    for message in strategy.notices(model, splits, fixed, batch):
+        process.notice(message)
+    action.check(config, model, schedule)
     if past is not None:
         if initial.is_one(past):
             process.notice(initial.load(past, model, strategy, config.init.rules))
@@ -197,7 +234,7 @@ def _assemble(
             restore.restore(past, model, strategy, process.rundir, schedule)
         restore.release(past)
     if trains:
-        stages.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
+        finetune.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
     process.phases.end("build")
     data.pool.ready()
     inputs = Inputs(
@@ -206,7 +243,7 @@ def _assemble(
         config.trainer.validation_steps, data.order,
         validations=_validations(schedule, past) if trains else 0,
     )  # fmt: skip
-    inputs = purpose.arranged(inputs, data)
+    inputs = action.arranged(inputs, data)
     steps = strategy.steps(model, inputs, config.hardware.jit_compile)
     steps.log(config.trainer.log)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
@@ -225,7 +262,7 @@ def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
 def tell_apart(
     data: dataset.Data,
     config: Config,
-    strategy: Strategy,
+    strategy: Backend,
     process: Process,
     past: Checkpoint | None,
 ) -> None:
@@ -235,7 +272,7 @@ def tell_apart(
         UsageError: it is other data.
     """
     several = sum(not task.serves for task in process.cluster.tasks) > 1
-    data_identity.check_hosts(data.identity, strategy, process.cluster, process.task)
+    data_identity.check_hosts(data.identity, strategy.tasks, process.cluster)
     stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
     notices = [*data.notices, stream]
     if process.journal is not None:

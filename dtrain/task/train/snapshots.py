@@ -10,9 +10,8 @@ import numpy as np
 
 from dtrain.errors import Interrupted, NothingSaved
 from dtrain.run.checkpoint import non_finite
-from dtrain.task.model import train_state
-from dtrain.task.model.finetune import stages
-from dtrain.task.strategies import Strategy
+from dtrain.task.backends.base import Backend
+from dtrain.task.model import finetune, train_state
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.recorder import Records
 from dtrain.task.train.step_schedule import Schedule
@@ -39,7 +38,7 @@ class Saving:
     def __init__(
         self,
         model: keras.Model,
-        strategy: Strategy,
+        strategy: Backend,
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,
@@ -69,8 +68,8 @@ class Saving:
         """
         found, callbacks = self._callbacks.state()
         self._variables = self._variables or train_state.variables(self._model)
-        snapshot = train_state.copied(self._variables, self._strategy)
-        stage = stages.of(self._model)
+        snapshot = self._strategy.read(self._variables)
+        stage = finetune.of(self._model)
         trained = {} if stage is None else {"trained_epoch": stage.epoch}
         about = {**self._identity, **trained, **meta, "callbacks": callbacks,
                  "began": self._callbacks.began}  # fmt: skip

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
-from dtrain.run.times import HOST, metric
+from dtrain.run.times import HOST, INPUT, metric
 
 
 class Timing:
@@ -112,3 +112,58 @@ class Timing:
         """Part of these seconds that each part has had, 0 to 1."""
         whole = self.seconds
         return {name: min(1.0, value / whole) for name, value in self._parts.items() if whole}
+
+
+#: No bottleneck is named of a smaller share, or of fewer seconds of training than these: the first
+#: calls are not typical.
+SHARE, SECONDS = 0.15, 5.0
+
+_SENTENCES = {
+    INPUT: (
+        "steps waited for their input {share} of the time (input_seconds of each step); "
+        "python -m dtrain data shows how fast it can be read"
+    ),
+    HOST: (
+        "{share} of the time passed between the calls of steps (host_seconds of each step): "
+        "callbacks, metric points, checkpoints"
+    ),
+}
+
+
+def bottleneck(seconds: float, shares: Mapping[str, float]) -> str | None:
+    """Return a sentence that names the bottleneck; None where there is none.
+
+    Args:
+        seconds: of the training, without validations.
+        shares: the part of these that each part has had, 0 to 1.
+    """
+    largest = max(shares, key=lambda name: shares[name], default=None)
+    if largest is None or seconds < SECONDS or shares[largest] <= SHARE:
+        return None
+    return _SENTENCES[largest].format(share=f"{shares[largest]:.0%}")
+
+
+class Phases:
+    """Seconds by phase, from when this was made; each phase begins where the one before ended.
+
+    ``cluster``     devices are set up, and every task has joined
+    ``data``        the dataset is loaded
+    ``build``       the model is built, and a checkpoint restored
+    ``steps``       the training step is tried, and the input pipeline made
+    ``trace``       the call of many steps is traced, where that is apart from the first step
+    ``first_step``  the first step has run
+
+    Attributes:
+        seconds: by name, in order.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._at = time.perf_counter()
+
+    def end(self, phase: str) -> None:
+        """End a phase; of one that ends twice the first time counts."""
+        if phase not in self.seconds:
+            now = time.perf_counter()
+            self.seconds[phase] = round(now - self._at, 3)
+            self._at = now

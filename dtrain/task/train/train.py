@@ -13,29 +13,24 @@ from dtrain.config import early_stopping, names
 from dtrain.config.objective import AUTO, ORDER, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
-from dtrain.errors import UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
 from dtrain.run.sidecar import Sidecar
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import has_own, named
-from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data import data_identity
-from dtrain.task.model import train_state
-from dtrain.task.model.finetune import stages
-from dtrain.task.strategies import Strategy
-from dtrain.task.train import bottleneck, final_model, restore
-from dtrain.task.train.base import Action
-from dtrain.task.train.callbacks import Callbacks, made, numbers, shared
-from dtrain.task.train.late_points import ChiefsPoints, LatePoints
-from dtrain.task.train.late_validation import LateValidation
+from dtrain.task.model import finetune
+from dtrain.task.train import final_model, restore, timing
+from dtrain.task.train.callbacks import Callbacks, made, numbers
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records, Silence
-from dtrain.task.train.session import NO_VALIDATION, Process, Session, quietly
-from dtrain.task.train.step_schedule import Schedule
+from dtrain.task.train.session import Action, Process, Session, quietly
+from dtrain.task.train.sidecar import ChiefsPoints, LatePoints, LateValidation
+from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.tensorboard import Summaries
-from dtrain.task.train.time_limit import TimeLimit
+from dtrain.task.train.validation import check_validation
 
 
 class Train(Action):
@@ -51,12 +46,8 @@ class Train(Action):
         Raises:
             UsageError: naming it.
         """
-        if config.sidecar.evaluate and not schedule.validation_examples:
-            raise UsageError(
-                "sidecar.evaluate", "true",
-                f"the dataset has no validation, or {NO_VALIDATION.partition(': ')[2]}",
-                "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
-            )  # fmt: skip
+        if config.sidecar.evaluate:
+            check_validation(schedule)
         # What a step or a callback of the user's own names, is not known before it ran.
         if has_own(model, "train_step", "compute_metrics"):
             return
@@ -96,7 +87,7 @@ class Train(Action):
             model,
             schedule.epochs,
             schedule.steps_per_epoch,
-            functools.partial(shared, strategy, process.is_chief),
+            lambda own: strategy.tasks.gather(own)[0],
             late=config.sidecar.evaluate,
             logged=process.logged.take,
         )
@@ -139,10 +130,10 @@ class Train(Action):
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
                 records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
                 Sidecar(process.rundir).end()
-            strategy.barrier()  # ORDER: none leaves before the chief is done: it would be missed
+            strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
-            strategy.barrier()
+            strategy.tasks.barrier()
             status = "KILLED"
             raise
         finally:
@@ -154,8 +145,8 @@ class Train(Action):
 
     def trained(self, session: Session, loop: Loop) -> None:
         """Report where the time of the training went, if there is something to report."""
-        timing = loop.timing
-        session.process.notice(bottleneck.sentence(timing.seconds, timing.shares))
+        measured = loop.timing
+        session.process.notice(timing.bottleneck(measured.seconds, measured.shares))
 
 
 def _early_stopping(
@@ -176,9 +167,14 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     Raises:
         UsageError: it has changed what is frozen.
     """
-    if (found := stages.of(model)) is not None:
+    if (found := finetune.of(model)) is not None:
         found.check()
-    process.notice(train_state.unsaved(model, steps.graph))
+    if names := steps.unsaved():
+        process.notice(
+            f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
+            "there: no checkpoint has it, and a resumed run begins with its first value; "
+            "self.add_weight(..., trainable=False) of a layer is saved"
+        )
     process.phases.end("first_step")
     if process.journal is not None:
         process.journal.write("phases", seconds=process.phases.seconds)
@@ -245,7 +241,7 @@ def make_records(
 
 
 def derived(
-    model: keras.Model, strategy: Strategy, schedule: Schedule, examples: int | None
+    model: keras.Model, strategy: Backend, schedule: Schedule, examples: int | None
 ) -> dict[str, Any]:
     """Return what the configuration does not say and a record of the run needs."""
     return {

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dtrain.config.objective import Mode
 from dtrain.run.journal import MetricsKind
 from dtrain.run.times import INPUT
-from dtrain.task.train.base import Action
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Silence
-from dtrain.task.train.session import Session
+from dtrain.task.train.session import Action, Session
 from dtrain.task.train.step_schedule import Schedule
 
 #: Steps of a part that ends by its time: more than there is time for.
@@ -58,7 +57,7 @@ class Trial(Action):
                 waited=timed.timing.shares.get(INPUT, 0.0),
                 memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             )
-        session.strategy.barrier()  # ORDER: none leaves before the chief is done
+        session.strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
 
     def _loop(self, session: Session, steps: int, every: int, seconds: float) -> _Part:
         schedule = dataclasses.replace(

@@ -7,17 +7,42 @@ from collections.abc import Callable
 
 import keras
 
+from dtrain.errors import UsageError
+from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.tensorflow.steps import Steps
-from dtrain.task.strategies import Strategy
 from dtrain.task.train.step_schedule import Schedule
 
 #: The host is back from TensorFlow at least this often, in seconds.
 CALL_SECONDS = 1.0
+#: Why there is nothing to evaluate by. Keras' fit is then given no validation data.
+WITHOUT_LOSS = "the model has neither a test_step nor a loss"
+
+
+def check_validation(schedule: Schedule, dataset: str | None = None) -> None:
+    """Refuse data without a validation, and models without anything to evaluate by.
+
+    Args:
+        schedule: of the run.
+        dataset: target of the data that a command evaluates on; None for ``sidecar.evaluate``.
+
+    Raises:
+        UsageError: there is nothing to evaluate.
+    """
+    if schedule.validation_examples:
+        return
+    if dataset is not None:
+        raise UsageError(
+            "dataset", dataset, f"has no validation to evaluate on, or {WITHOUT_LOSS}",
+            "a dataset with a validation", "dataset.validation=FILE",
+        )  # fmt: skip
+    raise UsageError(
+        "sidecar.evaluate", "true", f"the dataset has no validation, or {WITHOUT_LOSS}",
+        "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
+    )  # fmt: skip
 
 
 def evaluate(
-    strategy: Strategy,
+    strategy: Backend,
     steps: Steps,
     schedule: Schedule,
     is_chief: bool,
@@ -45,7 +70,7 @@ def evaluate(
     a_step = steps.evaluation_examples // steps.evaluation_batch
     sums, done, count = Sums(), 0, 1
     while done < full + bool(rest):
-        agreed, stop = strategy.all_reduce_numbers([count if is_chief else 0, stopping()])
+        agreed, stop = strategy.tasks.sum([count if is_chief else 0, stopping()])
         if stop:
             return None
         now = min(int(agreed), full - done)  # 0: only the rest is left

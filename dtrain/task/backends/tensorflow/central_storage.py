@@ -7,8 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.backends.tensorflow.base import NONE, Strategy, dtype_of
+from dtrain.task.backends.tensorflow.base import Strategy
+from dtrain.task.backends.tensorflow.replicas import NONE, dtype_of
 from dtrain.task.backends.tensorflow.tensors import total
 
 
@@ -19,10 +21,10 @@ class CentralStorage(Strategy):
         devices: names of the devices; one replica on each.
     """
 
+    abilities = Abilities(several_optimizers=True)
+
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.experimental.CentralStorageStrategy(devices))
-
-    several_optimizers = True
 
     def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
         """As for the model: a central variable has one value, which replicas must agree on."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,12 +12,11 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.run.predictions.formats import ColumnSpec
-from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.base import Finish
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.data.reading import take
 
-#: Of what a model returned and of a whole batch, the columns by name: tensors ``[b, ...]``.
-Finish = Callable[[Any, tuple[Any, ...]], dict[str, tf.Tensor]]
 #: Calls at once on a device that is no CPU: one computes, and one reads or is copied.
 OVERLAPPING = 2
 

@@ -103,7 +103,7 @@ class HeldStates:
 def _of_keras(metric: keras.metrics.Metric) -> bool:
     """Whether a metric, and all that it is made of, is of Keras' own classes."""
     parts = getattr(metric, "metrics", ())
-    return type(metric).__module__.startswith("keras.") and all(map(_of_keras, parts))
+    return keras_internals.is_of_keras(metric) and all(map(_of_keras, parts))
 
 
 class _State(threading.local):

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.base import Backend
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.model import train_state
 
@@ -32,7 +32,7 @@ class LocalCalls:
         strategy: it is built on.
     """
 
-    def __init__(self, model: keras.Model, strategy: Replicas):
+    def __init__(self, model: keras.Model, strategy: Backend):
         layers = keras_internals.layers(model)
         self._models = [layer for layer in layers if isinstance(layer, keras.Model)]
         self._model = model
@@ -68,7 +68,7 @@ class LocalCalls:
             if isinstance(variable, keras.Variable)
             and not tf_internals.is_plain(keras_internals.stored(variable))
         }
-        values = train_state.copied(divided, self._strategy)
+        values = self._strategy.read(divided)
         variables = [*divided.values(), *metrics.values()]
         stored = [keras_internals.stored(variable) for variable in variables]
         for name, variable in divided.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.replica import reduction
 
@@ -15,8 +16,7 @@ class Mirrored(Strategy):
         devices: names of the devices; one replica on each.
     """
 
-    several_optimizers = True
-    short_updates = True
+    abilities = Abilities(several_optimizers=True, short_updates=True)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.MirroredStrategy(devices))

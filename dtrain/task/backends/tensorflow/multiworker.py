@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -12,15 +12,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.run.checkpoint import Checkpoint, pack, unpack
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow import averages
-from dtrain.task.backends.tensorflow.base import Strategy, check_alike
+from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.keras_internals.collectives import local_devices
 from dtrain.task.backends.tensorflow.replica import gradients, reduction
-
-#: Bytes of a checkpoint that one collective sends: all of them at once may be more than it can.
-BLOCK = 4 << 20
+from dtrain.task.backends.tensorflow.replicas import check_alike
+from dtrain.task.backends.tensorflow.tasks import CollectiveTasks
 
 
 class MultiWorker(Strategy):
@@ -40,7 +39,7 @@ class MultiWorker(Strategy):
         tf.errors.OpError: TensorFlow's server could not start, or the others did not come.
     """
 
-    several_optimizers = True
+    abilities = Abilities(several_optimizers=True)
 
     def __init__(
         self,
@@ -64,18 +63,17 @@ class MultiWorker(Strategy):
                 )
             )
         self.sync_every = sync_every if len(cluster.tasks) > 1 else 1
+        if self.sync_every > 1:
+            self.abilities = dataclasses.replace(self.abilities, exchanges=False)
         #: Of all tasks. The model is on it where they meet in each step, and else on this task.
         self._hosts = engine
         super().__init__(engine if self.sync_every == 1 else tf.distribute.get_strategy())
         self._devices = len(devices)
-        self._cluster, self._task = cluster, task
-        self._tasks = len(cluster.tasks)
-        self._is_chief = task == cluster.chief
         travels = compress is not None and len(cluster.tasks) > 1
         shorter = tf.as_dtype(compress) if travels else None
         reduction.use(engine, reduction.Packed(bytes_per_pack, compress=shorter))
-        # One trace for vectors of all lengths, and not one for each.
-        self._all_reduce = tf.function(self.all_reduce, autograph=False, reduce_retracing=True)
+        rank = cluster.tasks.index(task)
+        self.tasks: CollectiveTasks = CollectiveTasks(self.all_reduce, rank, len(cluster.tasks))
 
     def place(self, model: keras.Model) -> None:
         """Give all tasks the chief's variables, where each is to train a model of its own.
@@ -87,9 +85,9 @@ class MultiWorker(Strategy):
             return
         averages.check(model, self.sync_every)
         for variable in averages.floating(model):
-            own = tf.convert_to_tensor(variable.value)
-            given = own if self._is_chief else tf.zeros_like(own)
-            variable.assign(tf.reshape(self._all_reduce(tf.reshape(given, [-1])), own.shape))
+            own = np.asarray(tf.convert_to_tensor(variable.value))
+            sent = own if self.tasks.rank == 0 else np.zeros_like(own)
+            variable.assign(self.tasks.all_reduce(sent.reshape(-1)).reshape(own.shape))
 
     @property
     def replicas(self) -> int:
@@ -101,13 +99,13 @@ class MultiWorker(Strategy):
         """The number of the replica that is traced; of a task that trains by itself, the task's."""
         if self.sync_every == 1:
             return super().replica
-        return tf.constant(self._cluster.tasks.index(self._task))
+        return tf.constant(self.tasks.rank)
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset], *, shared: bool = False) -> Any:
         """Lay the input out over the replicas; a task that trains by itself has its own rows."""
         if self.sync_every == 1:
             return super().iterate(make, shared=shared)
-        return iter(make(self._cluster.tasks.index(self._task), 1))
+        return iter(make(self.tasks.rank, 1))
 
     def replica_step(self, part: gradients.Part, summed: bool) -> gradients.Step | None:
         """Return the step of a replica: its gradients are of the global batch, or of its part."""
@@ -136,11 +134,9 @@ class MultiWorker(Strategy):
         for variable in model.trainable_variables:
             first, *_ = self.engine.experimental_local_results(variable.value)
             own.append(np.asarray(tf.cast(first, tf.float32)).reshape(-1))
-        total = self._all_reduce(
-            tf.constant(np.concatenate([*own, np.zeros(1, np.float32)]))
-        ).numpy()
+        total = self.tasks.all_reduce(np.concatenate([*own, np.zeros(1, np.float32)]))
         for variable, copy in zip(model.trainable_variables, own, strict=True):
-            mean, total = total[: len(copy)] / np.float32(self._tasks), total[len(copy) :]
+            mean, total = total[: len(copy)] / np.float32(self.tasks.size), total[len(copy) :]
             check_alike(model, variable, copy, mean)
 
     def reset(self, metrics: list[keras.metrics.Metric]) -> None:
@@ -164,61 +160,3 @@ class MultiWorker(Strategy):
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(own))
 
         return self._hosts.experimental_local_results(self._hosts.run(reduce))[0]
-
-    def all_reduce_numbers(self, numbers: list[float]) -> list[float]:
-        """Add numbers up over the tasks, on the host; each must call it at the same point."""
-        found: list[float] = self._all_reduce(tf.constant(numbers, tf.float64)).numpy().tolist()
-        return found
-
-    def barrier(self) -> None:
-        """Wait until the chief is done; the last that a task does, when all is saved."""
-        # A task may be gone before another has pulled its part of this last sum, which is nothing.
-        # TensorFlow then logs "Socket closed", of the call RecvBuf.
-        with contextlib.suppress(tf.errors.OpError):
-            self.all_reduce_numbers([0])
-
-    def broadcast(self, past: Checkpoint | None) -> Checkpoint | None:
-        """Send the chief's checkpoint to all: the folder may be on the chief's disk alone."""
-        [there] = self.all_reduce_numbers([1.0 if self._is_chief and past is not None else 0.0])
-        if not there:
-            return None
-        if not self._is_chief:
-            return unpack(_Received(self._receive))
-        assert past is not None
-        block = bytearray()
-        for piece in pack(past):
-            for at in range(0, len(piece), BLOCK):
-                block += piece[at : at + BLOCK]
-                if len(block) >= BLOCK:
-                    self._send(block[:BLOCK])
-                    del block[:BLOCK]
-        if block:
-            self._send(block)
-        return past
-
-    def _send(self, block: bytearray) -> None:
-        self._all_reduce(tf.constant(np.frombuffer(block.ljust(BLOCK, b"\0"), np.int32)))
-
-    def _receive(self) -> bytes:
-        """Return the next block that the chief sends: this task adds zeros to it."""
-        block: bytes = self._all_reduce(tf.zeros(BLOCK // 4, tf.int32)).numpy().tobytes()
-        return block
-
-
-class _Received:
-    """Fills buffers with what comes in blocks.
-
-    Args:
-        receive: returns the next block.
-    """
-
-    def __init__(self, receive: Callable[[], bytes]):
-        self._receive = receive
-        self._block = memoryview(b"")
-
-    def __call__(self, buffer: memoryview) -> None:
-        while buffer:
-            self._block = self._block or memoryview(self._receive())
-            count = min(len(buffer), len(self._block))
-            buffer[:count] = self._block[:count]
-            buffer, self._block = buffer[count:], self._block[count:]

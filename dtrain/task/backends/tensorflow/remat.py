@@ -9,8 +9,7 @@ Here the second computation finds everything as the first one did, and changes n
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -21,6 +20,10 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.keras_internals import contexts
+from dtrain.task.model.path_rules import choose, pattern
+from dtrain.task.model.walk import walk
+
+_KEY = "hardware.remat"
 
 
 def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
@@ -35,35 +38,18 @@ def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
         UsageError: one is no regular expression, or is found in no name.
         TrainingError: this version of Keras passes layers training and precision in another way.
     """
-    names, level = [], [model]
-    while level := [inner for layer in level for inner in _layers(layer)]:
-        names += [each.name for each in level]
-    for pattern in patterns:
-        try:
-            if any(re.search(pattern, name) for name in names):
-                continue
-            problem = "no layer of this model has such a name"
-        except re.error as error:
-            problem = f"is no regular expression ({error})"
-        accepted = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-        raise UsageError("hardware.remat", pattern, problem, accepted, "'hardware.remat=[]'")
-    if patterns:
+    # The outermost come first in an error.
+    layers = sorted(walk(model), key=lambda item: item[0].count("/"))
+    rules = choose(
+        list(patterns), [layer.name for _, layer in layers], "layer",
+        lambda text: (pattern(text, _KEY), None), _KEY, text="name",
+    )  # fmt: skip
+    chosen = {id(layer) for (_, layer), rule in zip(layers, rules, strict=True) if rule}
+    if chosen:
         contexts.check()
-    for layer in dict.fromkeys(_chosen(model, patterns)):  # a layer may be in two others
-        layer.call = _computed_twice(layer)
-
-
-def _chosen(layer: keras.Layer, patterns: Sequence[str]) -> Iterator[keras.Layer]:
-    for inner in _layers(layer):
-        if any(re.search(pattern, inner.name) for pattern in patterns):
-            yield inner
-        else:
-            yield from _chosen(inner, patterns)
-
-
-def _layers(layer: keras.Layer) -> list[keras.Layer]:
-    found = keras_internals.inner(layer)
-    return [inner for inner in found if not isinstance(inner, keras.layers.InputLayer)]
+    for _, layer in walk(model, enters=lambda layer: id(layer) not in chosen):
+        if id(layer) in chosen:
+            layer.call = _computed_twice(layer)
 
 
 def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
@@ -71,8 +57,8 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def twice(*args: Any, **kwargs: Any) -> Any:
-        given = keras.tree.flatten((args, kwargs))
-        floats = [i for i, x in enumerate(given) if tf.is_tensor(x) and x.dtype.is_floating]
+        arguments = keras.tree.flatten((args, kwargs))
+        floats = [i for i, x in enumerate(arguments) if tf.is_tensor(x) and x.dtype.is_floating]
         passed = contexts.current()
         # Values as they are kept, not as they are read.
         with contexts.replaced({contexts.PRECISION: None}):
@@ -85,30 +71,30 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
         def compute(*tensors: tf.Tensor) -> tuple[Any, list[tf.Tensor]]:
             # TensorFlow calls this for the result, and then once more for the gradient.
             nonlocal first, added
-            filled = list(given)
+            filled = list(arguments)
             for i, tensor in zip(floats, tensors, strict=True):
-                filled[i] = _masked(tensor, like=given[i])
-            arguments, named = keras.tree.pack_sequence_as((args, kwargs), filled)
+                filled[i] = _masked(tensor, like=arguments[i])
+            positional, named = keras.tree.pack_sequence_as((args, kwargs), filled)
             if first is None:
-                first = call(*arguments, **named)
+                first = call(*positional, **named)
                 added = [loss for losses, count in known for loss in losses[count:]]
                 for losses, count in known:  # their gradients go through what is returned alone
                     del losses[count:]
                 return first, _summed(added)
             stateless = keras.StatelessScope(before, collect_losses=True)
             with contexts.replaced(passed), stateless as scope:
-                found = call(*arguments, **named)
+                outputs = call(*positional, **named)
             if scope.state_mapping.keys() - {id(v) for v, _ in before}:
                 raise UsageError(
-                    "hardware.remat", layer.name, "changes variables that are not its own",
-                    "layers that do not: it would happen twice", "'hardware.remat=[]'",
+                    _KEY, layer.name, "changes variables that are not its own",
+                    "layers that do not: it would happen twice", f"'{_KEY}=[]'",
                 )  # fmt: skip
-            return found, _summed(scope.losses if added else [])
+            return outputs, _summed(scope.losses if added else [])
 
-        found, again = tf.recompute_grad(compute)(*(given[i] for i in floats))
+        outputs, again = tf.recompute_grad(compute)(*(arguments[i] for i in floats))
         for loss in again:
             layer.add_loss(loss)
-        return keras.tree.map_structure(_masked, found, first)
+        return keras.tree.map_structure(_masked, outputs, first)
 
     return twice
 

@@ -18,14 +18,13 @@ from dtrain.task.backends.step_logs import (
     is_loss,
     leaves,
     named,
-    scalars,
 )
 from dtrain.task.backends.tensorflow.held_states import HeldStates
-from dtrain.task.backends.tensorflow.step_metrics import Returned
+from dtrain.task.backends.tensorflow.step_metrics import Returned, scalars
 from dtrain.task.backends.tensorflow.tensors import flat, fresh, joined
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 
 class Rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow import keras_internals, short_adam
 from dtrain.task.backends.tensorflow.base import Strategy
 
@@ -12,9 +13,7 @@ from dtrain.task.backends.tensorflow.base import Strategy
 class Default(Strategy):
     """TensorFlow's default strategy: one process, multi-threaded, the baseline."""
 
-    several_optimizers = True
-    reads_in_loop = True
-    short_updates = True
+    abilities = Abilities(several_optimizers=True, reads_in_loop=True, short_updates=True)
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.get_strategy())

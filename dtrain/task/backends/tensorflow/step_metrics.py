@@ -21,7 +21,6 @@ from dtrain.task.backends.step_logs import (
     is_mean,
     leaves,
     named,
-    scalars,
 )
 from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.backends.tracing import now
@@ -49,6 +48,20 @@ def wrap(model: keras.Model) -> None:
     own = model.get_metrics_result
     if has_own(model, "get_metrics_result") and not getattr(own, "by_dtrain", False):
         model.get_metrics_result = _noted(own, model)
+
+
+def scalars(logs: Any) -> dict[str, tf.Tensor]:
+    """Keep what a step returned that is one number, as float32; a dict in it gives its own names.
+
+    As Keras' ``fit`` does with what a ``train_step`` returns.
+    """
+    found: dict[str, tf.Tensor] = {}
+    for name, value in flattened(logs):
+        if value is not None:
+            number = tf.convert_to_tensor(value)
+            if number.shape.rank == 0 and (number.dtype.is_floating or number.dtype.is_integer):
+                found[name] = tf.cast(number, tf.float32)
+    return found
 
 
 def _updating(update: Any, adds_up: bool, weighs: bool) -> Any:

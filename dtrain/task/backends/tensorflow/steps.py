@@ -14,10 +14,16 @@ from dtrain.data import nest
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
+from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
 from dtrain.task.backends.tensorflow.norms import Norms
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
-from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients, random_draws
+from dtrain.task.backends.tensorflow.rehearsal.noise import has_draws_of_any_shape
+from dtrain.task.backends.tensorflow.replica import (
+    evaluation_seeds,
+    gradients,
+    host_random,
+    random_draws,
+)
 from dtrain.task.backends.tensorflow.rows import Rows, table
 from dtrain.task.backends.tensorflow.tensors import fresh
 from dtrain.task.backends.tensorflow.traced import NUMBER, ORDER, Traced, on_one_device
@@ -26,7 +32,7 @@ from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import Inputs
 
 if TYPE_CHECKING:
-    from dtrain.task.backends.base import Replicas
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 
 #: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
@@ -43,7 +49,6 @@ class Steps(Traced):
         train_iterator: of :meth:`Strategy.iterate`; gives batches, or None.
         evaluation_iterator: likewise; gives (batch, count), or None.
         jit_compile: compile each step by XLA.
-        rehearsed: what is known of the training step.
         in_loop: reads the batches of training in the loop, in place of ``train_iterator``.
     """
 
@@ -55,7 +60,6 @@ class Steps(Traced):
         train_iterator: Any | None,
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
-        rehearsed: Rehearsed | None = None,
         in_loop: InLoop | None = None,
     ):
         if strategy.replicas > 1:
@@ -63,7 +67,7 @@ class Steps(Traced):
             tf_internals.keep_losses_apart(model)
         self._model = model
         self._strategy = strategy
-        self._rehearsed = rehearsed or Rehearsed()
+        self._seed = inputs.seed
         self._global_batch = inputs.global_batch
         self._evaluation_batch = inputs.evaluation_batch
         self._trains = inputs.train is not None
@@ -75,13 +79,18 @@ class Steps(Traced):
         #: Of a training step on one replica, once it was traced.
         self.graph: Any = None
         #: How long training steps wait for their input.
-        self.waiting = Waiting(strategy.has_float64)
-        self._summed = strategy.batches > 1 and strategy.gradient_reduction == "sum"
-        self._rows = Rows(model, strategy, strategy.batches if self._summed else 1)
+        self.waiting = Waiting(strategy.abilities.has_float64)
+        self._summed = strategy.parts > 1 and strategy.gradient_reduction == "sum"
+        self._rows = Rows(model, strategy, strategy.parts if self._summed else 1)
         self._norms = Norms(model, ())
         self._jit_compile = jit_compile
-        self._one_device = on_one_device(model, inputs.global_batch)
+        self._one_device = on_one_device(model, inputs.global_batch, self._seed)
+        self._draws_of_any_shape = has_draws_of_any_shape(model)
         self._train_step = self._made_step()
+
+    def unsaved(self) -> list[str]:
+        """Return the names of variables that a step assigns and that no checkpoint has."""
+        return unsaved.names(self._model, self.graph)
 
     def log(self, names: Sequence[str]) -> None:
         """Let training steps compute norms (``trainer.log``). ORDER: before one is traced."""
@@ -212,15 +221,16 @@ class Steps(Traced):
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         draws = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
         step = self._strategy.replica_step(self._one_device.part(data), self._summed)
-        with self._rehearsed.traced(), self._rows.held.begun() as states:
+        with host_random.seeded(self._seed), self._rows.held.begun() as states:
             logs = self._trained(data, rows, step=step, draws=draws)
         self.graph = tf.compat.v1.get_default_graph()
         return logs, states
 
     def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
         """Say of each draw of a step whether it has a row an example, where sizes do not."""
-        draws = self._rehearsed.draws
-        return self._one_device.draws(data) if draws is None and rows == 1 else draws
+        if rows > 1 and not self._draws_of_any_shape:
+            return None
+        return self._one_device.draws(data, rows)
 
     def _trained(self, data: Any, rows: Any, **traced: Any) -> dict[str, tf.Tensor]:
         """Run a training step; return the norms that are logged, too."""

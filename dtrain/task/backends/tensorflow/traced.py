@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
-from dtrain.task.model import optimizers
-from dtrain.task.model.finetune import stages
+from dtrain.task.model import finetune, optimizers
 
 #: Of what ``Steps.train`` gives: without them each number of steps would be traced anew.
 NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
@@ -30,6 +29,7 @@ class Traced:
     _train_part: Any
     _train_steps: Any
     _global_batch: int
+    _seed: int
     _one_device: GlobalBatch
 
     def _made_step(self) -> Any:
@@ -44,7 +44,7 @@ class Traced:
         Returns:
             The paths of the weights that are frozen in it, where they are others than before.
         """
-        found = stages.of(self._model)
+        found = finetune.of(self._model)
         if found is None or not found.enter(epoch):
             return []
         self._evaluate = None  # penalties of frozen weights are in no loss
@@ -54,7 +54,7 @@ class Traced:
     def _retrace(self) -> None:
         """Trace the training steps anew."""
         if self._trains:
-            self._one_device = on_one_device(self._model, self._global_batch)
+            self._one_device = on_one_device(self._model, self._global_batch, self._seed)
             self._train_step = self._made_step()
             self._train = tf.function(
                 self._train_steps, autograph=False, input_signature=[NUMBER, ORDER]
@@ -62,9 +62,9 @@ class Traced:
             self._train.get_concrete_function()  # now, and not in a call that is timed
 
 
-def on_one_device(model: keras.Model, examples: int) -> GlobalBatch:
+def on_one_device(model: keras.Model, examples: int, seed: int) -> GlobalBatch:
     """Return the training step of a model, compiled and built, on a batch of ``examples``."""
-    return GlobalBatch(step_on_one_device(model), examples)
+    return GlobalBatch(step_on_one_device(model), examples, seed)
 
 
 def step_on_one_device(model: keras.Model) -> Callable[[Any], None]:

@@ -14,12 +14,12 @@ from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
+from dtrain.task.backends.base import Abilities, Finish
 from dtrain.task.backends.tensorflow.dtensor import layouts
 from dtrain.task.backends.tensorflow.dtensor.forward import MeshForward
 from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
 from dtrain.task.backends.tensorflow.dtensor.steps import MeshSteps
 from dtrain.task.backends.tensorflow.dtensor.variable import MeshVariable
-from dtrain.task.backends.tensorflow.forward import Finish
 from dtrain.task.backends.tensorflow.host_built import HostBuilt
 from dtrain.task.data.inputs import Inputs
 
@@ -36,8 +36,7 @@ class Mesh(HostBuilt):
         rules: which variables are split, and how (:mod:`.layouts`).
     """
 
-    plain_variables = False
-    dense_lookups = True
+    abilities = Abilities(plain_variables=False, dense_lookups=True)
 
     def __init__(self, devices: list[str], cluster: Cluster, rules: Any):
         # ORDER: before DTensor compiles anything. It would combine the reductions of a graph, and
@@ -59,7 +58,7 @@ class Mesh(HostBuilt):
         return self._sizes[0]
 
     @property
-    def batches(self) -> int:
+    def parts(self) -> int:
         """One: DTensor divides the batch, and the step has the whole of it."""
         return 1
 

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.task.keras_internals.lookup import ONE_REPLICA, module, unknown
+from dtrain.task.keras_internals.model_parts import is_of_keras
 
 #: Keras' modules that branch on what an optimizer has counted: is it time for an update?
 MODULES = ("base_optimizer", "loss_scale_optimizer")
@@ -56,7 +57,7 @@ def reduce_nothing(optimizer: keras.optimizers.Optimizer) -> None:
 def _branches(optimizer: keras.optimizers.Optimizer) -> bool:
     """Whether it branches in a step; one of a user's class may hold others, wherever it likes."""
     return (
-        not type(optimizer).__module__.startswith("keras.")
+        not is_of_keras(optimizer)
         or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         or bool(getattr(optimizer, "gradient_accumulation_steps", None))
         or bool(getattr(optimizer, "ema_overwrite_frequency", None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ import tensorflow as tf
 from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.host_built import HostBuilt
 from dtrain.task.backends.tensorflow.layer_placement.assignment import assign
+from dtrain.task.model.walk import own, walk
 
 
 class LayerPlacement(HostBuilt):
@@ -41,8 +42,8 @@ class LayerPlacement(HostBuilt):
         Raises:
             UsageError: ``strategy.rules`` do not fit the model.
         """
-        layers = list(_layers(model, "", set()))
-        owners = {id(v): i for i, (_, layer) in enumerate(layers) for v in _own(layer)}
+        layers = list(walk(model))
+        owners = {id(v): i for i, (_, layer) in enumerate(layers) for v in own(layer, "variables")}
         sizes = [0] * len(layers)
         for variable in model.variables:
             if id(variable) in owners:
@@ -115,27 +116,6 @@ def _move(variable: keras.Variable, device: str) -> None:
     with tf.device(device):
         new = tf.Variable(value, trainable=variable.trainable, name=variable.name)
     keras_internals.exchange(variable, new)
-
-
-def _parts(layer: keras.Layer) -> list[keras.Layer]:
-    if isinstance(layer, keras.Model):
-        return list(layer.layers)
-    return keras_internals.inner(layer)
-
-
-def _layers(layer: keras.Layer, path: str, seen: set[int]) -> Iterator[tuple[str, keras.Layer]]:
-    """Yield (path, layer) of all layers in a model, once, each before those in it."""
-    for part in _parts(layer):
-        if id(part) not in seen and not isinstance(part, keras.layers.InputLayer):
-            seen.add(id(part))
-            yield f"{path}{part.name}", part
-            yield from _layers(part, f"{path}{part.name}/", seen)
-
-
-def _own(layer: keras.Layer) -> list[keras.Variable]:
-    """Return the variables of a layer itself, without those of the layers in it."""
-    inner = {id(v) for part in _parts(layer) for v in part.variables}
-    return [v for v in layer.variables if id(v) not in inner]
 
 
 def _variables(model: keras.Model) -> list[keras.Variable]:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps, worker_index
-from dtrain.task.data.inputs import Inputs
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.parameter_server.protocol import Coordinator
 
 
 class AsynchronousSteps(CoordinatedSteps):
@@ -28,18 +23,16 @@ class AsynchronousSteps(CoordinatedSteps):
     Args:
         max_staleness: how many updates may come between the reading of the variables and the
             update made of them; None for any.
-        model, strategy, inputs: of :class:`CoordinatedSteps`.
+        arguments: of :class:`CoordinatedSteps`.
     """
 
-    def __init__(
-        self, max_staleness: int | None, model: keras.Model, strategy: Coordinator, inputs: Inputs
-    ):
-        super().__init__(model, strategy, inputs)
+    def __init__(self, max_staleness: int | None, *arguments: Any):
+        super().__init__(*arguments)
         self._bound = max_staleness
         self._in_flight: dict[int, int] = {}  # step: how many may overtake it
         self._staleness: collections.Counter[int] = collections.Counter()
         self._interval: collections.Counter[int] = collections.Counter()
-        iterations = model.optimizer.iterations
+        iterations = self._model.optimizer.iterations
         # Keras would read, add and assign: of two at once one would be lost.
         iterations.assign_add = lambda n: iterations.value.assign_add(tf.cast(n, iterations.dtype))
 

@@ -6,7 +6,7 @@ import copy
 import functools
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,9 +17,6 @@ from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.tensors import fresh
 from dtrain.task.data.inputs import Inputs
 
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.parameter_server.protocol import Coordinator
-
 
 class Feed:
     """Brings a step's examples to the worker that runs it.
@@ -29,7 +26,7 @@ class Feed:
     the step.
 
     Args:
-        strategy: has the coordinator.
+        coordinator: of TensorFlow.
         source: what is read.
         inputs: says which examples.
         parts: how many equal parts a global batch has.
@@ -38,7 +35,7 @@ class Feed:
 
     def __init__(
         self,
-        strategy: Coordinator,
+        coordinator: Any,
         source: Source | Stream,
         inputs: Inputs,
         parts: int,
@@ -72,7 +69,7 @@ class Feed:
             held: Any = source
             tensors = tuple(held.tensors())
             self._remote = iter(
-                strategy.coordinator.create_per_worker_dataset(
+                coordinator.create_per_worker_dataset(
                     lambda: tf.data.Dataset.from_tensors(tensors).repeat()
                 )
             )

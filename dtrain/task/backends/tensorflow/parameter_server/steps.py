@@ -6,26 +6,24 @@ import collections
 import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.feed import Feed
 from dtrain.task.backends.tensorflow.parameter_server.pure import Scope, check_pure, check_whole
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import fresh, joined
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.parameter_server.protocol import Coordinator
 
 #: Between two looks at a step whose worker has died.
 RETRY_SECONDS = 0.1
@@ -40,28 +38,36 @@ class CoordinatedSteps(Steps):
 
     Args:
         model: built in the strategy's scope.
-        strategy: has the coordinator.
+        strategy: the workers are its replicas.
         inputs: the data.
+        coordinator: of TensorFlow (``tf.distribute.coordinator.ClusterCoordinator``).
+        workers: how many there are.
     """
 
-    def __init__(self, model: keras.Model, strategy: Coordinator, inputs: Inputs):
-        rehearsed = rehearse(model, strategy, inputs)
-        super().__init__(model, strategy, inputs, None, None, rehearsed=rehearsed)
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Replicas,
+        inputs: Inputs,
+        coordinator: Any,
+        workers: int,
+    ):
+        super().__init__(model, strategy, inputs, None, None)
         self._engine = strategy.engine
-        self._coordinator = strategy.coordinator
-        self._workers = strategy.workers
+        self._coordinator = coordinator
+        self._workers = workers
         self._step = inputs.start_step
         #: Of gradients that are rows, by their ids: which of them all workers have.
         self._same: dict[int, list[bool]] = {}
         self._train_feed = None
         if inputs.train is not None:
             self._train_feed = Feed(
-                strategy, inputs.train, inputs, strategy.replicas, training=True
+                coordinator, inputs.train, inputs, strategy.replicas, training=True
             )
         self._evaluation_feed = None
         self._evaluation_steps = inputs.evaluation_steps
         if inputs.validation is not None:
-            self._evaluation_feed = Feed(strategy, inputs.validation, inputs, 1, training=False)
+            self._evaluation_feed = Feed(coordinator, inputs.validation, inputs, 1, training=False)
         self._evaluation_step = 0
         self._validation, self._counted_draws = inputs.validation, False
         # One thread for each step in flight waits for its result: TensorFlow has no "any of".
@@ -128,19 +134,16 @@ class CoordinatedSteps(Steps):
             The gradient of each trainable variable (or None), the new value of each other
             variable (or None), and the metric states and returned values as float64 ``[m]``.
         """
-        model, updates = self._model, []
+        model = self._model
         of_tapes: list[tuple[Any, list[bool]]] = []
         share = tf.shape(tf.nest.flatten(data)[0])[0]
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._rows.variables]
-
-        def note(grads: list[Any], variables: list[keras.Variable]) -> None:
-            updates.append((grads, variables))
-            scope.old = set(weights)
 
         # Regularizers ask the scope for weights. It must return the variables themselves, for the
         # gradient tape knows no others; its constructor would read them.
         weights = {id(v): v.value for v in model.trainable_variables}
         scope = Scope(zeros, collect_losses=True)
+        scope.weights = weights
         scope.state_mapping.update(weights)
 
         def moved() -> list[keras.Variable]:
@@ -155,7 +158,7 @@ class CoordinatedSteps(Steps):
                 part = self._one_device.part(data)
                 step = gradients.replica_step(replicas, part, self._summed, of_tapes)
                 try:
-                    with optimizers.caught(model, note):
+                    with optimizers.caught(model) as scope.updates:
                         logs = self._logs(data, share, training, step=step)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     check_pure(moved(), scope)
@@ -165,22 +168,25 @@ class CoordinatedSteps(Steps):
                 with evaluation_seeds.evaluating(batch, self._draws):
                     logs = self._logs(data, share, training)
         self._rows.names[training] = [*logs, *(self._norms.names if training else ())]
-        pairs = zip(self._rows.variables, self._rows.sizes, strict=True)
-        states = [scope.get_current_value(v) for v, size in pairs if size]
+        sizes = zip(self._rows.variables, self._rows.sizes, strict=True)
+        states = [scope.get_current_value(v) for v, size in sizes if size]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
         vector = tf.concat([*numbers, tf.zeros([0], tf.float64)], 0)
         if not training:
             return [], [], vector
-        if len(updates) != 1:
+        if len(scope.updates) != 1:
+            times = len(scope.updates)
             raise UsageError(
-                "strategy", "ps", f"the model's train_step applies gradients {len(updates)} times",
+                "strategy", "ps", f"the model's train_step applies gradients {times} times",
                 "a train_step that calls self.optimizer.apply or apply_gradients once",
                 "strategy=mirrored",
             )  # fmt: skip
+        [update] = scope.updates
         if replicas > 1:
-            check_whole(updates[0][0], [gradient for gradient, _ in of_tapes])
+            check_whole(update.gradients, [gradient for gradient, _ in of_tapes])
         self._same = {id(gradient): same for gradient, same in of_tapes}
-        by_weight = {id(variable): gradient for gradient, variable in zip(*updates[0], strict=True)}
+        pairs = zip(update.variables, update.gradients, strict=True)
+        by_weight = {id(variable): gradient for variable, gradient in pairs}
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [by_weight.get(id(v)) for v in model.trainable_variables], others, vector
 
@@ -228,10 +234,12 @@ class CoordinatedSteps(Steps):
         self._count_draws()
         while ended < total:
             while begun < total and begun - ended < 2 * self._workers:
+                whole = begun < steps
                 [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
-                rows = self._evaluation_batch if begun < steps else rest
+                function = self._evaluate_whole if whole else self._evaluate_rest
+                rows = self._evaluation_batch if whole else rest
                 batch = fresh(np.int64(begun))
-                self._begin((_EVALUATION, begun, rows), self._evaluate_one, (batch, *arguments))
+                self._begin((_EVALUATION, begun, rows), function, (batch, *arguments))
                 self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps
                 begun += 1
             key, vector = self._next()
@@ -260,9 +268,16 @@ class CoordinatedSteps(Steps):
         raise AssertionError("every step has ended before an evaluation begins")
 
     @tf.function(autograph=False)
-    def _evaluate_one(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+    def _evaluate_whole(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
         assert self._evaluation_feed is not None
-        real = self._real(*self._evaluation_feed.load(*arguments))
+        data, _ = self._evaluation_feed.load(*arguments)
+        return self._engine.run(lambda: self._pure(data, training=False, batch=batch)[-1])
+
+    @tf.function(autograph=False)
+    def _evaluate_rest(self, batch: tf.Tensor, *arguments: Any) -> tf.Tensor:
+        assert self._evaluation_feed is not None
+        data, count = self._evaluation_feed.load(*arguments)
+        real = tuple(nest.mapped(lambda part: part[:count], data))
         return self._engine.run(lambda: self._pure(real, training=False, batch=batch)[-1])
 
     def summary(self) -> dict[str, Any]:

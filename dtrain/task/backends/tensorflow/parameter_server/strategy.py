@@ -16,6 +16,7 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals
+from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.parameter_server.asynchronous import AsynchronousSteps
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps
@@ -36,7 +37,7 @@ class ParameterServer(Strategy):
         backup_workers: of ``sync``: how many of the workers' gradients a step does without.
     """
 
-    in_turn = plain_variables = retraces = False
+    abilities = Abilities(plain_variables=False, retraces=False, sequential=False, exchanges=False)
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class ParameterServer(Strategy):
             tf.config.threading.set_inter_op_parallelism_threads(_enough_threads(cluster))
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         super().__init__(tf.distribute.ParameterServerStrategy(resolver))
-        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.engine)
-        self.workers = sum(t.role == "worker" for t in cluster.tasks)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.engine)
+        self._workers = sum(t.role == "worker" for t in cluster.tasks)
         self._replicas = cluster.replicas
         self._update = update
         self._max_staleness = max_staleness
@@ -118,7 +119,7 @@ class ParameterServer(Strategy):
             UsageError: it would accumulate those of workers that do not wait for each other, or
                 has optimizers inside, whose counts several workers would change at once.
         """
-        inside = optimizers.held(gradients.updating(optimizer))
+        inside = optimizers.held(keras_internals.updating(optimizer))
         if self._update == "async" and inside:
             raise UsageError(
                 "strategy.update", "async",
@@ -126,7 +127,7 @@ class ParameterServer(Strategy):
                 "do not wait for each other would lose some of their counts",
                 "sync, or an optimizer without others inside", "strategy.update=sync",
             )  # fmt: skip
-        accumulates = gradients.updating(optimizer).gradient_accumulation_steps
+        accumulates = keras_internals.updating(optimizer).gradient_accumulation_steps
         if self._update == "async" and accumulates:
             raise UsageError(
                 "strategy.update", "async",
@@ -154,9 +155,10 @@ class ParameterServer(Strategy):
 
     def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> CoordinatedSteps:
         """Return what dispatches the steps of ``model`` over the workers."""
+        arguments = model, self, inputs, self._coordinator, self._workers
         if self._update == "sync":
-            return SynchronousSteps(self._backup_workers, model, self, inputs)
-        return AsynchronousSteps(self._max_staleness, model, self, inputs)
+            return SynchronousSteps(self._backup_workers, *arguments)
+        return AsynchronousSteps(self._max_staleness, *arguments)
 
 
 def _enough_threads(cluster: Cluster) -> int:

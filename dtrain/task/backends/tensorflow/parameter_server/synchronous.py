@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.packing import Packing
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps, worker_index
-from dtrain.task.backends.tensorflow.replica import random_draws
+from dtrain.task.backends.tensorflow.replica import host_random, random_draws
 from dtrain.task.backends.tracing import tracing
-from dtrain.task.data.inputs import Inputs
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.parameter_server.protocol import Coordinator
 
 
 class SynchronousSteps(CoordinatedSteps):
@@ -29,13 +24,11 @@ class SynchronousSteps(CoordinatedSteps):
 
     Args:
         backup_workers: how many gradients a step does without.
-        model, strategy, inputs: of :class:`CoordinatedSteps`.
+        arguments: of :class:`CoordinatedSteps`.
     """
 
-    def __init__(
-        self, backup_workers: int, model: keras.Model, strategy: Coordinator, inputs: Inputs
-    ):
-        super().__init__(model, strategy, inputs)
+    def __init__(self, backup_workers: int, *arguments: Any):
+        super().__init__(*arguments)
         self._needed = self._workers - backup_workers
         self._part_rows = self._global_batch // self._workers
         self._late = 0  # parts of earlier steps that are still being computed
@@ -89,7 +82,7 @@ class SynchronousSteps(CoordinatedSteps):
         def replica() -> Any:
             draws = self._drawn(data, self._part_rows)
             part = random_draws.part(arguments[1], self._workers, self._part_rows, draws)
-            with self._rehearsed.traced(), tracing(draws=part):
+            with host_random.seeded(self._seed), tracing(draws=part):
                 gradients, others, vector = self._pure(data, True, self._workers)
             self._packing = Packing(self._model, gradients, others, self._same)
             account = [self.waiting.seconds, tf.cast(worker_index(), tf.float64)]

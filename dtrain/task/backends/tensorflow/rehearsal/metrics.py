@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from dtrain.data.sources import Source, Splits
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Replicas
 from dtrain.task.backends.step_logs import adds_up, evaluates, leaves, unwrapped
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.data import reading
 
 #: Examples of each of the two batches, at most.
@@ -44,14 +44,14 @@ def notice(
         adds = [False] * len(own)
         if rows and 2 * rows <= examples and evaluates(model):
             adds = _add_up(model, own, splits.train, rows)
-        failed = strategy.all_reduce_numbers([float(not each) for each in adds])
+        failed = strategy.tasks.sum([not each for each in adds])
         for metric, number in zip(own, failed, strict=True):
             metric.adds_up = not number
     names = [metric.name for metric in leaves(model) if not adds_up(metric)]
     if not names:
         return None
     several = len(names) > 1
-    batches = "the replicas' parts of batches" if strategy.batches > 1 else "batches"
+    batches = "the replicas' parts of batches" if strategy.parts > 1 else "batches"
     return (
         f"{', '.join(names)}: {'their states do' if several else 'its state does'} not add up over "
         "batches, as far as the first examples show, so what is reported is the mean of "

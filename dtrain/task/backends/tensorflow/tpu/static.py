@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,14 +15,11 @@ from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
+from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import flat
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.base import Strategy
 
 
 class StaticSteps(Steps):
@@ -40,13 +37,12 @@ class StaticSteps(Steps):
         inputs: what to read.
     """
 
-    def __init__(self, model: keras.Model, strategy: Strategy, inputs: Inputs):
+    def __init__(self, model: keras.Model, strategy: Replicas, inputs: Inputs):
         held, replicas = inputs.validation, strategy.replicas
         training = None
         if inputs.train is not None:
             training = strategy.distribute(input_pipeline.training, inputs)
-        rehearsed = rehearse(model, strategy, inputs)
-        super().__init__(model, strategy, inputs, training, None, rehearsed=rehearsed)
+        super().__init__(model, strategy, inputs, training, None)
         self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
         if held is None:
             return

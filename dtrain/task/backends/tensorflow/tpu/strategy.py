@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
+from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.tpu.static import StaticSteps
 from dtrain.task.data.inputs import Inputs
@@ -33,8 +34,7 @@ class TPU(Strategy):
         UsageError: there is no such TPU, or it has another number of cores.
     """
 
-    retraces = False
-    has_float64 = False
+    abilities = Abilities(retraces=False, has_float64=False)
 
     def __init__(self, devices: list[str], tpu: str | None, zone: str | None, project: str | None):
         try:

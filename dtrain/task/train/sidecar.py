@@ -1,4 +1,4 @@
-"""What an evaluator finds while training goes on, as the training takes it in."""
+"""The evaluator's results (``sidecar.evaluate``), and how a training takes them in."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import collections
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dtrain.run import checkpoint
-from dtrain.run.checkpoint import Checkpoint, Rating
+from dtrain.run.checkpoint import EVALUATES, Checkpoint, Rating
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.run.sidecar import Sidecar, is_evaluation
+from dtrain.task.backends.base import Backend
+from dtrain.task.train.callbacks import Callbacks
+from dtrain.task.train.objective import Objective
+from dtrain.task.train.recorder import Records
+from dtrain.task.train.step_schedule import Schedule
 
 #: Seconds between two looks for new points.
 LOOK = 0.2
@@ -24,7 +29,7 @@ PREFIX = "val_"
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """What was found of a checkpoint.
+    """The evaluation of a checkpoint.
 
     Attributes:
         step: of the checkpoint.
@@ -40,25 +45,9 @@ class Point:
     examples: int
     recorded: bool = False
 
-    def to_numbers(self) -> dict[str, float]:
-        """Return all of it, for the other tasks."""
-        named = {f"metrics {name}": value for name, value in self.metrics.items()}
-        named |= {f"logs {name}": value for name, value in self.logs.items()}
-        return {"step": float(self.step), "examples": float(self.examples), **named}
-
-    @classmethod
-    def of(cls, numbers: Mapping[str, float]) -> Point:
-        """Return the point that :meth:`to_numbers` was of; not whether it is recorded."""
-        parts: dict[str, dict[str, float]] = {"metrics": {}, "logs": {}}
-        for name, value in numbers.items():
-            kind, _, rest = name.partition(" ")
-            if rest:
-                parts[kind][rest] = value
-        return cls(int(numbers["step"]), parts["metrics"], parts["logs"], int(numbers["examples"]))
-
 
 class LatePoints:
-    """The points of the evaluator, in a task that is not the chief: it is given the chief's.
+    """The points of the evaluator in a task that is not the chief, which broadcasts them.
 
     Attributes:
         position: step of the last one that the callbacks have seen.
@@ -87,12 +76,12 @@ class LatePoints:
         return None
 
     def rating(self, step: int, objective: float | None) -> Rating | None:
-        """Return what lets go of a checkpoint whose point is recorded."""
+        """Return the rating that releases the checkpoint of a recorded point."""
         return None
 
 
 class ChiefsPoints(LatePoints):
-    """The points of the evaluator, as the chief finds them.
+    """The points of the evaluator in the chief, which follows its file.
 
     Args:
         rundir: of the run.
@@ -107,7 +96,7 @@ class ChiefsPoints(LatePoints):
         resumed = past is not None and past.path.parent == rundir.checkpoints
         self._step = past.step if past is not None and resumed else -1
         self._points: collections.deque[Point] = collections.deque()
-        self._found: dict[int, dict[str, Any]] = {}  # of earlier starts, the last of each step
+        self._before: dict[int, dict[str, Any]] = {}  # of earlier starts, the last of each step
         self._recorded = _recorded(rundir.journal) if resumed else set()
         self._looked = -math.inf
         for step in self._sidecar.items():
@@ -119,7 +108,7 @@ class ChiefsPoints(LatePoints):
         self._follower = Follower(self._sidecar.points)
         for event in self._follower.events():
             if is_evaluation(event):
-                self._found[event["step"]] = event
+                self._before[event["step"]] = event
 
     def add(self, path: Path) -> None:
         """Have a checkpoint evaluated."""
@@ -129,12 +118,12 @@ class ChiefsPoints(LatePoints):
         """Continue from a checkpoint: what was found up to it is seen as far as it was not yet."""
         super().restore(position)
         waiting = self._sidecar.digests()
-        for step, event in sorted(self._found.items()):
-            known = step in self._recorded
+        for step, event in sorted(self._before.items()):
+            recorded = step in self._recorded
             if step > self._step or waiting.get(step, event["digest"]) != event["digest"]:
                 continue
-            if step > position or not known:
-                self._take(event, known)
+            if step > position or not recorded:
+                self._take(event, recorded)
             elif step in waiting:
                 self._sidecar.remove(step)
 
@@ -169,7 +158,7 @@ class ChiefsPoints(LatePoints):
         return self._points.popleft()
 
     def rating(self, step: int, objective: float | None) -> Rating | None:
-        """Return what lets go of a checkpoint whose point is recorded."""
+        """Return the rating that releases the checkpoint of a recorded point."""
         held = self._sidecar.items().get(step)
         return Rating(step, objective, held, lambda: self._sidecar.remove(step))
 
@@ -181,3 +170,105 @@ def _recorded(path: Path) -> set[int]:
         for event in Follower(path).events()
         if event["event"] == "metrics" and event.get("kind") == "validation"
     }
+
+
+class LateValidation:
+    """Records the evaluator's points, shows them to callbacks and rates checkpoints by them.
+
+    Args:
+        points: of the evaluator.
+        strategy, schedule, callbacks, records, objective: of the loop.
+
+    """
+
+    def __init__(
+        self,
+        points: LatePoints,
+        strategy: Backend,
+        schedule: Schedule,
+        callbacks: Callbacks,
+        records: Records,
+        objective: Objective,
+    ):
+        self.points = points
+        self._strategy, self._schedule = strategy, schedule
+        self._callbacks, self._records, self._objective = callbacks, records, objective
+
+    @property
+    def judges(self) -> bool:
+        """Whether the objective is found by the evaluator."""
+        return (self._objective.name or PREFIX).startswith(PREFIX)
+
+    def meta(self, step: int, stopped: bool) -> dict[str, Any]:
+        """Return what is saved with a checkpoint.
+
+        Args:
+            step: of it.
+            stopped: it is saved because the run is asked to stop.
+        """
+        schedule = self._schedule
+        epoch, within = divmod(step, schedule.steps_per_epoch)
+        # One within an epoch is evaluated, unless a resumed run comes past there.
+        wanted = not stopped if within else schedule.validates(epoch - 1)
+        return {
+            EVALUATES: bool(wanted and schedule.validation_examples),
+            "points_taken": self.points.position,
+        }
+
+    def take(self) -> Point:
+        """Record the next point, and show it to the callbacks that wait for it.
+
+        Every task calls this at the same moment.
+
+        Returns:
+            The point, the same in all of them.
+        """
+        own, schedule = self.points.pop(), self._schedule
+        point = Point(**self._strategy.tasks.gather(own and dataclasses.asdict(own))[0])
+        epoch = (point.step - 1) // schedule.steps_per_epoch
+        if own is not None and not own.recorded:
+            self._records.point(point.step, epoch + 1, "validation", point.metrics)
+        logs = {**point.logs, **point.metrics}
+        ends = point.step % schedule.steps_per_epoch == 0 and schedule.validates(epoch)
+        self._objective.see(point.step, logs, whole=ends)  # within an epoch they are no others
+        if ends and point.step > self.points.position:
+            self._callbacks.validated(epoch, logs)
+        self.points.position = max(self.points.position, point.step)
+        if own is not None:
+            value = self._objective.value(point.metrics)
+            self._records.rate(self.points.rating(point.step, value))
+        return point
+
+    def wait(
+        self,
+        stopping: Callable[[], bool],
+        take: Callable[[], None],
+        report: Callable[..., None],
+    ) -> bool:
+        """Return when the evaluator has evaluated all checkpoints, or when a stop is asked for.
+
+        Args:
+            stopping: says whether this task was asked to stop.
+            take: calls :meth:`take`.
+            report: called with how many are ``waiting``.
+
+        Returns:
+            Whether all are evaluated, as far as there is an evaluator.
+
+        Raises:
+            CheckpointError: the best one could not be kept.
+        """
+        while True:
+            self._records.wait()  # ORDER: what is taken in is let go before it is counted
+            waiting, ready, stop = self._strategy.tasks.sum(
+                [self.points.waiting(), self.points.ready(), stopping()]
+            )
+            for _ in range(int(ready)):
+                take()
+            if not (waiting or ready):
+                return True
+            if stop:
+                return False
+            if self._records.is_chief and not ready:
+                report(waiting=int(waiting))
+                time.sleep(LOOK)

@@ -1,4 +1,4 @@
-"""Which weights are trained in which epoch: ``finetune.freeze`` and ``finetune.unfreeze``.
+"""Fine-tuning by rules over the paths of weights: which are trained, from when on, how fast.
 
 A layer all of whose weights are frozen is not trainable as Keras has it: batch normalisation in it
 computes by its statistics, and leaves them as they are. Of other layers single weights are frozen.
@@ -12,19 +12,19 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config.fine_tuning import FineTuning
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Replicas
+from dtrain.task.backends.base import Backend
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import optimizers
-from dtrain.task.model.finetune import weights
-from dtrain.task.model.finetune.weights import Weight
-from dtrain.task.model.path_rules import choose
+from dtrain.task.model.path_rules import choose, listed
+from dtrain.task.model.walk import LORA, Weight, own, walk, weights
 
 FREEZE, UNFREEZE = "finetune.freeze", "finetune.unfreeze"
+RATES, _LORA = "finetune.learning_rates", "finetune.lora"
 _ATTRIBUTE = "_dtrain_stages"
 
 
@@ -46,15 +46,15 @@ class Stages:
     """
 
     def __init__(self, model: keras.Model, keys: FineTuning):
-        self._layers = [layer for prefix, layer in weights.walk(model) if prefix]
-        known = [weight for weight in weights.find(model) if not weight.is_of_lora]
-        self._asked = _found(keys.freeze, known, FREEZE)
+        self._layers = [layer for _, layer in walk(model)]
+        candidates = [weight for weight in weights(model) if not weight.is_of_lora]
+        self._touched = _matching(keys.freeze, candidates, FREEZE)
         self._opened: dict[int, list[Weight]] = {}
         for epoch, patterns in sorted((keys.unfreeze or {}).items()):
-            self._opened[int(epoch)] = _found(patterns, self._asked, UNFREEZE)
+            self._opened[int(epoch)] = _matching(patterns, self._touched, UNFREEZE)
         # As the model's own function has left them.
         self._layer_flags = {id(layer): layer.trainable for layer in self._layers}
-        self._flags = {id(w.variable): w.variable.trainable for w in weights.find(model)}
+        self._flags = {id(w.variable): w.variable.trainable for w in weights(model)}
         self.frozen: list[str] = []
         self.epoch = 1
         self._sums: dict[str, int] = {}
@@ -63,7 +63,7 @@ class Stages:
         last = max(self._opened, default=1)
         self._set(self._closed(last))  # the others never have slots
         self.trained = list(model.trainable_variables)
-        if self._asked and not self.trained:
+        if self._touched and not self.trained:
             raise UsageError(
                 FREEZE, keys.freeze, "leaves nothing to be trained", "patterns of some weights",
                 "'finetune.freeze=[]'",
@@ -71,8 +71,8 @@ class Stages:
 
     def _closed(self, epoch: int) -> list[Weight]:
         """Return what is frozen in an epoch, from 1."""
-        opened = {id(w) for e, found in self._opened.items() if e <= epoch for w in found}
-        return [weight for weight in self._asked if id(weight) not in opened]
+        opened = {id(w) for e, opens in self._opened.items() if e <= epoch for w in opens}
+        return [weight for weight in self._touched if id(weight) not in opened]
 
     def enter(self, epoch: int) -> bool:
         """Freeze what is frozen in ``epoch``, from 1; return whether it was something else."""
@@ -82,7 +82,7 @@ class Stages:
 
     def _set(self, closed: list[Weight]) -> None:
         frozen = {id(weight.variable) for weight in closed}
-        touched = {id(weight.variable) for weight in self._asked}
+        touched = {id(weight.variable) for weight in self._touched}
         for layer in self._layers:  # ORDER: outer ones first: Keras sets those inside as well
             inside = {id(v) for v in layer.weights}
             if inside and inside <= touched:
@@ -90,7 +90,7 @@ class Stages:
         for layer in self._layers:
             if not layer.weights:
                 layer.trainable = self._layer_flags[id(layer)]
-        for weight in self._asked:
+        for weight in self._touched:
             whole = self._flags[id(weight.variable)]
             weight.variable.trainable = whole and id(weight.variable) not in frozen
         self.frozen = [weight.path for weight in closed]
@@ -100,7 +100,7 @@ class Stages:
 
         Keras would round them anew at each step, and write that into the weights at the end.
         """
-        for optimizer in optimizers.named(model).values() if self._asked else ():
+        for optimizer in optimizers.named(model).values() if self._touched else ():
             keras_internals.average_trainable(optimizer)
 
     def seal(self) -> None:
@@ -126,8 +126,10 @@ class Stages:
     def _digests(self) -> dict[str, int]:
         frozen = set(self.frozen)
         return {
-            weight.path: zlib.crc32(np.ascontiguousarray(_value(weight.variable)).tobytes())
-            for weight in self._asked
+            weight.path: zlib.crc32(
+                np.ascontiguousarray(runtime().to_numpy(weight.variable)).tobytes()
+            )
+            for weight in self._touched
             if weight.path in frozen
         }
 
@@ -154,7 +156,7 @@ def prepare(model: keras.Model, keys: FineTuning) -> None:
 
 
 def begin(
-    model: keras.Model, config: Config, strategy: Replicas, step: int, steps_per_epoch: int
+    model: keras.Model, config: Config, strategy: Backend, step: int, steps_per_epoch: int
 ) -> None:
     """Freeze what is frozen where a training begins; its weights are set by now.
 
@@ -170,14 +172,14 @@ def begin(
         UsageError: the strategy cannot unfreeze, or the optimizer accumulates across an epoch in
             which it would have to.
     """
-    found = of(model)
-    if found is None:
+    stages = of(model)
+    if stages is None:
         return
     _check_unfreezing(model, config, strategy, steps_per_epoch)
-    found.enter(max(0, step - 1) // steps_per_epoch + 1)
-    with strategy.engine.scope():
-        found.hold(model)
-    found.seal()
+    stages.enter(max(0, step - 1) // steps_per_epoch + 1)
+    with strategy.optimizer_scope():
+        stages.hold(model)
+    stages.seal()
 
 
 def of(model: keras.Model) -> Stages | None:
@@ -187,12 +189,12 @@ def of(model: keras.Model) -> Stages | None:
 
 def trained(model: keras.Model) -> list[keras.Variable]:
     """Return the weights that have slots: those that are trained at any time."""
-    found = of(model)
-    return list(model.trainable_variables) if found is None else found.trained
+    stages = of(model)
+    return list(model.trainable_variables) if stages is None else stages.trained
 
 
 def _check_unfreezing(
-    model: keras.Model, config: Config, strategy: Replicas, steps_per_epoch: int
+    model: keras.Model, config: Config, strategy: Backend, steps_per_epoch: int
 ) -> None:
     unfreeze = config.finetune.unfreeze or {}
     for epoch in unfreeze:
@@ -205,30 +207,24 @@ def _check_unfreezing(
                     "unfreezes weights, are no whole number of updates",
                     "a number that divides them", "optimizer.gradient_accumulation_steps=null",
                 )  # fmt: skip
-    if unfreeze and not strategy.retraces:
+    if unfreeze and not strategy.abilities.retraces:
         raise UsageError(
             "strategy", config.strategy.name,
             "has steps that cannot be traced anew for finetune.unfreeze",
-            "all but ps and tpu, or a run for each phase: fork=RUN_DIR", "strategy=mirrored",
+            "a strategy whose steps can, or a run for each phase: fork=RUN_DIR",
+            "strategy=mirrored",
         )  # fmt: skip
 
 
-def _found(patterns: list[str], known: list[Weight], key: str) -> list[Weight]:
+def _matching(patterns: list[str], candidates: list[Weight], key: str) -> list[Weight]:
     """Return the weights in whose paths one of the patterns is found.
 
     Raises:
         UsageError: one is found in none.
     """
-    found: dict[int, Weight] = {}
-    for each in patterns:
-        paths = [weight.path for weight in known]
-        chosen = choose(
-            [each], paths, "weight", lambda text: (text, True), key, "a pattern of these"
-        )
-        for weight, rule in zip(known, chosen, strict=True):
-            if rule is not None:
-                found[id(weight)] = weight
-    return [weight for weight in known if id(weight) in found]
+    paths = [weight.path for weight in candidates]
+    rules = [choose([each], paths, "weight", lambda text: (text, True), key) for each in patterns]
+    return [weight for weight, *matches in zip(candidates, *rules, strict=True) if any(matches)]
 
 
 def _check_statistics(
@@ -237,19 +233,89 @@ def _check_statistics(
     """Refuse to freeze the statistics of a layer alone: Keras moves them where it is trainable."""
     chosen = {id(weight.variable): weight for weight in closed}
     for layer in layers:
-        own = weights.own(layer)
-        left = [v.name for v in own if id(v) not in chosen]
-        for variable in own:
-            moved = not flags[id(variable)] and tf.as_dtype(variable.dtype).is_floating
-            base = f"{weights.LORA}kernel_a" in {v.name for v in own}  # a kernel with LoRA
-            if moved and not base and id(variable) in chosen and left and layer.trainable:
+        variables = own(layer)
+        others = [v.name for v in variables if id(v) not in chosen]
+        for variable in variables:
+            moved = not flags[id(variable)] and keras.backend.is_float_dtype(variable.dtype)
+            base = f"{LORA}kernel_a" in {v.name for v in variables}  # a kernel with LoRA
+            if moved and not base and id(variable) in chosen and others and layer.trainable:
                 raise UsageError(
                     FREEZE, chosen[id(variable)].path,
                     "is no weight, and stays as it is where all of its layer is frozen",
-                    f"a pattern of all of {layer.name}, with {', '.join(left)}",
+                    f"a pattern of all of {layer.name}, with {', '.join(others)}",
                     f"'finetune.freeze=[{layer.name}]'",
                 )  # fmt: skip
 
 
-def _value(variable: keras.Variable) -> Any:
-    return np.asarray(tf.convert_to_tensor(variable.value))
+def enable_lora(model: keras.Model, rules: list[Any]) -> None:
+    """Enable LoRA (Hu et al. 2021, arXiv 2106.09685) in the layers of a model that rules name.
+
+    Called inside the scope of the model's variables. The second matrix begins with zeros: the model
+    computes what it computed before.
+
+    Args:
+        model: built.
+        rules: ``{path: REGEX, rank: NUMBER}``; the first that is found in a layer's path holds.
+
+    Raises:
+        UsageError: a rule names no layer, or one that has no LoRA.
+    """
+    if not rules:
+        return
+    able = [(path, layer) for path, layer in walk(model) if hasattr(layer, "enable_lora")]
+    paths = [path for path, _ in able]
+    if not able:
+        raise UsageError(
+            _LORA, rules[0]["path"], "no layer of this model has enable_lora",
+            "a model with Dense, EinsumDense, Embedding or convolutions", "'finetune.lora=[]'",
+        )  # fmt: skip
+    chosen = choose(
+        rules, paths, "layer with enable_lora", lambda rule: (rule["path"], rule["rank"]), _LORA
+    )
+    for rule, (path, layer) in zip(chosen, able, strict=True):
+        if rule is None:
+            continue
+        try:
+            layer.enable_lora(rule[1])
+        except (ValueError, NotImplementedError) as error:
+            raise UsageError(
+                _LORA, rule[0], f"the layer {path} cannot have it ({error})",
+                listed(paths), "'finetune.lora=[]'",
+            ) from None  # fmt: skip
+
+
+def scale_rates(model: keras.Model, rules: list[Any]) -> None:
+    """Give weights factors of their learning rate; the optimizer has its slots by now.
+
+    A weight with a factor is updated as a second optimizer with that learning rate would: the
+    update is scaled, and decoupled weight decay with it. Not the gradient, whose scale Adam does
+    not see.
+
+    Args:
+        model: compiled and built.
+        rules: ``{path: REGEX, factor: NUMBER}``; the first that is found in a path holds, and
+            what no rule names has the factor 1.
+
+    Raises:
+        UsageError: a rule names no weight that is trained, or the model has not one optimizer.
+    """
+    if not rules:
+        return
+    by_path = optimizers.named(model)
+    if list(by_path) != ["optimizer"]:
+        raise UsageError(
+            RATES, rules[0]["path"],
+            f"the model has {len(by_path)} optimizers ({', '.join(by_path)})",
+            "a model with the one of compile", "'finetune.learning_rates=[]'",
+        )  # fmt: skip
+    slots = {id(variable): index for index, variable in enumerate(trained(model))}
+    able = [weight for weight in weights(model) if id(weight.variable) in slots]
+    chosen = choose(
+        rules, [weight.path for weight in able], "weight that is trained",
+        lambda rule: (rule["path"], rule["factor"]), RATES,
+    )  # fmt: skip
+    factors = [1.0] * len(slots)
+    for weight, rule in zip(able, chosen, strict=True):
+        if rule is not None:
+            factors[slots[id(weight.variable)]] = float(rule[1])
+    keras_internals.scale_learning_rates(model.optimizer, factors)

@@ -1,0 +1,223 @@
+"""The replicas of a strategy: where their variables are, what they read, what they add up."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data.streams import Stream
+from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.base import Abilities, Tasks
+from dtrain.task.backends.tensorflow import input_pipeline, short_adam
+from dtrain.task.backends.tensorflow.replica import gradients
+from dtrain.task.backends.tensorflow.tensors import total
+from dtrain.task.data.inputs import Inputs
+
+#: Copies of a weight are alike where they differ by so much of its largest element: devices of
+#: several kinds may round otherwise.
+COPIES = 1e-6
+NONE = tf.VariableAggregation.NONE
+
+
+def dtype_of(created: dict[str, Any]) -> tf.DType:
+    """Return the type of a variable that is about to be made, which need not have been said."""
+    if created.get("dtype") is None:
+        value = created["initial_value"]
+        value = value() if callable(value) else value
+        return tf.convert_to_tensor(value).dtype
+    return tf.as_dtype(created["dtype"])
+
+
+def check_alike(
+    model: keras.Model, variable: keras.Variable, own: np.ndarray, other: np.ndarray
+) -> None:
+    """Refuse a model of which two replicas have other values of a weight.
+
+    Raises:
+        UsageError: naming the weight.
+    """
+    with np.errstate(invalid="ignore"):  # of what is not finite other checks tell
+        differ = np.any(np.abs(other - own) > COPIES * np.max(np.abs(own), initial=0.0))
+    if differ:
+        raise UsageError(
+            "model", type(model).__name__,
+            f"its step changes {variable.path} otherwise on each replica, as noise does that is "
+            "drawn for weights or gradients: replicas draw what is for examples",
+            "a step that changes weights by what tapes give and what is the same on all replicas, "
+            "or one replica", "strategy=one_device",
+        )  # fmt: skip
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(tf.cast(value, tf.float32))
+
+
+class Replicas:
+    """The replicas of one ``tf.distribute`` strategy, which share each global batch.
+
+    Args:
+        engine: the TensorFlow strategy.
+    """
+
+    abilities = Abilities()
+    gradient_reduction = "mean"
+    sync_every = 1
+
+    def __init__(self, engine: tf.distribute.Strategy):
+        self.engine = engine
+        self.tasks = Tasks()
+        #: How the input comes to the replicas; None as TensorFlow has it.
+        self.input_options: tf.distribute.InputOptions | None = None
+
+    @staticmethod
+    def serve(cluster: Cluster, task: Task, ready: Callable[[], None]) -> None:
+        """Do the part of a task that serves the chief, until it is ended from outside."""
+        raise NotImplementedError("no task of this strategy serves another")
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas share each global batch."""
+        return int(self.engine.num_replicas_in_sync)
+
+    @property
+    def parts(self) -> int:
+        """In how many parts the training step sees a global batch."""
+        return self.replicas
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Create model and metrics inside it.
+
+        Keras leaves every replica its own moving statistics, and a weight that a step assigns
+        itself, such as a codebook. Then no single value could be saved, and no run could
+        continue as it was: here they are the mean over the replicas, everywhere.
+        """
+        with self.engine.scope(), tf.variable_creator_scope(self._create):
+            yield
+
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Create the optimizer and its slots inside it: replicas update them alike."""
+        return self.engine.scope()
+
+    def _create(self, next_creator: Any, **kwargs: Any) -> Any:
+        own = kwargs.get("aggregation", NONE) == NONE
+        if self.replicas > 1 and own and dtype_of(kwargs).is_floating:
+            kwargs["aggregation"] = tf.VariableAggregation.MEAN
+        return next_creator(**kwargs)
+
+    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copy variables to the host."""
+        with self.engine.scope():
+            return {
+                name: np.asarray(tf.convert_to_tensor(variable.value))
+                for name, variable in variables.items()
+            }
+
+    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Set each variable to the array of its name."""
+        with self.engine.scope():
+            for name, variable in variables.items():
+                variable.assign(arrays[name])
+
+    def place(self, model: keras.Model) -> None:
+        """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
+        if self.abilities.short_updates:
+            short_adam.shorten(optimizer)
+        if tf.distribute.has_strategy():
+            gradients.prepare(optimizer)
+
+    @property
+    def replica(self) -> Any:
+        """The number of the replica that is traced, among those of the job; an int32 scalar."""
+        context = tf.distribute.get_replica_context()
+        assert context is not None
+        return context.replica_id_in_sync_group
+
+    def replica_step(self, part: gradients.Part, summed: bool) -> gradients.Step | None:
+        """Return the training step of a replica, whose gradients are of the global batch.
+
+        Args:
+            part, summed: as of :class:`gradients.Step`.
+        """
+        return gradients.replica_step(self.replicas, part, summed)
+
+    def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
+        """Average the variables of ``model`` over the tasks where that is due; in a graph.
+
+        Args:
+            model: with its optimizers.
+            done: steps of the call until now, int64 scalar.
+            steps: of the whole call, int64 scalar.
+        """
+
+    def iterate(self, make: Callable[[int, int], tf.data.Dataset], *, shared: bool = False) -> Any:
+        """Lay the input out over the replicas.
+
+        Args:
+            make: from (first replica, number of replicas) of one input pipeline to its dataset,
+                whose elements go to these replicas in turn.
+            shared: let one iterator feed all replicas of this task.
+
+        Returns:
+            An iterator; ``next`` gives the argument of :meth:`run` for one step.
+        """
+
+        def read(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            local = self.replicas // context.num_input_pipelines
+            return make(context.input_pipeline_id * local, local)
+
+        options = None if shared else self.input_options
+        return iter(self.engine.distribute_datasets_from_function(read, options))
+
+    def distribute(self, make: Callable[..., tf.data.Dataset], inputs: Inputs) -> Any:
+        """Lay out what :func:`input_pipeline.training` or its siblings make."""
+        source = inputs.train if make is input_pipeline.training else inputs.validation
+        return self.iterate(
+            lambda first, local: make(
+                inputs, replicas=self.replicas, first_replica=first, local_replicas=local
+            ),
+            # A shuffle of tf.data's gives each iterator another order: of two, each would drop
+            # examples that the other repeats.
+            shared=isinstance(source, Stream),
+        )
+
+    def run(self, step: Callable[[Any], Any], data: Any) -> Any:
+        """Run ``step`` once on every replica, each with its part of ``data``."""
+        return self.engine.run(step, args=(data,))
+
+    def reduce_local(self, value: Any) -> tf.Tensor:
+        """Add a value of each replica up over the replicas of this task, in or out of a graph."""
+        parts = self.engine.experimental_local_results(value)
+        return total(parts)
+
+    def check_copies(self, model: keras.Model) -> None:
+        """Refuse a model whose step has left the replicas with weights of their own.
+
+        Each replica updates its copy, by gradients that are the same on all. What else a step does
+        to weights must be so too: of copies that differ one would be saved, and each trained.
+
+        Raises:
+            UsageError: naming the weight.
+        """
+        for variable in model.trainable_variables:
+            own, *others = self.engine.experimental_local_results(variable.value)
+            for other in others:
+                check_alike(model, variable, _array(own), _array(other))
+
+    def reset(self, metrics: list[keras.metrics.Metric]) -> None:
+        """Let metrics begin again, on every replica of this task."""
+        for metric in metrics:
+            metric.reset_state()
+
+    def all_reduce(self, vector: tf.Tensor) -> tf.Tensor:
+        """Add a vector up over the tasks; each of them must call it at the same point."""
+        return vector
