@@ -54,7 +54,7 @@ PARTS = {
 
 
 #: Of which it cannot be found out.
-UNTRIED = ["running_mean"]
+UNTRIED: list[str] = []
 
 
 @pytest.mark.task(devices=4)
@@ -62,17 +62,18 @@ UNTRIED = ["running_mean"]
 def test_models_that_are_exact_are_tried_and_not_told_of(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dtrain.task.backends.tensorflow.rehearsal import across, trial
+    from dtrain.task.backends.tensorflow.rehearsal import across, step
     from dtrain.task.model import train_state
 
     seen: list[Any] = []
-    original = trial.Trial.values
+    original = step.Step.run
 
-    def values(self: Any, batch: Any) -> Any:
-        seen.extend(found := original(self, batch))
-        return found
+    def run(self: Any, batch: Any) -> Any:
+        numbers, kept = original(self, batch)
+        seen.extend(numbers)
+        return numbers, kept
 
-    monkeypatch.setattr(trial.Trial, "values", values)
+    monkeypatch.setattr(step.Step, "run", run)
     monkeypatch.setattr(across, "_is_known", lambda model: False)
     for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
         for name in PARTS[part]:
@@ -533,7 +534,7 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         model, *_ = made("OneDevice", 1, configured(name))
         assert across._is_known(model) == (name == "own_optimizer"), name
 
-    monkeypatch.setattr(across, "_of_a_trial", None)  # is not called
+    monkeypatch.setattr(across, "_of_a_step", None)  # is not called
     assert notice_of("Mirrored", 2, settings()) is None
     monkeypatch.undo()
     node = {"loss": {"_target_": "keras.losses.Dice"}, "metrics": []}
@@ -544,14 +545,17 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    from dtrain.errors import UsageError
     from dtrain.task.backends.tensorflow.rehearsal import across
 
     strategy = strategy_of(cluster, task, "sync")
     found = {}
     for loss in ("mean", "spread", "divided", "by replicas"):
         found[loss] = across.notice(*made("ps", 1, stepping_with(loss), strategy))
-    for name in ("batch_hard", "masked_tokens", "regularized"):
+    for name in ("masked_tokens", "regularized"):
         found[name] = across.notice(*made("ps", 1, configured(name), strategy))
+    with pytest.raises(UsageError, match=r"the model calls dtrain\.replicas\.gather"):
+        across.notice(*made("ps", 1, configured("batch_hard"), strategy))
     return found
 
 
@@ -562,7 +566,7 @@ def test_workers_that_compute_alone() -> None:
         "(strategy=multiworker)"
     )
     assert found.pop("divided").endswith("(trainer.gradient_reduction=sum)")
-    # Some of these are refused by name, by their steps.
+    # `masked_tokens` is refused by name, by its steps.
     assert found == dict.fromkeys(found)
 
 

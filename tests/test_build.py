@@ -438,7 +438,7 @@ def test_labels_that_are_no_classes_are_refused() -> None:
     import tensorflow as tf
 
     from dtrain.errors import UsageError
-    from dtrain.task.model import class_labels
+    from dtrain.task.model import checks
 
     def build(loss: Any = "sparse_categorical_crossentropy", **data: Any) -> None:
         build_model(
@@ -461,7 +461,7 @@ def test_labels_that_are_no_classes_are_refused() -> None:
     # Of a later batch of a stream, where a step finds it.
     with (
         pytest.raises(UsageError, match="a label 7; classes count from 0; accepted: 0 to 2"),
-        class_labels.explained(),
+        checks.naming_bad_labels(),
     ):
         tf.nn.sparse_softmax_cross_entropy_with_logits([7], tf.ones([1, 3]))
 

@@ -24,7 +24,6 @@ from dtrain.controller.terminal import activity
 from dtrain.controller.terminal.sheet import png
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays
-from dtrain.inspection import classes
 from tests.conftest import QUICK
 from tests.integration.test_failures import until
 from tests.sampled import sampled
@@ -495,29 +494,35 @@ def test_a_stop(user_code: Any, tmp_path: Path, number: signal.Signals) -> None:
     until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in started), lambda: started)
 
 
+@pytest.mark.task
 def test_many_classes() -> None:
+    from dtrain.inspection import facts
+
     counts = [50 - i for i in range(30)]
     training = np.repeat(np.arange(30), counts)
-    lines = classes.table(training, np.array([2, 2, 29, 40]), 60, ["zero", "one"])
+    lines = facts.class_table(training, np.array([2, 2, 29, 40]), 60, ["zero", "one"])
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
-    few = classes.table(np.array([0, *[1] * 9999]), None, 2, ())
+    few = facts.class_table(np.array([0, *[1] * 9999]), None, 2, ())
     assert few[1].split()[1:3] == ["1", "0.010"]
     assert len(rows) == 1 + 20 + 1 + 1
     assert rows[1] == ["0 zero", "50", "4.7 %", "0", "0.0 %"] and rows[3][3:] == ["2", "50.0 %"]
     assert rows[11][:2] == ["11 others", f"{sum(counts[10:21]):,}"]
     assert rows[-3][:2] == ["29", "21"] and rows[-2] == ["40", "0", "0.0 %", "1", "25.0 %"]
     assert lines[-1] == "29 more without examples"
-    assert len(classes.table(training[training < 20], None, 20, ())) == 21
+    assert len(facts.class_table(training[training < 20], None, 20, ())) == 21
 
 
+@pytest.mark.task
 def test_classes_of_parts() -> None:
+    from dtrain.inspection import facts
+
     source = Arrays(np.zeros((6, 2)), np.array([0, 1, 2, 0, 1, 2])[:, None])
     parts = [Subset(source, np.array(rows)) for rows in ([0, 3], [1, 4, 5])]
-    assert classes.known(Mixture(parts, [1, 1])).tolist() == [0, 0, 1, 1, 2]
+    assert facts.known_classes(Mixture(parts, [1, 1])).tolist() == [0, 0, 1, 1, 2]
     for y in (None, np.zeros(6, "f4"), np.zeros((6, 2), int), np.array(list("abcdef"))):
         other = Arrays(np.zeros((6, 2)), y)
-        assert classes.known(other) is None
-        assert classes.known(Mixture([*parts, other], [1, 1, 1])) is None
+        assert facts.known_classes(other) is None
+        assert facts.known_classes(Mixture([*parts, other], [1, 1, 1])) is None
 
 
 SHOWN = [

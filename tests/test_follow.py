@@ -41,13 +41,13 @@ def test_exports_are_reported_and_tried_once(command: str, message: str, run: Ru
 
 
 def turns(path: str, config: Any, command: str) -> None:
-    from dtrain.after import exporting
+    from dtrain.after import sidecar as module
 
     run = RunDir(path)
     for step, value in ((4, 0.5), (8, 0.9), (12, 0.7)):
         checkpoint.save(run.checkpoints, step, {}, {"objective": value})
-    exporting._COMMAND = command
-    exporter = exporting.Exporter(config, run, Points(Sidecar(run)))
+    module._COMMAND = command
+    exporter = module.Exporter(config, run, Points(Sidecar(run)))
     exporter.turn(over=False)
     assert exporter.busy
     while exporter.busy:
@@ -56,17 +56,17 @@ def turns(path: str, config: Any, command: str) -> None:
     assert not exporter.busy
     exporter.close()
     config.sidecar.export = False
-    off = exporting.Exporter(config, run, Points(Sidecar(run)))
+    off = module.Exporter(config, run, Points(Sidecar(run)))
     off.turn(over=True)
     assert not off.busy
 
 
 @pytest.mark.task
 def test_without_an_objective_the_last_is_exported_when_the_run_is_over(run: RunDir) -> None:
-    from dtrain.after import exporting
+    from dtrain.after import sidecar as module
 
     config = settle(node("sidecar.export=true", "name=mine"))
-    exporter = exporting.Exporter(config, run, Points(Sidecar(run)))
+    exporter = module.Exporter(config, run, Points(Sidecar(run)))
     assert exporter._next(over=True) is None
     for step in (4, 8):
         saved(run, step)
@@ -81,11 +81,11 @@ def test_without_an_objective_the_last_is_exported_when_the_run_is_over(run: Run
 def test_what_is_damaged_is_passed_over_and_what_cannot_be_read_is_not(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dtrain.after import follow
+    from dtrain.after import sidecar as module
     from dtrain.errors import CheckpointError
 
     sidecar, points, session = Sidecar(run), Points(Sidecar(run)), None
-    followed: Any = follow.Follow(run)
+    followed: Any = module.Follow(run)
     for step in (4, 8):
         sidecar.add(saved(run, step), alone=False)
     path = sidecar.take(points.done)
@@ -101,7 +101,7 @@ def test_what_is_damaged_is_passed_over_and_what_cannot_be_read_is_not(
     def broken(path: Path) -> Any:
         raise CheckpointError("it cannot be read") from OSError(5, "Input/output error")
 
-    monkeypatch.setattr(follow.checkpoint, "load", broken)
+    monkeypatch.setattr(module.checkpoint, "load", broken)
     with pytest.raises(CheckpointError, match="it cannot be read"):
         followed._evaluate(session, sidecar.items()[8], points)
     assert list(sidecar.items()) == [8]
@@ -109,7 +109,7 @@ def test_what_is_damaged_is_passed_over_and_what_cannot_be_read_is_not(
 
 @pytest.mark.task
 def test_nothing_to_evaluate_is_refused_by_name() -> None:
-    from dtrain.after.follow import Follow
+    from dtrain.after.sidecar import Follow
     from dtrain.task.train.step_schedule import make_schedule
     from dtrain.task.train.train import Train
 
@@ -124,7 +124,7 @@ def test_nothing_to_evaluate_is_refused_by_name() -> None:
 def test_other_examples_than_those_of_the_chief_are_refused(run: RunDir) -> None:
     import types
 
-    from dtrain.after.follow import Follow
+    from dtrain.after.sidecar import Follow
 
     def session(digest: str) -> Any:
         data = types.SimpleNamespace(identity={"validation": {"digest": digest}})

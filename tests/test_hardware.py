@@ -131,11 +131,11 @@ def test_a_process_that_gives_way_has_threads_that_do() -> None:
 
     import tensorflow as tf
 
-    from dtrain.task.process import parent_death
+    from dtrain.task.process import signals
 
-    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + parent_death.NICE)
+    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + signals.NICE)
     others = {int(path.name) for path in Path("/proc/self/task").iterdir()}
-    parent_death.give_way()
+    signals.give_way()
     tf.linalg.matmul(tf.ones([256, 256]), tf.ones([256, 256]))
     threads = {int(path.name) for path in Path("/proc/self/task").iterdir()} - others
     assert threads

@@ -297,7 +297,7 @@ def test_what_asks_every_process_to_stop_ends_none(
 
 
 def says(pipe: Any) -> None:
-    from dtrain.task.process.status_pipe import StatusPipe
+    from dtrain.task.entry import StatusPipe
 
     words = StatusPipe(pipe)
     count = 200  # so few that the pipe has room for all

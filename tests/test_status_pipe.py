@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dtrain.task.process import status_pipe as module
-from dtrain.task.process.status_pipe import StatusPipe, bytes_read
+from dtrain.task import entry as module
+from dtrain.task.entry import StatusPipe, bytes_read
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import keras
 import numpy as np
 
 from dtrain import errors
-from dtrain.after import confusion, inputs, slices
-from dtrain.after.evaluation_record import Found, Record
+from dtrain.after import inputs, slices
+from dtrain.after.evaluation_record import Evaluation, EvaluationRecorder
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.data import class_names
@@ -32,7 +32,7 @@ from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.data import dataset
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.model import class_labels, default_loss, train_state
+from dtrain.task.model import checks, losses, train_state
 from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
@@ -66,7 +66,7 @@ class Evaluate(Action):
         self._prefix = prefix or ("test_ema" if weights == "ema" else "test")
         self._by = by
         self._slices: slices.Slices | None = None
-        self._confusion: confusion.Confusion | None = None
+        self._confusion: Confusion | None = None
         self._classes: list[str] = []
         self._own: Splits | None = None  # of the run, and the others, that are evaluated
         self._other: Splits | None = None
@@ -105,7 +105,7 @@ class Evaluate(Action):
         except (DtrainError, OSError):  # it is not there any more: the other has to do
             return data
         self._other = data.splits
-        if default_loss.is_regression(of_run, self._own):
+        if losses.is_regression(of_run, self._own):
             splits = dataclasses.replace(data.splits, task=Task.regression)
             return dataclasses.replace(data, splits=splits)
         classes = self._own.count_classes()
@@ -150,10 +150,10 @@ class Evaluate(Action):
         """
         if self._own is None or self._other is None:
             return
-        if default_loss.is_regression(config, self._own):
+        if losses.is_regression(config, self._own):
             return
         found, classes = self._other.count_classes(), self._own.count_classes()
-        width = class_labels.last_size(predicted)
+        width = checks.last_size(predicted)
         if found is None or width is None or found <= width:
             return
         if config.trainer.loss == "sparse_categorical_crossentropy" or width == classes != 1:
@@ -171,7 +171,7 @@ class Evaluate(Action):
         """
         self._check_labels(config, predicted)
         if self._by is not None:
-            self._confusion = confusion.of(config.trainer.loss, predicted)
+            self._confusion = confusion_of(config.trainer.loss, predicted)
         return [] if self._confusion is None else [self._confusion]
 
     def arranged(self, inputs: Inputs, data: Data) -> Inputs:
@@ -191,7 +191,7 @@ class Evaluate(Action):
             CheckpointError: one of the checkpoints is damaged.
         """
         process, strategy = session.process, session.strategy
-        record = Record(session, self._rundir, self._prefix, self._weights, self._by)
+        record = EvaluationRecorder(session, self._rundir, self._prefix, self._weights, self._by)
         paths = self._chosen(session.config) if process.is_chief else []
         record.begin(len(paths))
         process.begun()
@@ -220,7 +220,7 @@ class Evaluate(Action):
         return checkpoint.choose(self._rundir.checkpoints, self._checkpoint, mode)
 
     def _found(
-        self, record: Record, session: Session, paths: list[Path], index: int
+        self, record: EvaluationRecorder, session: Session, paths: list[Path], index: int
     ) -> Checkpoint | None:
         """Return the checkpoint to evaluate; None where that is done, or it is not there."""
         for left in reversed(range(TRIES)):
@@ -245,7 +245,9 @@ class Evaluate(Action):
         with self._explained():
             train_state.restore_chosen(session.model, session.strategy, found, self._weights)
 
-    def _evaluated(self, session: Session, record: Record, found: Checkpoint, index: int) -> Found:
+    def _evaluated(
+        self, session: Session, record: EvaluationRecorder, found: Checkpoint, index: int
+    ) -> Evaluation:
         """Evaluate the weights that the model has, on all examples and then on each slice.
 
         Raises:
@@ -272,7 +274,7 @@ class Evaluate(Action):
         record.progress(found, index, before, sum(sizes), begin, always=True)
         whole, *each = parts
         metrics = self._results(session, whole)
-        made = Found(metrics, whole.examples, time.perf_counter() - begin, before)
+        made = Evaluation(metrics, whole.examples, time.perf_counter() - begin, before)
         if cut is not None:
             made.slices = [
                 {"value": name, "examples": size, "metrics": self._results(session, sums)}
@@ -287,7 +289,7 @@ class Evaluate(Action):
 
     def _results(self, session: Session, sums: Sums) -> dict[str, float]:
         results = session.steps.results(sums, training=False)
-        return {name: value for name, value in results.items() if name != confusion.NAME}
+        return {name: value for name, value in results.items() if name != CONFUSION}
 
     def _check(self, session: Session, whole: dict[str, float], each: list[Sums]) -> None:
         """Report metrics of which those of the slices are not together those of the whole."""
@@ -305,3 +307,68 @@ class Evaluate(Action):
                 f"{', '.join(names)}: that of the slices together is not that of all examples: it "
                 "looks across the examples of a batch"
             )
+
+
+#: Most classes that one is made of.
+_MOST_CLASSES = 100
+CONFUSION = "confusion_matrix"
+
+
+class Confusion(keras.metrics.Metric):
+    """How many examples of each class were taken for each other one.
+
+    Its result, a number as that of any metric, is how many were counted.
+
+    Args:
+        classes: how many; the targets are numbers of classes, or one-hot.
+        logits: whether the outputs are no probabilities, but what a sigmoid would make them of.
+    """
+
+    #: Known to be a sum over the examples.
+    adds_up = True
+
+    def __init__(self, classes: int, logits: bool = False):
+        super().__init__(name=CONFUSION)
+        self.classes = classes
+        self._threshold = 0.0 if logits else 0.5
+        self.matrix = self.add_weight(shape=(classes, classes), initializer="zeros", name="matrix")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Count a batch: true classes are rows, predicted ones columns."""
+        ops, columns = keras.ops, y_pred.shape[-1]
+        if columns == 1:  # of the second class
+            predicted = ops.cast(y_pred > self._threshold, "int32")
+        else:
+            predicted = ops.argmax(y_pred, axis=-1)
+        one_hot = columns > 1 and len(y_true.shape) == len(y_pred.shape)
+        if one_hot and y_true.shape[-1] == columns:
+            true = ops.argmax(y_true, axis=-1)
+        else:
+            true = ops.cast(y_true, "int32")
+        true, predicted = (
+            ops.one_hot(ops.cast(ops.reshape(each, [-1]), "int32"), self.classes, dtype="float32")
+            for each in (true, predicted)
+        )
+        self.matrix.assign(self.matrix + ops.matmul(ops.transpose(true), predicted))
+
+    def result(self) -> Any:
+        """Return how many examples were counted."""
+        return keras.ops.sum(self.matrix)
+
+
+def confusion_of(loss: Any, predicted: Any) -> Confusion | None:
+    """Return the metric for a model that tells classes apart; None for any other.
+
+    Args:
+        loss: ``trainer.loss``: a crossentropy.
+        predicted: what the model returns: one array, of a number for each class, or of one.
+    """
+    name = loss.get("_target_", "") if isinstance(loss, dict) else loss
+    if not isinstance(name, str) or "crossentropy" not in name.lower().replace("_", ""):
+        return None
+    shape = getattr(predicted, "shape", None)
+    if shape is None or len(shape) < 2 or not shape[-1]:
+        return None
+    classes = max(2, int(shape[-1]))
+    logits = isinstance(loss, dict) and bool(loss.get("from_logits"))
+    return Confusion(classes, logits) if classes <= _MOST_CLASSES else None

@@ -29,7 +29,7 @@ _DECLARED = (
 
 
 @dataclasses.dataclass
-class Found:
+class Evaluation:
     """What an evaluation has found.
 
     Attributes:
@@ -51,7 +51,7 @@ class Found:
     classes: list[str] = dataclasses.field(default_factory=list)
 
 
-class Record:
+class EvaluationRecorder:
     """What is recorded of one command; of a task that is not the chief, nothing.
 
     Args:
@@ -146,8 +146,8 @@ class Record:
         self.damaged.append(problem)
         self._session.process.notice(f"passed over a checkpoint: {problem}"[:4000])
 
-    def add(self, found: Checkpoint, made: Found) -> None:
-        """Record what was found of a checkpoint, in the run first."""
+    def add(self, found: Checkpoint, made: Evaluation) -> None:
+        """EvaluationRecorder what was found of a checkpoint, in the run first."""
         if self._journal is None:
             return
         session, step = self._session, found.step
@@ -179,7 +179,7 @@ class Record:
         self._journal.write(evaluations.EVENT, **fields)
 
     def _keep(self, fields: dict[str, Any]) -> None:
-        """Record an evaluation with the run."""
+        """EvaluationRecorder an evaluation with the run."""
         evaluations.append(self._rundir, **fields)
         tensorboard.write_evaluations(self._rundir.tensorboard, [fields])
 

@@ -20,7 +20,8 @@ from dtrain.errors import UsageError
 from dtrain.run.exports import Signature, Tensor
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import dataset, reading
-from dtrain.task.model import build, stateful
+from dtrain.task.model import build
+from dtrain.task.model.checks import fixed_rows, stateful_layers
 from dtrain.task.model.walk import inputs
 from dtrain.task.strategies import Default
 from dtrain.task.train.step_schedule import make_schedule
@@ -128,7 +129,7 @@ def built(config: Config) -> tuple[keras.Model, Splits]:
             "model", type(model).__name__, "has no call: it cannot be run on examples",
             "a model with a call", "the part of it that is to be served, as a model of its own",
         )  # fmt: skip
-    if layers := stateful.layers(model):
+    if layers := stateful_layers(model):
         raise UsageError(
             "model", layers[0].name, "carries its state from batch to batch, which a request to "
             "an exported model must not", "layers with stateful=False", "stateful=False",
@@ -152,7 +153,7 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     encoding = None if splits.encoding is None else splits.encoding()
     if encoding is not None:
         return _of_columns(model, splits, encoding)
-    rows = stateful.fixed_rows(model, config)
+    rows = fixed_rows(model, config)
     places = list(nest.named(reading.specs(splits.train, rows)[0]))
     declared = _declared(model, places)
     likes = [spec if d is None else d for d, (_, spec) in zip(declared, places, strict=True)]

@@ -1,17 +1,20 @@
-"""How much data there is, and in which order and batches it is read."""
+"""How much data there is, in which order and batches it is read, and of which classes."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dtrain.config.schema import Config
-from dtrain.data.mixture import Mixture
+from dtrain.data.mixture import Concatenated, Mixture
 from dtrain.data.order import Blocks, Mixed, Sequential
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
+from dtrain.host.columns import aligned
 from dtrain.task.data.dataset import Data, lengths
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.train.step_schedule import make_schedule
@@ -38,7 +41,7 @@ def rows(config: Config, data: Data) -> dict[str, str]:
         UsageError: the steps do not go with the data.
     """
     schedule = make_schedule(config, *lengths(data.splits))
-    found = {
+    facts = {
         "training": _amount(data.splits.train),
         "validation": _amount(data.splits.validation),
         "order of training": _order(config, data),
@@ -47,20 +50,20 @@ def rows(config: Config, data: Data) -> dict[str, str]:
     }
     if schedule.validation_examples:
         reading = inputs(config, data)
-        found["a validation"] = (
+        facts["a validation"] = (
             f"{counted(schedule.validation_examples, 'example')} in "
             f"{counted(reading.evaluation_steps, 'batch')} of {reading.evaluation_batch:,}"
         )
     # Others are counted, which may take reading.
     if isinstance(data.splits.classes, int) or isinstance(data.splits.train, Arrays):
         count = classes(data.splits)
-        found |= {} if count is None else {"classes": f"{count:,}"}
+        facts |= {} if count is None else {"classes": f"{count:,}"}
     if data.options.augment is not None:
         nodes = data.options.augment
         nodes = [nodes] if isinstance(nodes, Mapping) else nodes
-        found["augmentation"] = ", ".join(str(node["_target_"]) for node in nodes)
+        facts["augmentation"] = ", ".join(str(node["_target_"]) for node in nodes)
     digests = {split: record["digest"] for split, record in data.identity.items()}
-    return {**found, **_files(data), "digests": ", ".join(f"{k} {v}" for k, v in digests.items())}
+    return {**facts, **_files(data), "digests": ", ".join(f"{k} {v}" for k, v in digests.items())}
 
 
 def classes(splits: Splits) -> int | None:
@@ -135,3 +138,65 @@ def _size(amount: float) -> str:
     while amount >= 1000 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1000, unit + 1
     return f"{amount:,.0f} {_UNITS[unit]}" if unit == 0 else f"{amount:.3g} {_UNITS[unit]}"
+
+
+#: Classes that a table has a row for, at most.
+_CLASSES = 20
+
+
+def known_classes(source: Any) -> np.ndarray | None:
+    """Return the classes of all examples of a source, ``[n]``; None where it does not know them."""
+    if source is None or isinstance(source, Stream):
+        return None
+    if isinstance(source, Concatenated):
+        parts = [part for part in map(known_classes, source.members) if part is not None]
+        return np.concatenate(parts) if parts and len(parts) == len(source.members) else None
+    numbers = source.info.labels()
+    if numbers is not None and numbers.ndim == 2 and numbers.shape[1] == 1:
+        numbers = numbers[:, 0]  # as some of keras.datasets have it
+    usable = numbers is not None and numbers.ndim == 1 and numbers.dtype.kind in "biu"
+    return numbers if usable else None
+
+
+def class_table(
+    training: np.ndarray, validation: np.ndarray | None, classes: int | None, words: Sequence[str]
+) -> list[str]:
+    """Return a table of classes, or of the most and the least frequent where there are many.
+
+    Args:
+        training: ``[n]``, whole numbers.
+        validation: ``[m]``, or None.
+        classes: their number, of which some may have no example; None where that is not known.
+        words: the names of the classes, where they have any.
+    """
+    parts = [training] if validation is None else [training, validation]
+    expected = np.arange(classes if classes is not None and classes <= 1 << 20 else 0)
+    numbers = np.unique(np.concatenate([expected, *parts]).astype(np.int64))
+    at = [np.searchsorted(numbers, part.astype(np.int64)) for part in parts]
+    counts = np.stack([np.bincount(each, minlength=len(numbers)) for each in at])
+
+    def row(name: str, some: np.ndarray) -> list[str]:
+        cells = [name]
+        for count, part in zip(counts[:, some].sum(axis=1), parts, strict=True):
+            percent = 100 * count / max(1, len(part))
+            digits = 1 if percent >= 0.1 or not percent else 3
+            cells += [f"{count:,}", f"{percent:.{digits}f} %"]
+        return cells
+
+    def name(number: int) -> str:
+        return f"{number} {words[number]}" if 0 <= number < len(words) else str(number)
+
+    order, half = np.arange(len(numbers)), _CLASSES // 2
+    if len(numbers) > _CLASSES:  # the most frequent first; of those without any only the number
+        order = np.lexsort((numbers, -counts[0]))
+        order = order[counts[:, order].any(axis=0)]
+    is_long = len(order) > _CLASSES
+    ends = np.concatenate([order[:half], order[-half:]]) if is_long else order
+    rows = [row(name(int(numbers[at])), np.array([at])) for at in ends]
+    if is_long:
+        rows.insert(half, row(f"{len(order) - _CLASSES:,} others", order[half:-half]))
+    heads = [[each, "share"] for each in ("training", "validation")[: len(parts)]]
+    head = ["class", *(cell for pair in heads for cell in pair)]
+    lines = aligned([head, *rows], set(range(1, len(head))))
+    absent = len(numbers) - len(order)
+    return [*lines, f"{absent:,} more without examples"] if absent else lines

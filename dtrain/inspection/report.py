@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data import failures, nest
+from dtrain.data.checked import before_training
 from dtrain.data.mixture import Concatenated
 from dtrain.data.order import Sequential
 from dtrain.data.ragged import Ragged
@@ -19,7 +23,7 @@ from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
-from dtrain.inspection import classes, facts, pictures, structure
+from dtrain.inspection import facts, pictures, structure
 from dtrain.inspection.structure import Leaf
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.runtime import runtime
@@ -27,7 +31,9 @@ from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.data import dataset, reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Augment, Inputs
-from dtrain.task.model import default_loss
+from dtrain.task.model import losses
+from dtrain.task.process import own_code
+from dtrain.task.process.answer import Send, answer
 
 #: Seconds after which no more examples are tried, unless all are to be.
 _TRIED = 10.0
@@ -37,12 +43,12 @@ SECONDS, LEAST = 2.0, 0.5
 WARM_BATCHES, WARM_SECONDS = 10, 0.5
 #: Sends a part: ``doing`` (what is done next, a clause), ``lines`` (a title and lines below it), or
 #: ``pictures`` (:func:`_pictures`).
-Send = Callable[[str, Any], None]
+SendPart = Callable[[str, Any], None]
 
 
 def report(
-    config: Config, cluster: Cluster, send: Send, examples: int, images: str | None, measure: bool,
-    check: bool,
+    config: Config, cluster: Cluster, send: SendPart, examples: int, images: str | None,
+    measure: bool, check: bool,
 ) -> None:  # fmt: skip
     """Read a dataset as a training does, and report what it gives.
 
@@ -85,7 +91,7 @@ def report(
     send("doing", "looking at the columns")
     if kinds := look.columns(data.splits):
         send("lines", ("columns", kinds))
-    if advice := look.advice(data.splits, default_loss.is_regression(config, data.splits)):
+    if advice := look.advice(data.splits, losses.is_regression(config, data.splits)):
         send("lines", ("worth a look", advice))
     send("doing", "reading all examples")
     if reads := _readable(data.splits, check):
@@ -100,15 +106,15 @@ def report(
         _speed(config, data, send)
 
 
-def _classes(config: Config, data: Data, send: Send) -> Sequence[str]:
+def _classes(config: Config, data: Data, send: SendPart) -> Sequence[str]:
     """Report the classes, where they are known without the inputs; return their names, if any."""
     splits = data.splits
     send("doing", "reading the targets")
-    training, validation = (classes.known(each) for each in (splits.train, splits.validation))
-    if training is None or default_loss.is_regression(config, splits):
+    training, validation = (facts.known_classes(each) for each in (splits.train, splits.validation))
+    if training is None or losses.is_regression(config, splits):
         return ()
     names = list(splits.train.info.class_names())
-    lines = classes.table(training, validation, facts.classes(splits), names)
+    lines = facts.class_table(training, validation, facts.classes(splits), names)
     send("lines", ("classes of the target", lines))
     return names
 
@@ -218,7 +224,7 @@ def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
         return reading.take(source, data.order(np.arange(begin, begin + count)))
 
 
-def _speed(config: Config, data: Data, send: Send) -> None:
+def _speed(config: Config, data: Data, send: SendPart) -> None:
     send("doing", "measuring how fast it can be read")
     inputs = facts.inputs(config, data)
     shuffled = data.order is not None and not isinstance(data.order, Sequential)
@@ -266,3 +272,37 @@ def _bytes(batch: tuple[Any, ...]) -> int:
     return sum(
         sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in arrays
     )
+
+
+#: What TensorFlow puts in front of a message, of an error of an operation and of a function that it
+#: traces; and a line of the traceback in one.
+_AROUND = re.compile(r"^(\{\{.*?\}\} )?(Error in user-defined function .*? iterator: \S+: )?")
+_TRACED = "in user code:"
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
+
+
+def child(*arguments: Any) -> None:
+    """Answer as :func:`dtrain.task.process.answer.answer`: send the parts of a report.
+
+    What is asked are arguments of :func:`dtrain.inspection.report.report`.
+    """
+    answer(_reported, _message, *arguments)
+
+
+def _reported(config: Config, cluster: Cluster, send: Send, asked: dict[str, Any]) -> None:
+    with before_training(config.dataset):
+        report(config, cluster, lambda kind, value: send((kind, value)), **asked)
+
+
+def _message(error: Exception) -> str:
+    """Return what went wrong, without what is TensorFlow's own; print where, of the user's code."""
+    lines = str(getattr(error, "message", error)).splitlines() or [""]
+    places = [match.groups() for match in map(_FRAME.search, lines) if match is not None]
+    users = [place for place in places if own_code.is_users(place[0])]
+    where = " ({}, line {}, in {})".format(*users[-1]) if users else ""
+    if lines[0] == _TRACED:
+        return [line.strip() for line in lines if line.strip()][-1] + where
+    if isinstance(error, runtime().ERRORS):
+        return _AROUND.sub("", lines[0]) + where
+    print(secrets.mask(own_code.part(error)), file=sys.stderr)
+    return f"{type(error).__name__}: {error}"

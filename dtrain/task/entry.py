@@ -1,10 +1,66 @@
-"""Where the process of a task begins. Light: a forked one has the rest, and imports no launcher."""
+"""Where the process of a task begins, and how it reports how far it is; light: no framework."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+from pathlib import Path
 from typing import Any
 
-from dtrain.task.process.status_pipe import StatusPipe
+#: Seconds between two looks at how much was read, and bytes that are progress: what TensorFlow's
+#: threads read of their own pipes, while a task waits for another, is far less.
+LOOK_SECONDS, PROGRESS_BYTES = 1.0, 1 << 16
+
+
+class StatusPipe:
+    """Reports one status at a time: from any thread, and from a handler of a signal.
+
+    A status is a line. A write of so few bytes to a pipe is whole or not at all (``PIPE_BUF``), so
+    no lock is needed, and a handler cannot wait for what it has interrupted.
+
+    Args:
+        pipe: a connection to the launcher.
+    """
+
+    def __init__(self, pipe: Any):
+        self._pipe = pipe
+        self._done = threading.Event()
+        # Nobody may read: a task is not to wait for that.
+        os.set_blocking(pipe.fileno(), False)
+
+    def __call__(self, status: str) -> None:
+        """Report a status; that the launcher is gone is noticed elsewhere."""
+        with contextlib.suppress(OSError):
+            os.write(self._pipe.fileno(), f"{status}\n".encode())
+        if status == "training":
+            self._done.set()
+
+    def watch(self) -> None:
+        """Tell ``reading`` again and again while this process reads, until it is ``training``.
+
+        What it imports, restores or loads may take long; that it hangs is to be seen all the same.
+        """
+
+        def look() -> None:
+            before = bytes_read()
+            while not self._done.wait(LOOK_SECONDS):
+                now = bytes_read()
+                if now - before >= PROGRESS_BYTES:
+                    self("reading")
+                before = now
+
+        threading.Thread(target=look, name="status", daemon=True).start()
+
+
+def bytes_read() -> int:
+    """Return how much this process has read so far, from files and mapped ones; 0 if not known."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return 0
+    counts = dict(line.split(": ") for line in lines)
+    return int(counts["rchar"]) + int(counts["read_bytes"])
 
 
 def enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any) -> None:

@@ -27,8 +27,8 @@ from dtrain.run.journal import Journal
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import unreadable
-from dtrain.task.model import class_labels
-from dtrain.task.process import own_code, parent_death
+from dtrain.task.model import checks
+from dtrain.task.process import own_code, signals
 from dtrain.task.process.signals import Stop
 from dtrain.task.strategies import Default
 from dtrain.task.train import restore
@@ -63,7 +63,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     try:
         _limit_waiting(config, cluster, task)
         if follows:
-            parent_death.give_way()  # ORDER: before the framework has threads, which take it over
+            signals.give_way()  # ORDER: before the framework has threads, which take it over
         devices = runtime().configure(config.hardware, cluster, task, config.trainer.deterministic)
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
@@ -77,10 +77,10 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             past = restore.find(rundir, config, journal)
         # Actions are imported by their names: what is done with a model knows how to train, and
         # training does not know what is done afterwards.
-        follow = importlib.import_module("dtrain.after.follow") if follows else None
-        if follow is not None and not config.sidecar.evaluate:
+        sidecar = importlib.import_module("dtrain.after.sidecar") if follows else None
+        if sidecar is not None and not config.sidecar.evaluate:
             say("joined")
-            follow.export_only(config, rundir, stop)
+            sidecar.export_only(config, rundir, stop)
             return errors.OK
         strategy = _strategy(config, cluster, task, devices) if alike else Default(devices)
         say("joined")
@@ -89,14 +89,14 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         past = restore.of_chief(strategy.tasks, past)
         action: Action = (
             targets.instantiate(config.action, "action")
-            if follow is None
-            else follow.Follow(rundir)
+            if sidecar is None
+            else sidecar.Follow(rundir)
         )
         begun = functools.partial(say, "training")
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
         ending.enter_context(process.logged.watching())
         session = action.assemble(config, strategy, process, past)
-        with unreadable.failing(session.inputs), class_labels.explained():
+        with unreadable.failing(session.inputs), checks.naming_bad_labels():
             action.run(session)
     except DtrainError as error:
         # ORDER: the journal first: what it has is not shown from the log as well.
@@ -187,7 +187,7 @@ def _die_with_the_controller() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    parent_death.end_with_the_parent()  # the warm server, which ends with the controller
+    signals.end_with_the_parent()  # the warm server, which ends with the controller
 
     def watch() -> None:
         parent.join()

@@ -3,7 +3,7 @@
 import gc
 
 from dtrain.task.late import late
-from dtrain.task.process.parent_death import end_with_the_parent
+from dtrain.task.process.signals import end_with_the_parent
 
 # ORDER: from here on it ends with its controller, even while it imports. By itself it would wait
 # for the last of its tasks, and one that is stopped never ends.

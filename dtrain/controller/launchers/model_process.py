@@ -21,9 +21,9 @@ def _enter(
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from dtrain.export import served
     from dtrain.serving import server
-    from dtrain.task.process import parent_death
+    from dtrain.task.process import signals
 
-    parent_death.end_with_the_parent()
+    signals.end_with_the_parent()
     pipe.close()
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
     served.configure(options.threads)

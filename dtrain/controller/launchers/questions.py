@@ -78,11 +78,11 @@ def ask(
 
 def _enter(about: str, *arguments: Any) -> None:
     if about == "data":
-        from dtrain.inspection.main import child
+        from dtrain.inspection.report import child
     elif about == "export":
         from dtrain.export.main import child
     else:
-        from dtrain.task.model.model_report import child
+        from dtrain.task.backends.tensorflow.model_report import child
     child(*arguments)
 
 

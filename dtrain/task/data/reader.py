@@ -34,7 +34,7 @@ from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError
 from dtrain.host import python_path, terminal
 from dtrain.host.terminal import STOPS
-from dtrain.task.process import parent_death
+from dtrain.task.process import signals
 
 #: What a source has read, or why it could not, by the number of an example: a digest, or None where
 #: it is another one each time. And how many examples it has.
@@ -48,7 +48,7 @@ def main(descriptor: int, name: str) -> None:
         descriptor: of the socket.
         name: of this reader, for messages.
     """
-    parent_death.end_with_the_parent()
+    signals.end_with_the_parent()
     for number in STOPS:  # the task saves when it is asked to stop, and may read until then
         signal.signal(number, _go_on)
     terminal.keep_from_children(_go_on)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import itertools
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,22 +12,13 @@ from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.errors import DtrainError, UsageError, nearest
+from dtrain.errors import DtrainError, UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
-from dtrain.task.backends.runtime import framework_errors, runtime
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
-from dtrain.task.model import (
-    class_labels,
-    default_loss,
-    finetune,
-    first_call,
-    optimizers,
-    probabilities,
-    scores,
-    stateful,
-)
+from dtrain.task.model import checks, finetune, first_call, losses, optimizers
 
 
 def model(
@@ -77,7 +64,7 @@ def model(
         counts.append(splits.count_classes())
         return counts[-1]
 
-    config = default_loss.settled(config, splits)
+    config = losses.settled(config, splits)
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
     with strategy.scope():
@@ -85,8 +72,8 @@ def model(
             with runtime().building():
                 built = targets.instantiate(
                     config.model, "model", input_shape=shapes, classes=classes,
-                    outputs=default_loss.outputs(config, splits, y),
-                    encoding=lambda: default_loss.encoding(config, splits),
+                    outputs=losses.outputs(config, splits, y),
+                    encoding=lambda: losses.encoding(config, splits),
                 )  # fmt: skip
         except Exception as error:
             if counts == [None] and not isinstance(error, DtrainError):
@@ -102,8 +89,8 @@ def model(
             refuse_methods(built, "fit", "make_train_function")
         if splits.validation is not None:
             refuse_methods(built, "evaluate", "make_test_function")
-        rows = stateful.fixed_rows(built, config)
-        stateful.check(built, rows, config, splits, strategy)
+        rows = checks.fixed_rows(built, config)
+        checks.check_stateful(built, rows, config, splits, strategy)
         if rows is not None:
             example = tuple(nest.mapped(lambda leaf, n=rows: np.repeat(leaf, n, axis=0), example))
             x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
@@ -124,9 +111,9 @@ def model(
         finetune.enable_lora(built, config.finetune.lora)
     finetune.prepare(built, config.finetune)
     if not built.compiled:  # else it has a loss of its own
-        class_labels.check(built, predicted, config, splits)
+        checks.check_labels(built, predicted, config, splits)
         if failed is None:
-            _check_losses(predicted, config)
+            losses.check_losses(predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
@@ -135,25 +122,29 @@ def model(
     with strategy.scope():
         if chosen is not None:
             trainer = config.trainer
+            loss = losses.loss_of(trainer.loss)
+            metrics = losses.metrics_of(trainer.metrics, "trainer.metrics", trainer.loss)
+            if isinstance(metrics, list):  # of one output
+                metrics = [*metrics, *more(config, predicted)]
             built.compile(
                 optimizer=chosen,
-                loss=_loss(trainer.loss),
+                loss=loss,
                 loss_weights=trainer.loss_weights,
-                metrics=_with(
-                    _metrics(trainer.metrics, "trainer.metrics", trainer.loss),
-                    more(config, predicted),
-                ),
+                metrics=metrics,
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
         if predicted is not None:
             if trains:
-                notice(probabilities.notice(built, predicted, chosen is not None))
-            _build_metrics(built, x, y, predicted, weight, chosen is not None)
+                notice(checks.probabilities_notice(built, predicted, chosen is not None))
+            losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)
             example = reading.first(splits.train, reading.available(splits.train, part))
             try:
-                first_call.by_step(built, example)
+                strategy.trace_step(built, example, creates=True)
+                built.built = True  # as a call would say
+                built.reset_metrics()
+                first_call.reset(built)
             except Exception:
                 raise failed from None
     _check_optimizer(built, strategy)
@@ -291,196 +282,3 @@ def optimizer(
         )  # fmt: skip
     made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
     return made
-
-
-def _named(value: Any, key: str) -> Any:
-    """Return a loss or metric: a name that Keras knows, or a node with a target."""
-    if isinstance(value, dict) and "_target_" not in value:
-        raise UsageError(key, value, "has no _target_", "a name, or a node with _target_",
-                         f"'{key}={{_target_:keras.losses.Huber}}'")  # fmt: skip
-    return targets.instantiate(value, key) if isinstance(value, dict) else value
-
-
-def _metrics(value: Any, key: str, loss: Any) -> Any:
-    """Return metrics: a list of them, or lists by the names of outputs.
-
-    Args:
-        value: of the configuration.
-        key: of the value.
-        loss: ``trainer.loss``, or that of the output.
-    """
-    if key == "trainer.metrics" and (isinstance(value, str) or "_target_" in value):
-        value = [value]
-    if isinstance(value, dict) and "_target_" not in value:
-        losses = loss if isinstance(loss, dict) else {}
-        return {
-            name: _metrics(each, f"{key}.{name}", losses.get(name, loss))
-            for name, each in value.items()
-        }
-    if isinstance(value, list):
-        return [_metrics(each, f"{key}[{index}]", loss) for index, each in enumerate(value)]
-    if isinstance(value, str):
-        return scores.named(value, loss)
-    if not _is_function(value, key) or not _lacks_two(value, key):
-        return scores.with_classes(_named(value, key))
-    made = _named({**value, "_partial_": True}, key)
-    # Keras calls the metric as its function is called.
-    return functools.update_wrapper(made, made.func) if made.keywords else made.func
-
-
-def _lacks_two(node: dict[str, Any], key: str) -> bool:
-    """Whether a function is to be called with (y_true, y_pred); else it makes a metric."""
-    signature = inspect.signature(targets.locate(node["_target_"], f"{key}._target_"))
-    needed = [
-        name
-        for name, each in signature.parameters.items()
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-        and each.default is each.empty
-    ]
-    return len(needed) >= 2 and not node.keys() & set(needed[:2])
-
-
-def _with(metrics: Any, more: list[keras.metrics.Metric]) -> Any:
-    """Return metrics and some more, which are left out where there are several outputs."""
-    return [*metrics, *more] if isinstance(metrics, list) else metrics
-
-
-def _loss(value: Any) -> Any:
-    if isinstance(value, dict) and "_target_" not in value:  # of each output
-        return {name: None if each is None else _loss(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [None if each is None else _loss(each) for each in value]
-    value = _named(
-        {**value, "_partial_": True} if _is_function(value, "trainer.loss") else value,
-        "trainer.loss",
-    )
-    if isinstance(value, str):
-        try:
-            return keras.losses.get(value) and value
-        except ValueError:
-            raise UsageError(
-                "trainer.loss", value, "is no loss that Keras knows",
-                "a name of keras.losses, or a node with _target_",
-                "trainer.loss=sparse_categorical_crossentropy",
-            ) from None  # fmt: skip
-    if isinstance(value, functools.partial) and not (value.args or value.keywords):
-        return value.func  # Keras can save its name with the model
-    return value
-
-
-def _is_function(node: Any, key: str) -> bool:
-    """Whether a node names a plain function and no class."""
-    return (
-        isinstance(node, dict)
-        and "_target_" in node
-        and not isinstance(targets.locate(node["_target_"], f"{key}._target_"), type)
-    )
-
-
-def _build_metrics(
-    built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any, configured: bool
-) -> None:
-    try:
-        # The metrics of a loss are known only once it was computed, hence the order.
-        mode = {"training": False}  # which keras.io's older examples do not take
-        if not {"training", "kwargs"} & inspect.signature(built.compute_loss).parameters.keys():
-            mode = {}
-        built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
-        built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
-        if not has_own(built, "train_step", "compute_loss"):
-            _try_loss(built, y, predicted)
-    except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
-        if y is not None:
-            raise
-        raise _refused(
-            configured, "metrics", "...", "need targets, and the examples have none",
-            "metrics that the model itself has", {"metrics": []},
-        ) from None  # fmt: skip
-    except framework_errors(ValueError, TypeError, KeyError, IndexError) as error:
-        unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
-        if unknown is not None:
-            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "NAME"
-            raise _refused(
-                configured, "metrics", unknown[1], "is no metric that Keras knows",
-                "names of keras.metrics, or nodes with _target_", {"metrics": [near]},
-            ) from None  # fmt: skip
-        if getattr(getattr(y, "dtype", None), "kind", "") in ("O", "S", "U"):
-            raise UsageError(
-                "dataset", "labels", f"are {nest.outline(y)}", "whole numbers, from 0 on",
-                "numpy.unique(y, return_inverse=True)[1] in the dataset",
-            ) from None  # fmt: skip
-        if not has_own(built, "train_step"):
-            usual: dict[str, Any] = {
-                "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"],
-            }  # fmt: skip
-            if _loss_name(built.loss) == class_labels.LOSS:  # what does not fit is a metric
-                del usual["loss"]
-            more = ""
-            if getattr(y, "shape", None) == getattr(predicted, "shape", ()):
-                usual = {"loss": "categorical_crossentropy"}
-                more = " of one-hot targets, mse of others"
-            single = not nest.is_nest(x)
-            tokens = single and x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
-            if tokens and configured:
-                usual, more = {}, "model=transformer"
-            reason = str(error).partition("}} ")[2].partition(" [Op:")[0] or str(error)
-            raise _refused(
-                configured, "loss", _loss_name(built.loss),
-                f"loss and metrics do not fit the model: targets are {nest.outline(y)}, outputs "
-                f"{nest.outline(nest.structured(predicted))} ({reason})",
-                "a loss and metrics for this output and target, or another model", usual, more,
-            ) from None  # fmt: skip
-    built.reset_metrics()
-
-
-def _refused(
-    configured: bool, name: str, value: Any, problem: str, accepted: str, usual: dict[str, Any],
-    more: str = "",
-) -> UsageError:  # fmt: skip
-    """Return the error of a loss or metrics.
-
-    Args:
-        configured: whether they are of ``trainer``, and not of the model's own ``compile``.
-        name, value: ``loss`` or ``metrics``, and what it is.
-        problem, accepted: as of :class:`UsageError`.
-        usual: what to have for them.
-        more: of the hint.
-    """
-    if configured:
-        words = {f"trainer.{key}": each for key, each in usual.items()}
-        typed = (
-            f"{key}={each}" if isinstance(each, str) else f"'{key}=[{', '.join(each)}]'"
-            for key, each in words.items()
-        )
-        return UsageError(f"trainer.{name}", value, problem, accepted, " ".join(typed) + more)
-    written = ", ".join(f"{key}={each!r}" for key, each in usual.items())
-    hint = f"{written}{more} in the compile of the model's function"
-    return UsageError("model", f"compile({name}={value})", problem, accepted, hint)
-
-
-def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
-    """Compute a loss of Keras' for several examples: of a single one more shapes go together."""
-    loss: Any = built.loss
-    if not isinstance(loss, str) and not keras_internals.is_of_keras(loss):
-        return
-    if nest.is_nest(y) or nest.is_nest(predicted) or y is None or not np.ndim(y):
-        return
-    sizes = {*np.shape(y)[1:], *predicted.shape[1:]}
-    rows = next(rows for rows in itertools.count(2) if rows not in sizes)
-    y, predicted = (keras.ops.repeat(each[:1], rows, axis=0) for each in (y, predicted))
-    built.compute_loss(y=y, y_pred=predicted)  # as it is compiled, which brings ranks together
-
-
-def _loss_name(loss: Any) -> Any:
-    if isinstance(loss, str | list | dict):
-        return loss
-    return getattr(loss, "__name__", type(loss).__name__)
-
-
-def _check_losses(predicted: Any, config: Config) -> None:
-    losses, outputs = config.trainer.loss, len(keras.tree.flatten(predicted))
-    if isinstance(losses, list) and len(losses) != outputs:
-        raise UsageError(
-            "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
-            "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
-        )  # fmt: skip

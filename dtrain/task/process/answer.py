@@ -15,7 +15,7 @@ from dtrain.config.schema import Config
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster
-from dtrain.task.process import parent_death
+from dtrain.task.process import signals
 
 #: Takes a part of an answer.
 Send = Callable[[Any], None]
@@ -45,7 +45,7 @@ def answer(
         output: takes what the user's code prints.
         pipe: a connection to the controller.
     """
-    parent_death.end_with_the_parent()
+    signals.end_with_the_parent()
     os.environ.update(environment)
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
     try:

@@ -24,7 +24,7 @@ from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import data_identity, dataset
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.model import build, default_loss, finetune, initial, stateful
+from dtrain.task.model import build, checks, finetune, initial, losses
 from dtrain.task.process.own_mlflow import Logged
 from dtrain.task.train import restore
 from dtrain.task.train.step_schedule import Schedule, make_schedule
@@ -213,16 +213,16 @@ def _assemble(
         trains, action.metrics, process.notice,
     )  # fmt: skip
     if trains:
-        process.notice(default_loss.notice(config, splits))
+        process.notice(losses.targets_notice(config, splits))
         if process.is_chief:
-            write_encoding(process.rundir, default_loss.encoding(config, splits))
+            write_encoding(process.rundir, losses.encoding(config, splits))
     if splits.validation is not None and not evaluates(model):
         data = data.without_validation()
         splits = data.splits
         schedule = dataclasses.replace(schedule, validation_examples=0)
         process.notice(f"validation is left out: {WITHOUT_LOSS} ({type(model).__name__})")
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
-    fixed = stateful.fixed_rows(model, config)
+    fixed = checks.fixed_rows(model, config)
     batch = config.trainer.batch_size if trains else None
     for message in strategy.notices(model, splits, fixed, batch):
         process.notice(message)

@@ -1,0 +1,273 @@
+"""Whether a model, its loss and its data go together: labels, states, probabilities."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from dtrain.config.schema import Config
+from dtrain.data import nest
+from dtrain.data.mixture import Mixture
+from dtrain.data.sources import Arrays, Splits
+from dtrain.data.streams import FIRST, Stream, examples_in
+from dtrain.errors import UsageError
+from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
+from dtrain.task.backends.runtime import framework_errors
+from dtrain.task.backends.step_logs import has_own
+from dtrain.task.model.walk import inputs
+
+#: The loss that takes classes, and its class.
+LABELS_LOSS, _CLASS = "sparse_categorical_crossentropy", "SparseCategoricalCrossentropy"
+#: Labels of which it is looked whether they are whole numbers.
+_LOOKED_AT = 100_000
+#: Examples of which all labels are looked at.
+_MOST = 10_000_000
+
+
+def check_labels(built: keras.Model, predicted: Any, config: Config, splits: Splits) -> None:
+    """Refuse targets that are none of the classes that a model and its loss know.
+
+    Args:
+        built: not compiled: its loss is ``trainer.loss``.
+        predicted: what it returned for an example.
+        config, splits: of the run.
+
+    Raises:
+        UsageError: there are more classes than outputs, a label is no class, or targets are no
+            whole numbers.
+    """
+    loss = config.trainer.loss
+    node = loss if isinstance(loss, dict) else {"_target_": loss}
+    if str(node.get("_target_")).rpartition(".")[2] not in (LABELS_LOSS, _CLASS):
+        return
+    width = last_size(predicted)
+    # A step of its own may have a loss of its own.
+    if not (has_own(built, "train_step") or has_own(built, "compute_loss")):
+        if isinstance(splits.train, Arrays):
+            _check_whole(splits.train.info.labels())
+        for split in (splits.train, splits.validation):
+            _check_range(_labels(split), width, node.get("ignore_class"))
+    classes = splits.count_classes() if width is not None and loss == LABELS_LOSS else None
+    if classes is not None and width is not None and classes > width:
+        raise UsageError(
+            "model", f"{width} outputs", f"the labels of the dataset go up to {classes - 1}, and "
+            f"{LABELS_LOSS} takes an output for each class",
+            f"a model with {classes} outputs or more", _hint(config, width, classes),
+        )  # fmt: skip
+
+
+def _hint(config: Config, width: int, classes: int) -> str:
+    """Return what to do about a model with fewer outputs than there are classes.
+
+    Args:
+        config: of the run.
+        width: how many outputs there are.
+        classes: how many there should be.
+    """
+    if config.model["_target_"].startswith("dtrain.models.") or "classes" in config.model:
+        return f"model.classes={classes}"
+    if width == 1 and classes == 2:  # one sigmoid
+        return "trainer.loss=binary_crossentropy"
+    return f"{classes} in the last layer, or classes, an argument of {config.model['_target_']}"
+
+
+def _labels(source: Any) -> Any:
+    """Return the labels of a source, or of the first examples of a stream; None: not known."""
+    if isinstance(source, Stream):
+        first = source.first(FIRST)
+        return np.asarray(first[1]) if len(first) > 1 and not nest.is_nest(first[1]) else None
+    if source is None or isinstance(source, Mixture) or len(source) > _MOST:
+        return None
+    return source.info.labels()
+
+
+def _check_range(values: Any, width: int | None, ignored: int | None) -> None:
+    """Refuse labels below 0, and those from 1 to as many as there are outputs."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
+        return
+    values = values if ignored is None else values[values != ignored]
+    if not values.size:
+        return
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or (low > 0 and high == width):
+        raise label_error(f"labels are {low} to {high}", width)
+
+
+def label_error(problem: str, width: int | None) -> UsageError:
+    """Return the refusal of labels that are no classes."""
+    accepted = "0, 1, ..." if width is None else f"0 to {width - 1}, of {width} outputs"
+    return UsageError(
+        "dataset", "labels", f"{problem}; classes count from 0", accepted,
+        "y - 1 in the dataset, where they count from 1; "
+        "'trainer.loss={_target_:keras.losses.SparseCategoricalCrossentropy,ignore_class:-1}', "
+        "where -1 is of examples without a label",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def naming_bad_labels() -> Iterator[None]:
+    """Name a label that a step has found to be no class, in the place of the framework's trace."""
+    try:
+        yield
+    except framework_errors() as error:
+        match = re.search(r"label value of (-?\d+) which is outside .* \[0, (\d+)\)", str(error))
+        if match is None:
+            raise
+        raise label_error(f"there is a label {match[1]}", int(match[2])) from None
+
+
+def last_size(predicted: Any) -> int | None:
+    """Return how many outputs an array has; None of what is none, and of a scalar."""
+    shape = tuple(getattr(predicted, "shape", ()))
+    return shape[-1] if shape else None
+
+
+def _check_whole(labels: Any) -> None:
+    """Refuse fractions, which Keras cuts off without a word: all targets below 1 are class 0."""
+    if not isinstance(labels, np.ndarray) or labels.dtype.kind != "f":
+        return
+    first = labels[:_LOOKED_AT]
+    fractions = first[first % 1 != 0]
+    if fractions.size:
+        raise UsageError(
+            "trainer.loss", LABELS_LOSS,
+            f"is of classes (0, 1, ...), and targets are numbers such as {fractions[0]:.4g}",
+            "a loss of numbers, and metrics of numbers",
+            "trainer.loss=mse 'trainer.metrics=[mae]'",
+        )  # fmt: skip
+
+
+def stateful_layers(built: keras.Model) -> list[keras.Layer]:
+    """Return the layers whose state is carried from batch to batch, row by row."""
+    return [each for each in keras_internals.layers(built) if getattr(each, "stateful", False)]
+
+
+def fixed_rows(built: keras.Model, config: Config) -> int | None:
+    """Return how many examples each batch of a model must have; None where any number will do.
+
+    A model of stateful layers that does not say has batches of ``trainer.batch_size``.
+    """
+    sizes = [tensor.shape[0] for tensor in inputs(built) if tensor.shape]
+    declared = next((rows for rows in sizes if rows is not None), None)
+    return (
+        int(config.trainer.batch_size) if declared is None and stateful_layers(built) else declared
+    )
+
+
+def check_stateful(
+    built: keras.Model, rows: int | None, config: Config, splits: Splits, strategy: Backend
+) -> None:
+    """Refuse a state that is carried from batch to batch where it cannot be that of Keras' fit.
+
+    Raises:
+        UsageError: it would be in parts, or batches have other sizes than it.
+    """
+    if not (layers := stateful_layers(built)):
+        return
+    name, batch = layers[0].name, config.trainer.batch_size
+    held = examples_in(splits.validation) or 0
+    if strategy.replicas > 1 or not strategy.abilities.sequential:
+        raise UsageError(
+            "model", name, "is stateful: its state is that of the rows of the last batch, of which "
+            "each replica or worker would have others",
+            "stateful=False, or a strategy of one replica", "strategy=one_device",
+        )  # fmt: skip
+    if batch != rows:
+        raise UsageError(
+            "trainer.batch_size", batch, f"{name} is stateful, and the model takes {rows} examples",
+            "as many as the model's inputs have", f"trainer.batch_size={rows}",
+        )  # fmt: skip
+    if held % batch:
+        raise UsageError(
+            "dataset", f"{held:,} validation examples",
+            f"{name} is stateful, and their last batch has {held % batch} examples and not "
+            f"{batch}; Keras' fit fails there as well",
+            f"a multiple of {batch} examples to validate on, or stateful=False",
+            "dataset.validation_examples=0" if "validation_examples" in config.dataset else
+            f"a split with {held - held % batch:,} validation examples",
+        )  # fmt: skip
+
+
+#: Losses of probabilities, by their names in small letters without underscores.
+_PROBABILITY_LOSSES = {
+    name.lower(): name
+    for name in (
+        "BinaryCrossentropy", "BinaryFocalCrossentropy", "CategoricalCrossentropy",
+        "CategoricalFocalCrossentropy", "SparseCategoricalCrossentropy",
+    )
+}  # fmt: skip
+#: Rounding, in 16 bits too.
+_TOLERANCE = 0.02
+
+
+def probabilities_notice(built: keras.Model, predicted: Any, configured: bool) -> str | None:
+    """Return what is to be said of the outputs for an example; None where all is well.
+
+    Args:
+        built: compiled.
+        predicted: what it returned for an example.
+        configured: whether its loss is ``trainer.loss``, and not its own function's.
+    """
+    losses, outputs = keras.tree.flatten(built.loss), keras.tree.flatten(predicted)
+    if has_own(built, "train_step", "compute_loss") or len(losses) != len(outputs):
+        return None
+    for loss, output in zip(losses, outputs, strict=True):
+        name = _of_probabilities(loss)
+        problem = None if name is None else _problem(name, np.asarray(output))
+        if problem is None and name is not None and len(outputs) == 1:
+            problem = _of_the_last_layer(built)
+        if problem is not None:
+            hint = f"keras.losses.{name}(from_logits=True)"
+            if configured:
+                hint = f"'trainer.loss={{_target_:keras.losses.{name},from_logits:true}}'"
+            act = "sigmoid" if name and name.startswith("Binary") else "softmax"
+            return (
+                f"the loss {name} takes outputs for probabilities, and {problem}; type {hint} "
+                f'where they are logits, or end the model with activation="{act}"'
+            )
+    return None
+
+
+def _of_probabilities(loss: Any) -> str | None:
+    """Return the name of the loss that ``loss`` is, if it takes probabilities."""
+    if isinstance(loss, keras.losses.Loss):
+        name, options = type(loss).__name__, loss.get_config()
+    else:
+        function = getattr(loss, "func", loss)
+        name = loss if isinstance(loss, str) else getattr(function, "__name__", "")
+        options = getattr(loss, "keywords", {})
+        if not isinstance(loss, str) and not keras_internals.is_of_keras(function):
+            return None
+    return (
+        None
+        if options.get("from_logits")
+        else _PROBABILITY_LOSSES.get(name.replace("_", "").lower())
+    )
+
+
+def _problem(name: str, output: np.ndarray) -> str | None:
+    """Return what of an example's outputs is no probability."""
+    if output.dtype.kind != "f" or not output.size or not np.isfinite(output).all():
+        return None
+    value = output.astype(np.float64)
+    worst = value.flat[np.abs(value - 0.5).argmax()]
+    if abs(worst - 0.5) > 0.5 + _TOLERANCE:
+        return f"the model gives {worst:.4g} for an example"
+    total = value.sum(-1).flat[0] if value.ndim > 1 and value.shape[-1] > 1 else 1
+    if name.startswith("Binary") or abs(total - 1) <= _TOLERANCE:
+        return None
+    return f"those of an example add up to {total:.4g}"
+
+
+def _of_the_last_layer(built: keras.Model) -> str | None:
+    """Return whether the layer of the only output is linear: an example may be within 0 and 1."""
+    last = built.layers[-1] if built.layers and keras_internals.is_of_keras(built) else None
+    if last is None or getattr(last, "activation", None) is not keras.activations.linear:
+        return None
+    return f"layer {last.name} has no activation"

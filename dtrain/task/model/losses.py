@@ -1,0 +1,437 @@
+"""What ``trainer.loss`` and ``trainer.metrics`` stand for: by the targets, by name, by target."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import itertools
+import re
+from typing import Any
+
+import keras
+import numpy as np
+
+from dtrain.config import targets
+from dtrain.config.names import AUTO, OF_AUTO, SCORES
+from dtrain.config.schema import Config
+from dtrain.data import nest
+from dtrain.data.encoding import Encoding, Target
+from dtrain.data.options import Task
+from dtrain.data.sources import Arrays, Splits
+from dtrain.data.streams import Stream
+from dtrain.data.target_kind import Counted
+from dtrain.errors import DataError, UsageError, nearest
+from dtrain.task import keras_internals
+from dtrain.task.backends.runtime import framework_errors
+from dtrain.task.backends.step_logs import has_own
+from dtrain.task.data import reading
+from dtrain.task.model.checks import LABELS_LOSS
+
+#: Loss and metrics of classes, and of numbers.
+CLASSES = ("sparse_categorical_crossentropy", OF_AUTO[0])
+NUMBERS = ("mse", OF_AUTO[1])
+#: Loss and metrics of several labels, each 0 or 1.
+LABELS = ("binary_crossentropy", OF_AUTO[2])
+#: Losses of numbers, by their names in Keras.
+_OF_NUMBERS = (
+    "mse", "mean_squared_error", "mae", "mean_absolute_error", "mape", "msle", "huber", "log_cosh",
+    "logcosh", "mean_absolute_percentage_error", "mean_squared_logarithmic_error",
+)  # fmt: skip
+#: Targets of which it is looked whether they are whole numbers: of arrays, and of what is read.
+_IN_MEMORY, _READ = 100_000, 64
+
+
+def settled(config: Config, splits: Splits) -> Config:
+    """Return the configuration with the loss and the metrics that ``auto`` stands for.
+
+    Args:
+        config: of the run.
+        splits: the data that its model is built for.
+    """
+    trainer = config.trainer
+    loss, metrics = trainer.loss, trainer.metrics
+    if loss == AUTO:
+        loss = NUMBERS[0] if is_regression(config, splits) else CLASSES[0]
+        loss = LABELS[0] if _are_labels(splits) else loss
+    if metrics == AUTO:
+        metrics = LABELS[1] if loss == LABELS[0] and _are_labels(splits) else CLASSES[1]
+        if isinstance(loss, str) and loss.lower() in _OF_NUMBERS:
+            metrics = NUMBERS[1] if is_regression(config, splits) else CLASSES[1]
+    made = copy.copy(config)
+    made.trainer = copy.copy(trainer)
+    made.trainer.loss, made.trainer.metrics = loss, metrics
+    return made
+
+
+def targets_notice(config: Config, splits: Splits) -> str | None:
+    """Return what is to be said of targets that were taken for classes or numbers; None: nothing.
+
+    Args:
+        config: of the run, not settled.
+        splits: the data that its model was built for.
+    """
+    parts = []
+    if splits.task is Task.auto and isinstance(splits.classes, Counted):
+        parts.append(splits.classes.notice)
+    if config.trainer.loss == AUTO and (trainer := settled(config, splits).trainer).loss == "mse":
+        parts.append(f"the targets are numbers: loss={trainer.loss}, metrics={trainer.metrics}")
+    return "; ".join(filter(None, parts)) or None
+
+
+def outputs(config: Config, splits: Splits, y: Any) -> int | None:
+    """Return how many numbers a model is to predict; None where the targets are no row of them.
+
+    Args:
+        config: settled.
+        splits: the data.
+        y: the targets of an example.
+    """
+    if not isinstance(y, np.ndarray) or y.dtype.kind not in "biuf" or y.ndim > 2:
+        return None
+    if not _are_labels(splits) and (
+        "crossentropy" in str(config.trainer.loss) or not is_regression(config, splits)
+    ):
+        return None
+    return 1 if y.ndim == 1 else y.shape[1]
+
+
+def encoding(config: Config, splits: Splits) -> Encoding | None:
+    """Return how the columns of a table became the inputs; None where they are no matrix.
+
+    Args:
+        config: of the run.
+        splits: its data.
+    """
+    if splits.encoding is None:
+        return None
+    made = splits.encoding()
+    target = made.target
+    if target is None or target.kind != "numbers" or splits.classes is None:
+        return made
+    if is_regression(config, splits):
+        return made
+    names = tuple(map(str, range(splits.count_classes() or 0)))
+    return dataclasses.replace(made, target=Target(target.columns, "classes", names))
+
+
+def _are_labels(splits: Splits) -> bool:
+    """Whether the targets are several columns of 0 and 1."""
+    if splits.encoding is None or splits.task is Task.regression:
+        return False
+    target = splits.encoding().target
+    return target is not None and target.kind == "labels"
+
+
+def is_regression(config: Config, splits: Splits) -> bool:
+    """Whether the targets are one array of numbers that are no classes.
+
+    Args:
+        config: of the run whose data it is.
+        splits: the data.
+    """
+    if splits.task is not Task.auto:
+        return splits.task is Task.regression
+    if config.model.get("classes") is not None:
+        return False
+    if isinstance(splits.classes, Counted) and splits.classes.is_regression is not None:
+        return splits.classes.is_regression
+    if splits.classes is not None and splits.count_classes() is not None:
+        return False
+    return _has_fractions(splits.train)
+
+
+def _has_fractions(source: Any) -> bool:
+    """Whether there are some among the first targets, where these are one array."""
+    if isinstance(source, Arrays):
+        labels = source.info.labels()
+        first = None if labels is None else labels[:_IN_MEMORY]
+    else:
+        rows = _READ if isinstance(source, Stream) else min(_READ, len(source))
+        try:
+            parts = reading.first(source, rows)
+        except DataError:  # it is reported where the example is met
+            return False
+        first = parts[1] if len(parts) > 1 and not nest.is_nest(parts[1]) else None
+    if first is None:
+        return False
+    first = np.asarray(first)
+    return bool(first.dtype.kind == "f" and first.ndim <= 2 and (first % 1 != 0).any())
+
+
+_OF = keras.metrics
+#: Metrics of Keras' that want one-hot targets where there are several classes.
+ONE_HOT = (
+    _OF.AUC, _OF.Precision, _OF.Recall, _OF.FBetaScore, _OF.TruePositives, _OF.TrueNegatives,
+    _OF.FalsePositives, _OF.FalseNegatives, _OF.SensitivityAtSpecificity,
+    _OF.SpecificityAtSensitivity, _OF.PrecisionAtRecall, _OF.RecallAtPrecision,
+    _OF.CategoricalAccuracy, _OF.CategoricalCrossentropy, _OF.CategoricalHinge,
+    _OF.TopKCategoricalAccuracy, _OF.KLDivergence,
+)  # fmt: skip
+#: Of these Keras has no averages over classes, but an F score is one of them at the limit.
+_BETA = {"precision": 1e-4, "f1": 1.0, "recall": 1e4}
+#: Names of Keras' of a metric whose result is a number for each class.
+_EACH_CLASS = ("f1_score", "f1score", "fbeta_score", "fbetascore")
+
+
+def metric_named(name: str, loss: Any) -> Any:
+    """Return the metric that a name stands for: the name itself where it is Keras' to know it.
+
+    Args:
+        name: of ``trainer.metrics``.
+        loss: of the output whose metric it is: its name, or a node.
+    """
+    node = loss if isinstance(loss, dict) else {"_target_": loss}
+    threshold = 0.5 if "binary" in str(node.get("_target_")).lower() else None
+    score, _, average = name.partition("_")
+    if name in SCORES and score == "auc":
+        metric = _OF.AUC(multi_label=average == "macro", name=name)
+    elif name in SCORES or name.lower() in _EACH_CLASS:
+        average = average if name in SCORES and average else "macro"
+        metric = _OF.FBetaScore(average, _BETA.get(score, 1.0), threshold, name=name)
+    else:
+        try:
+            metric = _OF.get(name)
+        except ValueError:  # "accuracy", which Keras chooses by the shapes; or no metric at all
+            return name
+        if not isinstance(metric, ONE_HOT):
+            return name
+        metric.name = name
+    return with_classes(metric, bool(node.get("from_logits")))
+
+
+def with_classes(metric: Any, logits: bool = False) -> Any:
+    """Let a metric that wants one-hot targets take numbers of classes; return it.
+
+    Of the instance, whose class stays Keras': states of such add up, and whoever loads the saved
+    model needs nothing else.
+
+    Args:
+        metric: any; another stays as it is.
+        logits: the outputs are none of the probabilities that it is meant for.
+    """
+    if isinstance(metric, ONE_HOT) and keras_internals.is_of_keras(metric):
+        metric.update_state = functools.partial(_update, metric, logits)
+    return metric
+
+
+def _update(metric: Any, logits: bool, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    ops, classes = keras.ops, y_pred.shape[-1]
+    y_true = ops.convert_to_tensor(y_true)
+    if logits:
+        y_pred = ops.sigmoid(y_pred) if classes == 1 else ops.softmax(y_pred)
+    is_shorter = len(y_true.shape) == len(y_pred.shape) - 1
+    if classes == 1:
+        y_true = ops.expand_dims(y_true, -1) if is_shorter else y_true
+        if isinstance(metric, _OF.FBetaScore) and metric.threshold is None:
+            metric.threshold = 0.5  # the largest of one output is always that one
+    elif is_shorter or (y_true.shape[-1] == 1 and len(y_true.shape) == len(y_pred.shape)):
+        y_true = y_true if is_shorter else ops.squeeze(y_true, -1)
+        y_true = ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=y_pred.dtype)
+    type(metric).update_state(metric, y_true, y_pred, sample_weight)
+
+
+def _named(value: Any, key: str) -> Any:
+    """Return a loss or metric: a name that Keras knows, or a node with a target."""
+    if isinstance(value, dict) and "_target_" not in value:
+        raise UsageError(key, value, "has no _target_", "a name, or a node with _target_",
+                         f"'{key}={{_target_:keras.losses.Huber}}'")  # fmt: skip
+    return targets.instantiate(value, key) if isinstance(value, dict) else value
+
+
+def metrics_of(value: Any, key: str, loss: Any) -> Any:
+    """Return metrics: a list of them, or lists by the names of outputs.
+
+    Args:
+        value: of the configuration.
+        key: of the value.
+        loss: ``trainer.loss``, or that of the output.
+    """
+    if key == "trainer.metrics" and (isinstance(value, str) or "_target_" in value):
+        value = [value]
+    if isinstance(value, dict) and "_target_" not in value:
+        losses = loss if isinstance(loss, dict) else {}
+        return {
+            name: metrics_of(each, f"{key}.{name}", losses.get(name, loss))
+            for name, each in value.items()
+        }
+    if isinstance(value, list):
+        return [metrics_of(each, f"{key}[{index}]", loss) for index, each in enumerate(value)]
+    if isinstance(value, str):
+        return metric_named(value, loss)
+    if not _is_function(value, key) or not _lacks_two(value, key):
+        return with_classes(_named(value, key))
+    made = _named({**value, "_partial_": True}, key)
+    # Keras calls the metric as its function is called.
+    return functools.update_wrapper(made, made.func) if made.keywords else made.func
+
+
+def _lacks_two(node: dict[str, Any], key: str) -> bool:
+    """Whether a function is to be called with (y_true, y_pred); else it makes a metric."""
+    signature = inspect.signature(targets.locate(node["_target_"], f"{key}._target_"))
+    needed = [
+        name
+        for name, each in signature.parameters.items()
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        and each.default is each.empty
+    ]
+    return len(needed) >= 2 and not node.keys() & set(needed[:2])
+
+
+def loss_of(value: Any) -> Any:
+    """Return what Keras compiles for ``trainer.loss``: one loss, or those of several outputs.
+
+    Raises:
+        UsageError: Keras knows none of that name.
+    """
+    if isinstance(value, dict) and "_target_" not in value:  # of each output
+        return {name: None if each is None else loss_of(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [None if each is None else loss_of(each) for each in value]
+    value = _named(
+        {**value, "_partial_": True} if _is_function(value, "trainer.loss") else value,
+        "trainer.loss",
+    )
+    if isinstance(value, str):
+        try:
+            return keras.losses.get(value) and value
+        except ValueError:
+            raise UsageError(
+                "trainer.loss", value, "is no loss that Keras knows",
+                "a name of keras.losses, or a node with _target_",
+                "trainer.loss=sparse_categorical_crossentropy",
+            ) from None  # fmt: skip
+    if isinstance(value, functools.partial) and not (value.args or value.keywords):
+        return value.func  # Keras can save its name with the model
+    return value
+
+
+def _is_function(node: Any, key: str) -> bool:
+    """Whether a node names a plain function and no class."""
+    return (
+        isinstance(node, dict)
+        and "_target_" in node
+        and not isinstance(targets.locate(node["_target_"], f"{key}._target_"), type)
+    )
+
+
+def build_metrics(
+    built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any, configured: bool
+) -> None:
+    """Make the variables of a compiled model's metrics, by an example.
+
+    Args:
+        built: compiled.
+        x, y, weight: of the example.
+        predicted: what the model returned for it.
+        configured: whether loss and metrics are of ``trainer``, and not of the model's own compile.
+
+    Raises:
+        UsageError: loss or metrics do not fit the outputs and the targets.
+    """
+    try:
+        # The metrics of a loss are known only once it was computed, hence the order.
+        mode = {"training": False}  # which keras.io's older examples do not take
+        if not {"training", "kwargs"} & inspect.signature(built.compute_loss).parameters.keys():
+            mode = {}
+        built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
+        built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
+        if not has_own(built, "train_step", "compute_loss"):
+            _try_loss(built, y, predicted)
+    except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
+        if y is not None:
+            raise
+        raise _refused(
+            configured, "metrics", "...", "need targets, and the examples have none",
+            "metrics that the model itself has", {"metrics": []},
+        ) from None  # fmt: skip
+    except framework_errors(ValueError, TypeError, KeyError, IndexError) as error:
+        unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
+        if unknown is not None:
+            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "NAME"
+            raise _refused(
+                configured, "metrics", unknown[1], "is no metric that Keras knows",
+                "names of keras.metrics, or nodes with _target_", {"metrics": [near]},
+            ) from None  # fmt: skip
+        if getattr(getattr(y, "dtype", None), "kind", "") in ("O", "S", "U"):
+            raise UsageError(
+                "dataset", "labels", f"are {nest.outline(y)}", "whole numbers, from 0 on",
+                "numpy.unique(y, return_inverse=True)[1] in the dataset",
+            ) from None  # fmt: skip
+        if not has_own(built, "train_step"):
+            usual: dict[str, Any] = {
+                "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"],
+            }  # fmt: skip
+            if _loss_name(built.loss) == LABELS_LOSS:  # what does not fit is a metric
+                del usual["loss"]
+            more = ""
+            if getattr(y, "shape", None) == getattr(predicted, "shape", ()):
+                usual = {"loss": "categorical_crossentropy"}
+                more = " of one-hot targets, mse of others"
+            single = not nest.is_nest(x)
+            tokens = single and x.dtype.kind in "iu" and getattr(y, "shape", None) == x.shape
+            if tokens and configured:
+                usual, more = {}, "model=transformer"
+            reason = str(error).partition("}} ")[2].partition(" [Op:")[0] or str(error)
+            raise _refused(
+                configured, "loss", _loss_name(built.loss),
+                f"loss and metrics do not fit the model: targets are {nest.outline(y)}, outputs "
+                f"{nest.outline(nest.structured(predicted))} ({reason})",
+                "a loss and metrics for this output and target, or another model", usual, more,
+            ) from None  # fmt: skip
+    built.reset_metrics()
+
+
+def _refused(
+    configured: bool, name: str, value: Any, problem: str, accepted: str, usual: dict[str, Any],
+    more: str = "",
+) -> UsageError:  # fmt: skip
+    """Return the error of a loss or metrics.
+
+    Args:
+        configured: whether they are of ``trainer``, and not of the model's own ``compile``.
+        name, value: ``loss`` or ``metrics``, and what it is.
+        problem, accepted: as of :class:`UsageError`.
+        usual: what to have for them.
+        more: of the hint.
+    """
+    if configured:
+        words = {f"trainer.{key}": each for key, each in usual.items()}
+        typed = (
+            f"{key}={each}" if isinstance(each, str) else f"'{key}=[{', '.join(each)}]'"
+            for key, each in words.items()
+        )
+        return UsageError(f"trainer.{name}", value, problem, accepted, " ".join(typed) + more)
+    written = ", ".join(f"{key}={each!r}" for key, each in usual.items())
+    hint = f"{written}{more} in the compile of the model's function"
+    return UsageError("model", f"compile({name}={value})", problem, accepted, hint)
+
+
+def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
+    """Compute a loss of Keras' for several examples: of a single one more shapes go together."""
+    loss: Any = built.loss
+    if not isinstance(loss, str) and not keras_internals.is_of_keras(loss):
+        return
+    if nest.is_nest(y) or nest.is_nest(predicted) or y is None or not np.ndim(y):
+        return
+    sizes = {*np.shape(y)[1:], *predicted.shape[1:]}
+    rows = next(rows for rows in itertools.count(2) if rows not in sizes)
+    y, predicted = (keras.ops.repeat(each[:1], rows, axis=0) for each in (y, predicted))
+    built.compute_loss(y=y, y_pred=predicted)  # as it is compiled, which brings ranks together
+
+
+def _loss_name(loss: Any) -> Any:
+    if isinstance(loss, str | list | dict):
+        return loss
+    return getattr(loss, "__name__", type(loss).__name__)
+
+
+def check_losses(predicted: Any, config: Config) -> None:
+    """Refuse a list of losses that is not as long as that of the model's outputs."""
+    losses, outputs = config.trainer.loss, len(keras.tree.flatten(predicted))
+    if isinstance(losses, list) and len(losses) != outputs:
+        raise UsageError(
+            "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
+            "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
+        )  # fmt: skip
