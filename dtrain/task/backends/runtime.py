@@ -7,8 +7,6 @@ A backend has it in a module ``runtime`` of its package; which one that is, Kera
 from __future__ import annotations
 
 import functools
-import importlib
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
@@ -18,9 +16,7 @@ import numpy as np
 
 from dtrain.config.schema import Hardware
 from dtrain.run.cluster import Cluster, Task
-
-#: Where Keras reads the name of its backend from, while it is imported.
-VARIABLE = "KERAS_BACKEND"
+from dtrain.task import backends
 
 
 class Runtime(Protocol):
@@ -81,8 +77,7 @@ class Runtime(Protocol):
 @functools.cache
 def runtime() -> Runtime:
     """Return that of the backend of this process."""
-    name = os.environ.get(VARIABLE, "tensorflow")
-    return cast(Runtime, importlib.import_module(f"dtrain.task.backends.{name}.runtime"))
+    return cast(Runtime, backends.module("runtime"))
 
 
 def framework_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
