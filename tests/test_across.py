@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 import pytest
@@ -204,13 +205,13 @@ def stepping_with(loss: str, reduction: str = "mean") -> Any:
 @pytest.mark.task(devices=4)
 def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     same = ("mean", "each", "by tensorflow", "by replicas", "noisy")
-    unknown = ("counted", "python", "failing", "not finite", "nothing")
+    unknown = ("counted", "failing", "not finite", "nothing")
     by_hand = "it is divided by all examples (trainer.gradient_reduction=sum)"
     endings = {
         **dict.fromkeys((*same, *unknown)),
         "drawn": "keras.random with a keras.random.SeedGenerator draws the same",
         **dict.fromkeys(("divided", "over replicas", "held", "held by replicas"), by_hand),
-        **dict.fromkeys(("spread", "met"), "the examples, dtrain.replicas.gather does"),
+        **dict.fromkeys(("spread", "met", "python"), "the examples, dtrain.replicas.gather does"),
     }
     for loss, ending in endings.items():
         notice = notice_of("Mirrored", 4, stepping_with(loss))
@@ -552,10 +553,11 @@ def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     found = {}
     for loss in ("mean", "spread", "divided", "by replicas"):
         found[loss] = across.notice(*made("ps", 1, stepping_with(loss), strategy))
-    for name in ("masked_tokens", "regularized"):
-        found[name] = across.notice(*made("ps", 1, configured(name), strategy))
-    with pytest.raises(UsageError, match=r"the model calls dtrain\.replicas\.gather"):
-        across.notice(*made("ps", 1, configured("batch_hard"), strategy))
+    found["regularized"] = across.notice(*made("ps", 1, configured("regularized"), strategy))
+    for name in ("batch_hard", "masked_tokens"):
+        expected = importlib.import_module(f"tests.zoo.{name}").REFUSED["ps"]
+        with pytest.raises(UsageError, match=re.escape(expected)):
+            across.notice(*made("ps", 1, configured(name), strategy))
     return found
 
 
@@ -566,7 +568,6 @@ def test_workers_that_compute_alone() -> None:
         "(strategy=multiworker)"
     )
     assert found.pop("divided").endswith("(trainer.gradient_reduction=sum)")
-    # `masked_tokens` is refused by name, by its steps.
     assert found == dict.fromkeys(found)
 
 

@@ -31,9 +31,9 @@ from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import Manifest, Store, size_of
 from dtrain.task.backends.base import Backend, Forward
-from dtrain.task.backends.runtime import framework_errors, runtime
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset
-from dtrain.task.data.reading import first_bad
+from dtrain.task.data.reading import naming_unreadable
 from dtrain.task.model import build, checks, train_state
 from dtrain.task.train.recorder import Progress
 from dtrain.task.train.session import Action, Process, quietly
@@ -370,13 +370,8 @@ class Prediction:
         whole = turn + turn[-1:] * (self.forward.replicas - len(turn))
         rows = np.stack([division.indices(*each) for each in whole])
         numbers = [division.number(*each) for each in whole]
-        try:
+        with naming_unreadable(self.source, rows.reshape(-1)):
             return self.forward(rows, np.asarray(numbers, np.int64))
-        except framework_errors(UnicodeDecodeError):
-            problem = first_bad(self.source, rows.reshape(-1))
-            if problem is None:
-                raise  # of the user's own code, which is named where this ends
-            raise problem from None
 
     def _collect(self, turn: Turn, call: Future[Arrays], writing: ThreadPoolExecutor) -> None:
         """Keep what a call has computed, and have each piece written that is whole now."""

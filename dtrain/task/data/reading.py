@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
+from dtrain.task.backends.runtime import framework_errors
 from dtrain.task.data.host_pipeline import Reader, by_rows, is_alone, read, readers, taken
 
 #: Examples that are read at once where all are tried.
@@ -166,12 +168,27 @@ def chosen(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     Raises:
         DataError: one cannot be read, or made an example of in the graph.
     """
-    try:
+    with naming_unreadable(source, rows):
         return _tried(source, rows)
-    except (tf.errors.OpError, UnicodeDecodeError):  # of the graph, which names no example
+
+
+@contextlib.contextmanager
+def naming_unreadable(source: Source, rows: np.ndarray) -> Iterator[None]:
+    """Name the example that cannot be read, where the framework's error of a batch names none.
+
+    Args:
+        source: has them.
+        rows: int64 ``[b]``, those of the batch.
+
+    Raises:
+        DataError: in the place of the framework's error.
+    """
+    try:
+        yield
+    except framework_errors(UnicodeDecodeError):  # a message may have any bytes
         problem = first_bad(source, rows)
         if problem is None:
-            raise
+            raise  # of the user's own code, which is named where the task ends
         raise problem from None
 
 

@@ -34,22 +34,22 @@ def failing(inputs: Any) -> Iterator[None]:
     try:
         yield
     except framework_errors(UnicodeDecodeError) as error:  # a message may have any bytes
-        found = failures.first() or _undecodable(inputs, error)
-        if found is None:
+        cause = failures.first() or _undecodable(inputs, error)
+        if cause is None:
             raise
-        if isinstance(found, DtrainError):
-            raise found from None
+        if isinstance(cause, DtrainError):
+            raise cause from None
         # Of the user's own code: where it was is in the log.
-        print(secrets.mask("".join(traceback.format_exception(found))), file=sys.stderr, flush=True)
+        print(secrets.mask("".join(traceback.format_exception(cause))), file=sys.stderr, flush=True)
         where = "dataset: reading the examples"
-        raise DataError(where, f"{type(found).__name__}: {found}") from found
+        raise DataError(where, f"{type(cause).__name__}: {cause}") from cause
 
 
 def _undecodable(inputs: Any, error: Exception) -> DataError | None:
     """Return what is wrong with an example that cannot be finished in the graph, if one is."""
     message = str(getattr(error, "message", error))
-    known = isinstance(error, UnicodeDecodeError) or "transformation with iterator" in message
-    if not known:  # as tf.data says of its functions
+    # As tf.data says of its functions.
+    if not isinstance(error, UnicodeDecodeError) and "transformation with iterator" not in message:
         return None
     splits = [split for split in (inputs.train, inputs.validation) if split is not None]
     for source in splits:

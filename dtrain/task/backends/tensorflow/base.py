@@ -13,7 +13,7 @@ from dtrain.task.backends.tensorflow.forward import Forward
 from dtrain.task.backends.tensorflow.in_loop import in_loop
 from dtrain.task.backends.tensorflow.local_calls import LocalCalls
 from dtrain.task.backends.tensorflow.rehearsal import across, metrics
-from dtrain.task.backends.tensorflow.rehearsal.trace import trace_step
+from dtrain.task.backends.tensorflow.rehearsal.step import trace_step
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data.inputs import Inputs

@@ -22,7 +22,7 @@ from dtrain.errors import UsageError, behind
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import has_own, is_mean, leaves
 from dtrain.task.backends.tensorflow.rehearsal import noise
-from dtrain.task.backends.tensorflow.rehearsal.noise import exchanges, exchanging
+from dtrain.task.backends.tensorflow.rehearsal.noise import exchanging
 from dtrain.task.backends.tensorflow.rehearsal.step import Kept, Step, Value, undisturbed
 from dtrain.task.data import reading
 
@@ -74,7 +74,7 @@ def notice(
 def _of_a_step(
     model: keras.Model, strategy: Replicas, source: Source, global_batch: int, known: bool
 ) -> Iterator[str | None]:
-    parts = strategy.replicas if exchanges(strategy) else ALONE
+    parts = strategy.replicas if strategy.abilities.exchanges else ALONE
     rows = min(global_batch // strategy.parts, max(FEWEST, EXAMPLES // parts))
     examples = reading.available(source, max(LOOKED_AT, parts * rows))
     if examples < parts * rows:
@@ -156,23 +156,17 @@ def _difference(step: Step, batches: list[Any], strategy: Replicas) -> str | Non
         UsageError: the step keeps by hand what would be wrong on the replicas.
     """
     values: dict[str | None, list[Value]] = {}
-    noisy: set[str | None] = set()
     for batch in batches:
         numbers, kept = step.run(batch)
         for each in kept:
             _check(each)
         for value in numbers:
             values.setdefault(value.name, []).append(value)
-        if not all(_is_same(value, value.several) for value in numbers):
-            again, _ = step.run(batch)
-            noisy |= {
-                a.name for a, b in zip(numbers, again, strict=True) if not _is_same(a, b.whole)
-            }
-        step.go_on(kept)
     different = {
         name: differ
         for name, of in values.items()
-        if name not in noisy and (differ := [v for v in of if not _is_same(v, v.several)])
+        if all(_is_same(v, v.again) for v in of)  # else it is noisy
+        and (differ := [v for v in of if not _is_same(v, v.several)])
     }
     if not different:
         return None
@@ -201,7 +195,7 @@ def _is_same(value: Value, several: float) -> bool:
 
 def _advice(value: Value, as_other: bool, step: Step, strategy: Replicas) -> str:
     """Return what to do; ``as_other``: the other way to put parts together would be right."""
-    summed, alone = strategy.gradient_reduction == "sum", not exchanges(strategy)
+    summed, alone = strategy.gradient_reduction == "sum", not strategy.abilities.exchanges
     means = {metric.name for metric in step.model.metrics if is_mean(metric)}
     if value.name is None and as_other and value.added == summed:
         if summed:

@@ -34,7 +34,6 @@ from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.rehearsal.noise import (
     augmentations,
-    exchanges,
     exchanging,
     operations,
 )
@@ -52,7 +51,7 @@ class Value:
 
     Attributes:
         name: under which the step returns it, or a metric; None of what a tape gives gradients of.
-        whole: of all examples.
+        whole, again: of all examples, twice.
         total: the sum of those of the parts; or what a metric makes of the sums of its states.
         parts: how many there are; 1 of a metric.
         added: whether the replicas have the sum for it, and not the mean.
@@ -60,6 +59,7 @@ class Value:
 
     name: str | None
     whole: float
+    again: float
     total: float
     parts: int = 1
     added: bool = False
@@ -95,21 +95,17 @@ class Kept:
 
 
 class Outcome(NamedTuple):
-    """What a step gives; of the parts the sums, and lists by part of what is kept and no float.
+    """What a step gives; of several parts the sums.
 
     Attributes:
-        targets: the sum of each tensor that a tape is asked for gradients of.
-        logs: the numbers that it returns, by name.
+        numbers: the sum of each tensor that a tape is asked for gradients of; what is returned.
         states: of the metrics.
-        kept: of :class:`Step`, in their order.
-        pictures: that layers change.
+        kept: variables and pictures; where they are no floats, and of pictures, each part's.
     """
 
-    targets: list[Any]
-    logs: dict[str, Any]
+    numbers: list[Any]
     states: list[Any]
     kept: list[Any]
-    pictures: list[Any]
 
 
 class Step:
@@ -131,7 +127,7 @@ class Step:
         self.model, self._strategy, self.parts, self.rows = model, strategy, parts, rows
         self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
         self._summed = strategy.gradient_reduction == "sum"
-        self._together = exchanges(strategy)
+        self._together = strategy.abilities.exchanges
         self._metrics = [v for metric in model.metrics for v in metric.variables]
         plain = keras_internals.plain_variables(model)
         held = [v for _, v in plain if isinstance(v, keras.Variable)]
@@ -151,10 +147,10 @@ class Step:
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         #: Known once traced: the shapes of what tapes are asked for, of the whole and of a part;
-        #: variables that the step assigns by hand; and the layers that change pictures.
+        #: names of numbers; and variables that the step assigns by hand, and pictures.
         self._shapes: dict[bool, list[tf.TensorShape]] = {}
+        self._names: list[str | None] = []
         self._kept: list[tuple[str, Any]] = []
-        self._pictures: list[str] = []
         records = random_draws.Record(), random_draws.Record()
         self._alone, self._whole = (
             tf.function(self._on_one_device(each), autograph=False) for each in records
@@ -170,49 +166,39 @@ class Step:
         self.gathers = False
 
     def run(self, batch: Any) -> tuple[list[Value], list[Kept]]:
-        """Return the numbers of the step of a batch, and what it keeps.
+        """Return the numbers of the step of a batch, and what it keeps, also for the next step.
 
         Raises:
             NotImplementedError: it would leave something behind.
         """
         if unsaved.names(self.model, self.graph):
             raise NotImplementedError("the step assigns variables that nothing restores")
-        before = [
-            self._state[id(v)][1] if id(v) in self._state else _copy(v) for _, v in self._kept
-        ]
         with tf.device("CPU:0"):
-            whole = self._outcome(self._whole, batch)
+            whole, again = (self._outcome(self._whole, batch) for _ in range(2))
             for number in range(self.parts if self._together else 0):
                 # One that fails among others would end them all.
                 self._outcome(self._alone, self._part(batch, number))
         numbers = [tf.constant(n) for n in range(1 if self._together else self.parts)]
         graph = self._several.get_concrete_function(batch, self._values(), numbers[0]).graph
         self.gathers = any(gradients.GATHER in name for _, name in operations(graph))
-        total = tf.nest.map_structure(
-            lambda *each: np.sum(each, axis=0),
-            *(self._outcome(self._several, batch, number) for number in numbers),
-        )
+        outcomes = [self._outcome(self._several, batch, number) for number in numbers]
+        total = tf.nest.map_structure(lambda *each: np.sum(each, axis=0), *outcomes)
         kept = []
-        for (name, variable), *values in zip(
-            self._kept, before, whole.kept, total.kept, strict=True
-        ):
-            start, one, parts = (np.asarray(value, np.float64) for value in values)
-            averaged = _is_float(variable)
-            each = [parts / self.parts] if averaged else list(parts)
-            kept.append(Kept(name, start, one, each, averaged))
-        for name, one, parts in zip(self._pictures, whole.pictures, total.pictures, strict=True):
-            if one.size == parts.size:
+        for (name, variable), *values in zip(self._kept, whole.kept, total.kept, strict=True):
+            one, parts = (np.asarray(value, np.float64) for value in values)
+            if variable is None:
                 kept.append(Kept(name, None, one, [parts.reshape(one.shape)]))
-        return self._numbers(whole, total), kept
-
-    def go_on(self, kept: list[Kept]) -> None:
-        """Begin the next step with what a step of all examples has kept."""
-        for (_, variable), each in zip(self._kept, kept, strict=False):
-            value = tf.cast(each.whole, variable.dtype)
-            if id(variable) in self._state:
-                self._state[id(variable)] = variable, value
-            else:
+                continue
+            floating, old = _is_float(variable), self._state.get(id(variable))
+            before = _copy(variable) if old is None else old[1]
+            each = [parts / self.parts] if floating else list(parts)
+            kept.append(Kept(name, before.numpy(), one, each, floating))
+            value = tf.cast(one, variable.dtype)
+            if old is None:
                 variable.assign(value)
+            else:
+                self._state[id(variable)] = variable, value
+        return self._numbers(whole, again, total), kept
 
     def _values(self) -> list[tf.Tensor]:
         return [value for _, value in self._state.values()]
@@ -274,40 +260,35 @@ class Step:
         if now is None:
             assigned = [v for i, v in self._watched.items() if after[i] is not before[i]]
             self._kept = [*((v.path, v) for v in assigned), *self._plain]
-            self._pictures = [name for name, _ in pictures]
-
-        def placed(value: Any) -> tf.Tensor:
-            if number is None:
-                return value
+            self._kept += [(name, None) for name, _ in pictures]
+            self._names = [*(None for _ in targets), *logs]
+        kept = [
+            tf.cast(after.get(id(v), v), tf.float32 if _is_float(v) else tf.float64)
+            for _, v in self._kept
+            if v is not None
+        ]
+        kept += [tf.cast(value, tf.float64) for _, value in pictures]
+        if number is not None:
             place = tf.one_hot(number, self.parts, dtype=tf.float64)
-            return tf.tensordot(place, tf.cast(value, tf.float64), 0)
+            kept = [v if v.dtype == tf.float32 else tf.tensordot(place, v, 0) for v in kept]
+        sums = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in targets]
+        states = [after[id(v)] for v in self._metrics]
+        return Outcome([*sums, *logs.values()], states, kept)
 
-        kept = [(v, after.get(id(v), v)) for _, v in self._kept]
-        return Outcome(
-            [tf.reduce_sum(tf.cast(each, tf.float32)) for each in targets], logs,
-            [after[id(v)] for v in self._metrics],
-            [tf.cast(a, tf.float32) if _is_float(v) else placed(a) for v, a in kept],
-            [placed(value) for _, value in pictures],
-        )  # fmt: skip
-
-    def _numbers(self, whole: Outcome, total: Outcome) -> list[Value]:
+    def _numbers(self, whole: Outcome, again: Outcome, total: Outcome) -> list[Value]:
         if keras_internals.generator_states(self.model):
             return []  # each run has begun with their states, and replicas' are others
         added = [
             self._summed or bool(of.rank and (part[0] is None or of[0] == self.parts * part[0]))
             for of, part in zip(self._shapes[False], self._shapes[True], strict=True)
         ]
-        added += [self._summed and is_loss(name) for name in whole.logs]
-        names = [*(None for _ in whole.targets), *whole.logs]
-        of_whole, sums = ([*of.targets, *of.logs.values()] for of in (whole, total))
-        several = self._results(total.states, whole.states)
+        added += [self._summed and is_loss(name) for name in self._names if name is not None]
+        numbers = zip(self._names, whole.numbers, again.numbers, total.numbers, added, strict=True)
+        one, two, all_ = (self._results(of.states, whole.states) for of in (whole, again, total))
         return [
-            Value(name, float(one), float(each), self.parts, is_sum)
-            for name, one, each, is_sum in zip(names, of_whole, sums, added, strict=True)
-        ] + [
-            Value(name, value, several[name])
-            for name, value in self._results(whole.states, whole.states).items()
-        ]
+            Value(name, float(a), float(b), float(c), self.parts, is_sum)
+            for name, a, b, c, is_sum in numbers
+        ] + [Value(name, one[name], two[name], all_[name]) for name in one]
 
     def _results(self, states: list[Any], whole: list[Any]) -> dict[str, float]:
         """Return the results of the metrics that a step has updated."""
@@ -371,7 +352,7 @@ def undisturbed(
             "a strategy whose replicas meet in a step", exchanging(strategy),
         )  # fmt: skip
 
-    if not exchanges(strategy):
+    if not strategy.abilities.exchanges:
         context.all_reduce = refuse
     try:
         with optimizers.caught(model), _restored(model):
@@ -421,6 +402,38 @@ def pictures_changed(model: keras.Model) -> Iterator[list[tuple[str, tf.Tensor]]
     finally:
         for layer in augmenting:
             del vars(layer)["transform_images"]
+
+
+def trace_step(
+    model: keras.Model, strategy: Replicas, examples: tuple[Any, ...], creates: bool
+) -> list[optimizers.Update]:
+    """Trace ``train_step`` on some examples and run nothing; return what optimizers would update.
+
+    Args:
+        model: compiled; inside a scope of its strategy.
+        strategy: runs the step.
+        examples: as the input gives them.
+        creates: it creates the variables of the model: it is traced outside of the replicas then,
+            which may create none.
+    """
+
+    def creating(data: Any) -> None:
+        with keras.StatelessScope(collect_losses=True), gradients.tried(None, []):
+            model.train_step(data)
+
+    def running(data: Any) -> None:
+        strategy.run(model.train_step, data)
+
+    def tensor(leaf: Any) -> Any:
+        return None if leaf is None else tf.convert_to_tensor(leaf)
+
+    data = unwrapped(tuple(nest.mapped(tensor, part) for part in examples))
+    step = tf.function(creating if creates else running, autograph=False)
+    with optimizers.caught(model) as updates:
+        step.get_concrete_function(data)
+    if creates:
+        keras_internals.initialize()
+    return updates
 
 
 def _copy(variable: Any) -> tf.Tensor:
