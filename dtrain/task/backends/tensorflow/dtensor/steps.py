@@ -8,7 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,9 +22,6 @@ from dtrain.task.backends.tensorflow.dtensor.substitutes import substituted
 from dtrain.task.backends.tensorflow.replica import host_random
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data.inputs import Inputs
-
-if TYPE_CHECKING:
-    from dtrain.task.strategies import Mesh
 
 #: The loss on the mesh and on the host may differ by so much of it: mixed precision rounds.
 TOLERANCE = 0.02
@@ -44,7 +41,7 @@ class MeshSteps(Steps):
         UsageError: DTensor cannot compute this model, or gets another loss than the host.
     """
 
-    def __init__(self, model: keras.Model, strategy: Mesh, inputs: Inputs):
+    def __init__(self, model: keras.Model, strategy: Any, inputs: Inputs):
         def whole(make: Any) -> Any:
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
