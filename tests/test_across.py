@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ PARTS = {
 
 
 #: Of which it cannot be found out.
-UNTRIED = ["running_mean"]
+UNTRIED: list[str] = []
 
 
 @pytest.mark.task(devices=4)
@@ -62,17 +63,18 @@ UNTRIED = ["running_mean"]
 def test_models_that_are_exact_are_tried_and_not_told_of(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dtrain.task.backends.tensorflow.rehearsal import across, trial
+    from dtrain.task.backends.tensorflow.rehearsal import across, step
     from dtrain.task.model import train_state
 
     seen: list[Any] = []
-    original = trial.Trial.values
+    original = step.Step.run
 
-    def values(self: Any, batch: Any) -> Any:
-        seen.extend(found := original(self, batch))
-        return found
+    def run(self: Any, batch: Any) -> Any:
+        numbers, kept = original(self, batch)
+        seen.extend(numbers)
+        return numbers, kept
 
-    monkeypatch.setattr(trial.Trial, "values", values)
+    monkeypatch.setattr(step.Step, "run", run)
     monkeypatch.setattr(across, "_is_known", lambda model: False)
     for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
         for name in PARTS[part]:
@@ -203,13 +205,13 @@ def stepping_with(loss: str, reduction: str = "mean") -> Any:
 @pytest.mark.task(devices=4)
 def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     same = ("mean", "each", "by tensorflow", "by replicas", "noisy")
-    unknown = ("counted", "python", "failing", "not finite", "nothing")
+    unknown = ("counted", "failing", "not finite", "nothing")
     by_hand = "it is divided by all examples (trainer.gradient_reduction=sum)"
     endings = {
         **dict.fromkeys((*same, *unknown)),
         "drawn": "keras.random with a keras.random.SeedGenerator draws the same",
         **dict.fromkeys(("divided", "over replicas", "held", "held by replicas"), by_hand),
-        **dict.fromkeys(("spread", "met"), "the examples, dtrain.replicas.gather does"),
+        **dict.fromkeys(("spread", "met", "python"), "the examples, dtrain.replicas.gather does"),
     }
     for loss, ending in endings.items():
         notice = notice_of("Mirrored", 4, stepping_with(loss))
@@ -533,7 +535,7 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         model, *_ = made("OneDevice", 1, configured(name))
         assert across._is_known(model) == (name == "own_optimizer"), name
 
-    monkeypatch.setattr(across, "_of_a_trial", None)  # is not called
+    monkeypatch.setattr(across, "_of_a_step", None)  # is not called
     assert notice_of("Mirrored", 2, settings()) is None
     monkeypatch.undo()
     node = {"loss": {"_target_": "keras.losses.Dice"}, "metrics": []}
@@ -544,14 +546,18 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    from dtrain.errors import UsageError
     from dtrain.task.backends.tensorflow.rehearsal import across
 
     strategy = strategy_of(cluster, task, "sync")
     found = {}
     for loss in ("mean", "spread", "divided", "by replicas"):
         found[loss] = across.notice(*made("ps", 1, stepping_with(loss), strategy))
-    for name in ("batch_hard", "masked_tokens", "regularized"):
-        found[name] = across.notice(*made("ps", 1, configured(name), strategy))
+    found["regularized"] = across.notice(*made("ps", 1, configured("regularized"), strategy))
+    for name in ("batch_hard", "masked_tokens"):
+        expected = importlib.import_module(f"tests.zoo.{name}").REFUSED["ps"]
+        with pytest.raises(UsageError, match=re.escape(expected)):
+            across.notice(*made("ps", 1, configured(name), strategy))
     return found
 
 
@@ -562,7 +568,6 @@ def test_workers_that_compute_alone() -> None:
         "(strategy=multiworker)"
     )
     assert found.pop("divided").endswith("(trainer.gradient_reduction=sum)")
-    # Some of these are refused by name, by their steps.
     assert found == dict.fromkeys(found)
 
 

@@ -95,7 +95,7 @@ STEP = Started("SLURM step 7.0", 0, 3, typed="srun -n")
     ("number", "plan", "said"),
     [
         (3, cluster("chief"), "strategy=mine: is one process, and SLURM step 7.0 has 3 tasks, "
-         "each of which would train by itself; accepted: strategy=multiworker, strategy=ps, or "
+         "each of which would train by itself; accepted: a strategy of several tasks, or "
          "srun -n1; type: strategy=multiworker"),
         (None, cluster("chief"), "strategy=mine: is one process, and SLURM step 7.0 has several "
          "tasks, each of which"),

@@ -130,6 +130,8 @@ def definition(target: str) -> tuple[Any, list[Path]]:
     """Return the function or class that a target names, and the files that are its own."""
     *parts, name = target.split(".")[1:]
     place = PACKAGE.joinpath(*parts)
+    if parts == ["task", "strategies"]:  # a registry of the backend's
+        place = PACKAGE / "task" / "backends" / "tensorflow"
     paths = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     for path in [*paths, PACKAGE / "data" / "text.py"]:  # which datasets import
         for node in tree(path).body:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.sampled import sampled
-from tests.test_steps import prepare, settings
+from tests.test_steps import BATCH, prepare, settings
 
 #: What a layer keeps, and whether several replicas keep the same: the mean of theirs.
 KEPT = {
@@ -109,8 +109,6 @@ def test_a_rehearsal_changes_nothing() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task.backends.tensorflow.input_pipeline import Inputs
-    from dtrain.task.backends.tensorflow.rehearsal import rehearse
     from dtrain.task.model import train_state
 
     for kept in ("plain", "draws"):
@@ -122,24 +120,10 @@ def test_a_rehearsal_changes_nothing() -> None:
         expected = random.random(), np.random.rand()
         random.seed(1), np.random.seed(1)
         applies = made.optimizer.apply  # of short_adam
-        inputs = Inputs(splits.train, None, 8, 0)
-        found = rehearse.rehearse(made, strategy, inputs)
+        assert not any(strategy.notices(made, splits, None, BATCH))
         assert (random.random(), np.random.rand()) == expected != drawn
-        assert found.draws == ((True, False) if kept == "draws" else ())
         after = train_state.snapshot(made, strategy)
         assert all((after[name] == before[name]).all() for name in before)
         assert made.optimizer.apply is applies
-        break_ = made.train_step
         made.train_step = lambda data: 1 / 0
-        assert rehearse.rehearse(made, strategy, inputs).draws is None, "training says why"
-        made.train_step = break_
-
-
-@pytest.mark.task(devices=2)
-def test_layers_of_keras_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.task.backends.tensorflow.input_pipeline import Inputs
-    from dtrain.task.backends.tensorflow.rehearsal import rehearse
-
-    made, strategy, _, splits = prepare("Mirrored", 2, settings())
-    monkeypatch.setattr(rehearse, "_Rehearsal", None)  # is not called
-    assert rehearse.rehearse(made, strategy, Inputs(splits.train, None, 8, 5)).seed == 5
+        assert not any(strategy.notices(made, splits, None, BATCH)), "training says why"

@@ -47,7 +47,6 @@ def prepare(
 
     from dtrain.task import strategies
     from dtrain.task.backends.tensorflow import input_pipeline
-    from dtrain.task.backends.tensorflow.rehearsal import metrics
     from dtrain.task.data import dataset
     from dtrain.task.model import build
 
@@ -63,7 +62,7 @@ def prepare(
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
-    metrics.notice(model, splits, strategy)
+    strategy.notices(model, splits, None, BATCH)
     steps = strategy.steps(model, inputs, jit_compile)
     steps.log(config.trainer.log)
     return model, strategy, steps, splits

@@ -96,7 +96,7 @@ def test_hosts_that_go_together(hosts: tuple[str, str, str]) -> None:
 MISTAKES = {
     "single": ("mirrored", config(), "strategy",
                "strategy=mirrored: is one process and has no use for a cluster; accepted: with "
-               "launcher=env: multiworker, ps; with launcher=local: any; "
+               "launcher=env: one of several tasks; with launcher=local: any; "
                "hint: strategy=multiworker, or launcher=local"),
     "not set": ("multiworker", None, "TF_CONFIG",
                 "TF_CONFIG=(not set): the environment says nothing of the cluster.*launcher=local; "

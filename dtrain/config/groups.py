@@ -75,14 +75,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "sgd": optimizers.Sgd,
     },
     "optimizer/schedule": {"cosine": optimizers.Cosine, "warmup": optimizers.Warmup},
-    "strategy": {
-        "strategy": strategies.Strategy,
-        "multiworker": strategies.MultiWorker,
-        "parameter_server": strategies.ParameterServer,
-        "mesh": strategies.MeshStrategy,
-        "layer_placement": strategies.LayerPlacement,
-        "tpu": strategies.Tpu,
-    },
+    "strategy": strategies.SCHEMAS,
     "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
     "debug": {
         "debug": debug.Debug,

@@ -72,13 +72,11 @@ AUGMENT = Kind(
 )  # fmt: skip
 STRATEGY = Kind(
     "strategy", "dtrain.task.strategies.*",
-    r"dtrain\.task\.strategies\.(CentralStorage|Default|LayerPlacement|Mesh|Mirrored|MultiWorker"
-    r"|OneDevice|ParameterServer|TPU)",
+    rf"dtrain\.task\.strategies\.{_CLASS}",
 )  # fmt: skip
 PLAN = Kind(
     "plan of a strategy", "dtrain.task.strategies.plans.*",
-    r"dtrain\.task\.strategies\.plans\.(LayerPlan|MeshPlan|OneReplica|ParameterServerPlan"
-    r"|PerDevice|PerHost|TpuPlan)",
+    rf"dtrain\.task\.strategies\.plans\.{_CLASS}",
 )  # fmt: skip
 LAUNCHER = Kind(
     "launcher", "dtrain.controller.launchers.*",

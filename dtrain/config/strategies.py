@@ -121,3 +121,8 @@ class Tpu(Strategy):
     tpu: str | None = formed("local", text())
     zone: str | None = formed(None, text())
     project: str | None = formed(None, text())
+
+
+_KINDS: list[type[Strategy]] = [Strategy, *Strategy.__subclasses__()]
+#: By the name that a file of ``conf/strategy`` refers to it with.
+SCHEMAS: dict[str, type] = {kind.__name__: kind for kind in _KINDS}

@@ -132,9 +132,8 @@ def _nan(config: Config) -> None:
     if not strategy_plan.of(config).in_process:
         raise UsageError(
             "strategy", config.strategy.name, "computes a step where debug=nan cannot repeat it",
-            "default, one_device, mirrored, central_storage, multiworker, layer_placement: the "
-            "losses are the same, and so is the value that is not finite",
-            "strategy=one_device",
+            "a strategy that computes it in the tasks that train: the losses are the same, and so "
+            "is the value that is not finite", "strategy=one_device",
         )  # fmt: skip
     if (every := config.strategy.get("sync_every", 1)) > 1:
         raise UsageError(

@@ -183,7 +183,7 @@ def _check_jit(config: Config, strategy: StrategyPlan) -> None:
         raise UsageError(
             "hardware.jit_compile", "true",
             f"XLA cannot compile a step of strategy={config.strategy.name}: devices meet inside it",
-            "true with strategy=default or strategy=one_device", "hardware.jit_compile=false",
+            "true with a strategy of one replica, such as one_device", "hardware.jit_compile=false",
         )  # fmt: skip
 
 

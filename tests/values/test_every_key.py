@@ -45,9 +45,12 @@ PLACES: dict[type, tuple[str, tuple[str, ...]]] = {
 }  # fmt: skip
 #: Options that have the schema of another name.
 OPTIONS = {
-    "strategy=strategy": "strategy=mirrored",
-    "strategy=parameter_server": "strategy=ps",
-    "strategy=mesh": "strategy=hybrid",
+    "strategy=Strategy": "strategy=mirrored",
+    "strategy=MultiWorker": "strategy=multiworker",
+    "strategy=ParameterServer": "strategy=ps",
+    "strategy=MeshStrategy": "strategy=hybrid",
+    "strategy=LayerPlacement": "strategy=layer_placement",
+    "strategy=Tpu": "strategy=tpu",
     "launcher=launcher": "launcher=local",
     "action=action": "action=train",
     "debug=debug": "debug=shapes",

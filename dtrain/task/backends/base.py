@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dtrain.data.sources import Source, Splits
     from dtrain.task.backends.metric_sums import Sums
     from dtrain.task.data.inputs import Inputs
+    from dtrain.task.model.optimizers import Update
 
 #: Of what a model returned and of a whole batch, the columns by name: tensors ``[b, ...]``.
 Finish = Callable[[Any, tuple[Any, ...]], dict[str, Any]]
@@ -139,13 +140,10 @@ class Waiting(Protocol):
 
 
 class Steps(Protocol):
-    """Training and evaluation of one model: many steps in one call.
+    """Training and evaluation of one model: many steps in one call."""
 
-    Attributes:
-        graph: of a training step on one replica, where the backend has graphs and once traced.
-    """
-
-    graph: Any
+    def unsaved(self) -> list[str]:
+        """Return the names of variables that a step assigns and that no checkpoint has."""
 
     @property
     def waiting(self) -> Waiting:
@@ -289,6 +287,17 @@ class Backend(Protocol):
 
     def run(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Run ``step`` once on every replica, each with its part of ``data``."""
+
+    def trace_step(
+        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+    ) -> list[Update]:
+        """Trace ``train_step`` and run nothing; return what optimizers would update.
+
+        Args:
+            model: compiled; inside a scope of this strategy.
+            examples: as the input gives them.
+            creates: the trace creates the variables of the model.
+        """
 
     def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Copy variables to the host."""

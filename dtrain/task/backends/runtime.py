@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
 
 import keras
+import numpy as np
 
 from dtrain.config.schema import Hardware
 from dtrain.run.cluster import Cluster, Task
@@ -54,6 +55,9 @@ class Runtime(Protocol):
 
     def variable(self, value: Any, dtype: str) -> Any:
         """Return a variable of the framework's, of this process alone."""
+
+    def to_numpy(self, variable: keras.Variable) -> np.ndarray:
+        """Return what a variable holds, on the host."""
 
     def trace(self, function: Callable[..., Any], *specs: Any) -> None:
         """Call ``function`` with tensors of these shapes; nothing is computed."""

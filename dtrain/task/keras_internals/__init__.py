@@ -30,6 +30,7 @@ from dtrain.task.keras_internals.optimizers import (
     average_trainable,
     scale_learning_rates,
     updated,
+    updating,
 )
 from dtrain.task.keras_internals.variables import exchange, initialize, stored
 
@@ -53,4 +54,5 @@ __all__ = [
     "states",
     "stored",
     "updated",
+    "updating",
 ]

@@ -10,6 +10,11 @@ import keras
 from dtrain.task.keras_internals.lookup import unknown
 
 
+def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return the optimizer that updates: that inside a loss scale optimizer, or itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 def updated(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Return the weights that an optimizer was built for, in the order of its slots.
 

@@ -141,7 +141,10 @@ def model(
             part = max(1, config.trainer.batch_size // strategy.parts)
             example = reading.first(splits.train, reading.available(splits.train, part))
             try:
-                first_call.by_step(built, example)
+                strategy.trace_step(built, example, creates=True)
+                built.built = True  # as a call would say
+                built.reset_metrics()
+                first_call.reset(built)
             except Exception:
                 raise failed from None
     _check_optimizer(built, strategy)
@@ -236,8 +239,8 @@ def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
     ):
         raise UsageError(
             "model", type(built).__name__, "was compiled without an optimizer",
-            "a model with one, or with a train_step of its own on default, one_device, mirrored, "
-            "central_storage or multiworker", "optimizer=adam with a model that is not compiled",
+            "a model with one, or with a train_step of its own and a strategy for several "
+            "optimizers", "optimizer=adam with a model that is not compiled",
         )  # fmt: skip
 
 

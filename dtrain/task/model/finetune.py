@@ -12,13 +12,13 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.config.fine_tuning import FineTuning
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import optimizers
 from dtrain.task.model.path_rules import choose, listed
 from dtrain.task.model.walk import LORA, Weight, own, walk, weights
@@ -126,7 +126,9 @@ class Stages:
     def _digests(self) -> dict[str, int]:
         frozen = set(self.frozen)
         return {
-            weight.path: zlib.crc32(np.ascontiguousarray(_value(weight.variable)).tobytes())
+            weight.path: zlib.crc32(
+                np.ascontiguousarray(runtime().to_numpy(weight.variable)).tobytes()
+            )
             for weight in self._touched
             if weight.path in frozen
         }
@@ -209,7 +211,8 @@ def _check_unfreezing(
         raise UsageError(
             "strategy", config.strategy.name,
             "has steps that cannot be traced anew for finetune.unfreeze",
-            "all but ps and tpu, or a run for each phase: fork=RUN_DIR", "strategy=mirrored",
+            "a strategy whose steps can, or a run for each phase: fork=RUN_DIR",
+            "strategy=mirrored",
         )  # fmt: skip
 
 
@@ -233,7 +236,7 @@ def _check_statistics(
         variables = own(layer)
         others = [v.name for v in variables if id(v) not in chosen]
         for variable in variables:
-            moved = not flags[id(variable)] and tf.as_dtype(variable.dtype).is_floating
+            moved = not flags[id(variable)] and keras.backend.is_float_dtype(variable.dtype)
             base = f"{LORA}kernel_a" in {v.name for v in variables}  # a kernel with LoRA
             if moved and not base and id(variable) in chosen and others and layer.trainable:
                 raise UsageError(
@@ -242,10 +245,6 @@ def _check_statistics(
                     f"a pattern of all of {layer.name}, with {', '.join(others)}",
                     f"'finetune.freeze=[{layer.name}]'",
                 )  # fmt: skip
-
-
-def _value(variable: keras.Variable) -> Any:
-    return np.asarray(tf.convert_to_tensor(variable.value))
 
 
 def enable_lora(model: keras.Model, rules: list[Any]) -> None:

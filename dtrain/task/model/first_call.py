@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
 
-from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
-from dtrain.task.backends.step_logs import unwrapped
-from dtrain.task.backends.tensorflow.replica import gradients
-from dtrain.task.model import checks, optimizers
+from dtrain.task.model import checks
 
 
 def predicted(built: keras.Model, x: Any) -> Any:
@@ -23,12 +18,12 @@ def predicted(built: keras.Model, x: Any) -> Any:
     step. What layers of a user's own keep has no value from before where this call makes it.
     """
     others = keras_internals.plain_variables(built) + keras_internals.generator_states(built)
-    plain = [(v, tf.identity(v)) for _, v in others]
-    kept = [v for v in built.non_trainable_variables if not tf.as_dtype(v.dtype).is_floating]
+    kept = [variable for _, variable in others]
+    kept += [v for v in built.non_trainable_variables if not keras.backend.is_float_dtype(v.dtype)]
     kept += keras_internals.of_own_classes(built) if built.built else []
-    before = [(v, np.asarray(tf.convert_to_tensor(v.value))) for v in kept]
+    before = [(variable, keras.ops.copy(variable)) for variable in kept]
     try:
-        found = built(x, training=False)
+        outputs = built(x, training=False)
     except ValueError as error:
         wanted, given = getattr(built, "input_shape", None), getattr(x, "shape", None)
         if not isinstance(wanted, tuple) or given is None or _is_of(given, wanted):
@@ -40,40 +35,14 @@ def predicted(built: keras.Model, x: Any) -> Any:
             "a model for the inputs of the dataset",
             "keras.Input(input_shape) in the function of the model, which is given the shape",
         ) from error  # fmt: skip
-    for variable, value in [*before, *plain]:
+    for variable, value in before:
         variable.assign(value)
-    _reset(built)
-    return found
+    reset(built)
+    return outputs
 
 
-def by_step(built: keras.Model, examples: tuple[Any, ...]) -> None:
-    """Make the variables of a model by a trace of its own ``train_step``, and run nothing.
-
-    For one whose ``call`` cannot take the examples: Keras' fit never calls it.
-
-    Args:
-        built: compiled; inside the scope of its strategy.
-        examples: as the input gives them.
-    """
-
-    def step(data: Any) -> None:
-        with keras.StatelessScope(collect_losses=True), gradients.tried(None, []):
-            built.train_step(unwrapped(data))
-
-    with optimizers.caught(built):
-        data = tuple(nest.mapped(_tensor, part) for part in examples)
-        tf.function(step, autograph=False).get_concrete_function(data)
-    keras_internals.initialize()
-    built.built = True  # as a call would say
-    built.reset_metrics()
-    _reset(built)
-
-
-def _tensor(leaf: Any) -> Any:
-    return None if leaf is None else tf.convert_to_tensor(leaf)
-
-
-def _reset(built: keras.Model) -> None:
+def reset(built: keras.Model) -> None:
+    """Let stateful layers begin again."""
     for layer in checks.stateful_layers(built):
         if hasattr(layer, "reset_state"):
             layer.reset_state()

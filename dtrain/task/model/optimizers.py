@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
-import tensorflow as tf
 
 from dtrain.errors import UsageError
-from dtrain.task.backends.step_logs import has_own, unwrapped
+from dtrain.task.backends.step_logs import has_own
 
 if TYPE_CHECKING:
     from dtrain.task.backends.base import Backend
@@ -86,65 +86,63 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...]) -> No
     if main is not None:
         main.build(model.trainable_variables)
     if everything and has_own(model, "train_step"):
-        for optimizer, variables in _applied(model, strategy, example):
-            if not optimizer.built:
-                optimizer.build(variables)
+        updates = strategy.trace_step(model, example)
+        for optimizer in everything.values():
+            updated = [v for each in updates if each.optimizer is optimizer for v in each.variables]
+            if updated and not optimizer.built:
+                optimizer.build(list({id(v): v for v in updated}.values()))
     others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
     if others and not strategy.abilities.several_optimizers:
         raise UsageError(
             "strategy", type(strategy).__name__,
             f"the model has more than one optimizer ({', '.join(others)}), and only that of "
             "compile would be right on it",
-            "default, one_device, mirrored, central_storage or multiworker", "strategy=mirrored",
+            "a model with one, or a strategy for several", "strategy=mirrored",
         )  # fmt: skip
     for optimizer in (main, *others.values()):
         if optimizer is not None:
             strategy.prepare(optimizer)
 
 
-def _applied(
-    model: keras.Model, strategy: Backend, example: tuple[Any, ...]
-) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
-    """Return the optimizers that ``train_step`` applies, each with the variables that it gets."""
-    with caught(model) as applied:
-        step = tf.function(lambda data: strategy.run(model.train_step, data), autograph=False)
-        data = unwrapped(tuple(tf.convert_to_tensor(part) for part in example))
-        step.get_concrete_function(data)
-    return [(optimizer, list(variables.values())) for optimizer, variables in applied if variables]
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """A call of ``optimizer.apply``."""
+
+    optimizer: keras.optimizers.Optimizer
+    gradients: list[Any]
+    variables: list[keras.Variable]
 
 
 @contextlib.contextmanager
-def caught(
-    model: keras.Model, note: Callable[[list[Any], list[keras.Variable]], None] | None = None
-) -> Iterator[list[tuple[keras.optimizers.Optimizer, dict[int, keras.Variable]]]]:
-    """Let no optimizer of a model apply anything.
-
-    Args:
-        model: with its optimizers.
-        note: called with gradients and variables in the place of each update.
+def caught(model: keras.Model) -> Iterator[list[Update]]:
+    """Monkey-patch ``apply`` of all optimizers of a model: they update nothing.
 
     Yields:
-        Each with the variables, by their ids, that it was given to update.
+        What they were to update, in the order of the calls.
     """
-    applied: list[Any] = [(optimizer, {}) for optimizer in named(model).values()]
+    updates: list[Update] = []
 
-    def catch(optimizer: keras.optimizers.Optimizer, updated: dict[int, keras.Variable]) -> Any:
+    def catching(optimizer: keras.optimizers.Optimizer) -> Any:
         def apply(grads: Any, trainable_variables: Any = None, **_: Any) -> Any:
-            variables = trainable_variables or model.trainable_variables
-            updated.update({id(variable): variable for variable in variables})
-            if note is not None:
-                note(list(grads), list(variables))
+            variables = list(trainable_variables or model.trainable_variables)
+            updates.append(Update(optimizer, list(grads), variables))
             return optimizer.iterations
 
         return apply
 
-    before = [vars(optimizer).get("apply") for optimizer, _ in applied]
-    for optimizer, updated in applied:
-        optimizer.apply = catch(optimizer, updated)
+    with contextlib.ExitStack() as patches:
+        for optimizer in named(model).values():
+            patches.enter_context(_patched(optimizer, catching(optimizer)))
+        yield updates
+
+
+@contextlib.contextmanager
+def _patched(optimizer: keras.optimizers.Optimizer, apply: Any) -> Iterator[None]:
+    before = vars(optimizer).get("apply")  # a patch of this instance
+    optimizer.apply = apply
     try:
-        yield applied
+        yield
     finally:
-        for (optimizer, _), apply in zip(applied, before, strict=True):
-            del optimizer.apply
-            if apply is not None:  # a patch of this instance
-                optimizer.apply = apply
+        del optimizer.apply
+        if before is not None:
+            optimizer.apply = before

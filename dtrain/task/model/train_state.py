@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.run import checkpoint
@@ -16,15 +15,7 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.tensorflow import keras_internals as tf_internals
-from dtrain.task.backends.tensorflow.replica.gradients import updating
 from dtrain.task.model import finetune, optimizers
-
-#: Beginnings of the names of operations that change the variable that they are given first.
-ASSIGNS = (
-    "Assign", "ResourceScatter", "ResourceApply", "RngSkip", "RngReadAndSkip", "StatefulUniform",
-    "StatefulStandardNormal", "StatefulTruncatedNormal",
-)  # fmt: skip
 
 
 class _Plain:
@@ -41,9 +32,10 @@ class _Plain:
         self.shape = variable.shape
 
     @property
-    def value(self) -> tf.Tensor:
+    def value(self) -> Any:
         """What it holds."""
-        return tf.convert_to_tensor(self.variable)
+        value = self.variable.value
+        return value() if callable(value) else value  # of TensorFlow's own it is a function
 
     def assign(self, value: Any) -> None:
         """Set it."""
@@ -83,41 +75,6 @@ def variables(model: keras.Model) -> dict[str, Any]:
                 name = f"{prefix}/{variable.path}#{count}"
             named[name] = variable
     return named
-
-
-def unsaved(model: keras.Model, graph: Any) -> str | None:
-    """Return what is to be said of variables that a step assigns and that no checkpoint has.
-
-    Args:
-        model: with its optimizers.
-        graph: of a training step.
-    """
-    metrics = [v for metric in model.metrics for v in metric.variables]
-    saved: set[int] = set()
-    for variable in (*variables(model).values(), *metrics):
-        inner = getattr(variable, "variable", variable)
-        inner = keras_internals.stored(inner) if isinstance(inner, keras.Variable) else inner
-        inner = tf_internals.unwrapped(inner)
-        saved |= {id(each) for each in (inner, *getattr(inner, "values", ()))}
-    assigned = {
-        id(outside)
-        for outside, inside in getattr(graph, "captures", ())
-        if any(each.type.startswith(ASSIGNS) for each in inside.consumers())
-    }
-    names = sorted(
-        {
-            each.name.partition(":")[0].partition("/replica_")[0]
-            for each in getattr(graph, "variables", ())
-            if id(each) not in saved and id(each.handle) in assigned
-        }
-    )
-    if not names:
-        return None
-    return (
-        f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
-        "there: no checkpoint has it, and a resumed run begins with its first value; "
-        "self.add_weight(..., trainable=False) of a layer is saved"
-    )
 
 
 def snapshot(model: keras.Model, strategy: Backend) -> dict[str, np.ndarray]:
@@ -253,7 +210,7 @@ def _begin_where_another_was(
             continue
         weights = finetune.trained(model)
         if path != "optimizer":
-            weights = keras_internals.updated(updating(optimizer))
+            weights = keras_internals.updated(keras_internals.updating(optimizer))
         for average, weight in zip(averages, weights, strict=True):
             average.assign(weight.value)  # Keras starts them at the first step only
 
@@ -266,7 +223,7 @@ def begin_with_weights(model: keras.Model, slots: Mapping[str, Any] | None = Non
         slots: only those that are among these variables; None: all.
     """
     chosen = None if slots is None else {id(variable) for variable in slots.values()}
-    for optimizer in map(updating, optimizers.named(model).values()):
+    for optimizer in map(keras_internals.updating, optimizers.named(model).values()):
         if not isinstance(optimizer, keras.optimizers.ScheduleFreeAdamW) or not optimizer.built:
             continue
         copies = [v for v in optimizer.variables if v.path.endswith("_momentum")]

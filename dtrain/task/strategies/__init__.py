@@ -7,7 +7,7 @@ any framework.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import typing
 
 #: Where each is, in ``dtrain.task.backends``.
 MODULES = {
@@ -24,7 +24,7 @@ MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"dtrain.task.backends.{MODULES[name]}"), name)

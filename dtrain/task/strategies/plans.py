@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
@@ -125,9 +124,9 @@ class MeshPlan(PerDevice):
     divides = "variables"
     in_process = False
 
-    def __init__(self, mesh: dict[str, Any]):
-        self._batch: int | None = mesh["batch"]
-        self._model: int | None = mesh["model"]
+    def __init__(self, mesh: Mapping[str, int | None]):
+        self._batch = mesh["batch"]
+        self._model = mesh["model"]
 
     def devices(self, kind: str, gpus: int) -> int:
         """Return all GPUs, or as many logical devices of the CPU as the axes ask for."""

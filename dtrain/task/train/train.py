@@ -20,7 +20,7 @@ from dtrain.run.sidecar import Sidecar
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity
-from dtrain.task.model import finetune, train_state
+from dtrain.task.model import finetune
 from dtrain.task.train import final_model, restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers
 from dtrain.task.train.loop import Loop
@@ -169,7 +169,12 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     """
     if (found := finetune.of(model)) is not None:
         found.check()
-    process.notice(train_state.unsaved(model, steps.graph))
+    if names := steps.unsaved():
+        process.notice(
+            f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
+            "there: no checkpoint has it, and a resumed run begins with its first value; "
+            "self.add_weight(..., trainable=False) of a layer is saved"
+        )
     process.phases.end("first_step")
     if process.journal is not None:
         process.journal.write("phases", seconds=process.phases.seconds)

@@ -149,7 +149,7 @@ def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> 
         raise UsageError(
             "strategy", strategy, f"is one process, and {started.what} has "
             f"{number or 'several'} tasks, each of which would train by itself",
-            f"strategy=multiworker, strategy=ps, or {_tasks(1, started)}", "strategy=multiworker",
+            f"a strategy of several tasks, or {_tasks(1, started)}", "strategy=multiworker",
         )  # fmt: skip
     if number is not None and number != len(processes):
         raise _other_number(number, started, planned, strategy)

@@ -90,7 +90,7 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     if len(planned.tasks) == 1 and not (on_hosts or beside):
         raise UsageError(
             "strategy", strategy, "is one process and has no use for a cluster",
-            "with launcher=env: multiworker, ps; with launcher=local: any",
+            "with launcher=env: one of several tasks; with launcher=local: any",
             "strategy=multiworker, or launcher=local",
         )  # fmt: skip
     value = _parse(text)

@@ -13,10 +13,11 @@ from dtrain.task.backends.tensorflow.forward import Forward
 from dtrain.task.backends.tensorflow.in_loop import in_loop
 from dtrain.task.backends.tensorflow.local_calls import LocalCalls
 from dtrain.task.backends.tensorflow.rehearsal import across, metrics
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
+from dtrain.task.backends.tensorflow.rehearsal.step import trace_step
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data.inputs import Inputs
+from dtrain.task.model.optimizers import Update
 
 
 class Strategy(Replicas):
@@ -32,6 +33,12 @@ class Strategy(Replicas):
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""
         return Forward(model, self, source, batch, finish)
+
+    def trace_step(
+        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+    ) -> list[Update]:
+        """Trace ``train_step`` and run nothing; return what optimizers would update."""
+        return trace_step(model, self, examples, creates)
 
     def notices(
         self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None
@@ -67,5 +74,4 @@ class Strategy(Replicas):
                 training = self.distribute(input_pipeline.training, inputs)
         if inputs.validation is not None:
             evaluation = self.distribute(input_pipeline.evaluation, inputs)
-        rehearsed = rehearse(model, self, inputs)
-        return Steps(model, self, inputs, training, evaluation, jit_compile, rehearsed, own)
+        return Steps(model, self, inputs, training, evaluation, jit_compile, own)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from dtrain.task.backends.tensorflow.hardware import configure, overlooked
@@ -29,6 +30,7 @@ __all__ = [
     "rematerialize",
     "start_trace",
     "stop_trace",
+    "to_numpy",
     "trace",
     "variable",
 ]
@@ -55,6 +57,11 @@ def arithmetic() -> dict[str, Any]:
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1"),
         "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
     }
+
+
+def to_numpy(variable: keras.Variable) -> np.ndarray:
+    """Return what a variable holds, on the host."""
+    return np.asarray(tf.convert_to_tensor(variable.value))
 
 
 def variable(value: Any, dtype: str) -> Any:

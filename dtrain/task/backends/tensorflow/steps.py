@@ -15,10 +15,16 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import Weights, add_up_losses, unwrapped
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
+from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
 from dtrain.task.backends.tensorflow.norms import Norms
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
-from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients, random_draws
+from dtrain.task.backends.tensorflow.rehearsal.noise import has_draws_of_any_shape
+from dtrain.task.backends.tensorflow.replica import (
+    evaluation_seeds,
+    gradients,
+    host_random,
+    random_draws,
+)
 from dtrain.task.backends.tensorflow.rows import Rows, table
 from dtrain.task.backends.tensorflow.tensors import fresh
 from dtrain.task.backends.tensorflow.traced import NUMBER, ORDER, Traced, on_one_device
@@ -43,7 +49,6 @@ class Steps(Traced):
         train_iterator: of :meth:`Strategy.iterate`; gives batches, or None.
         evaluation_iterator: likewise; gives (batch, count), or None.
         jit_compile: compile each step by XLA.
-        rehearsed: what is known of the training step.
         in_loop: reads the batches of training in the loop, in place of ``train_iterator``.
     """
 
@@ -55,7 +60,6 @@ class Steps(Traced):
         train_iterator: Any | None,
         evaluation_iterator: Any | None,
         jit_compile: bool = False,
-        rehearsed: Rehearsed | None = None,
         in_loop: InLoop | None = None,
     ):
         if strategy.replicas > 1:
@@ -63,7 +67,7 @@ class Steps(Traced):
             tf_internals.keep_losses_apart(model)
         self._model = model
         self._strategy = strategy
-        self._rehearsed = rehearsed or Rehearsed()
+        self._seed = inputs.seed
         self._global_batch = inputs.global_batch
         self._evaluation_batch = inputs.evaluation_batch
         self._trains = inputs.train is not None
@@ -83,8 +87,13 @@ class Steps(Traced):
         if self._summed:
             add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
-        self._one_device = on_one_device(model, inputs.global_batch)
+        self._one_device = on_one_device(model, inputs.global_batch, self._seed)
+        self._draws_of_any_shape = has_draws_of_any_shape(model)
         self._train_step = self._made_step()
+
+    def unsaved(self) -> list[str]:
+        """Return the names of variables that a step assigns and that no checkpoint has."""
+        return unsaved.names(self._model, self.graph)
 
     def log(self, names: Sequence[str]) -> None:
         """Let training steps compute norms (``trainer.log``). ORDER: before one is traced."""
@@ -215,15 +224,17 @@ class Steps(Traced):
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
         averaged = self._strategy.averaged(self._one_device.part(data), self._summed)
-        with self._rehearsed.traced(), part, averaged, self._rows.held.begun() as states:
+        random = host_random.seeded(self._seed)
+        with random, part, averaged, self._rows.held.begun() as states:
             logs = self._trained(data, rows)
         self.graph = tf.compat.v1.get_default_graph()
         return logs, states
 
     def _drawn(self, data: Any, rows: int) -> Iterable[bool | None] | None:
         """Say of each draw of a step whether it has a row an example, where sizes do not."""
-        draws = self._rehearsed.draws
-        return self._one_device.draws(data) if draws is None and rows == 1 else draws
+        if rows > 1 and not self._draws_of_any_shape:
+            return None
+        return self._one_device.draws(data, rows)
 
     def _trained(self, data: Any, rows: Any) -> dict[str, tf.Tensor]:
         """Run Keras' step on a batch of ``rows``; return its numbers that no metric holds."""

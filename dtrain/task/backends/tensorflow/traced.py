@@ -29,6 +29,7 @@ class Traced:
     _train_part: Any
     _train_steps: Any
     _global_batch: int
+    _seed: int
     _one_device: GlobalBatch
 
     def _made_step(self) -> Any:
@@ -53,7 +54,7 @@ class Traced:
     def _retrace(self) -> None:
         """Trace the training steps anew."""
         if self._trains:
-            self._one_device = on_one_device(self._model, self._global_batch)
+            self._one_device = on_one_device(self._model, self._global_batch, self._seed)
             self._train_step = self._made_step()
             self._train = tf.function(
                 self._train_steps, autograph=False, input_signature=[NUMBER, ORDER]
@@ -61,9 +62,9 @@ class Traced:
             self._train.get_concrete_function()  # now, and not in a call that is timed
 
 
-def on_one_device(model: keras.Model, examples: int) -> GlobalBatch:
+def on_one_device(model: keras.Model, examples: int, seed: int) -> GlobalBatch:
     """Return the training step of a model, compiled and built, on a batch of ``examples``."""
-    return GlobalBatch(step_on_one_device(model), examples)
+    return GlobalBatch(step_on_one_device(model), examples, seed)
 
 
 def step_on_one_device(model: keras.Model) -> Callable[[Any], None]:

@@ -20,7 +20,7 @@ from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import evaluates, unwrapped
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.dtensor.substitutes import substituted
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import Rehearsed
+from dtrain.task.backends.tensorflow.replica import host_random
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data.inputs import Inputs
 
@@ -51,8 +51,7 @@ class MeshSteps(Steps):
 
         held = None if inputs.validation is None else whole(input_pipeline.evaluation)
         training = None if inputs.train is None else whole(input_pipeline.training)
-        rehearsed = Rehearsed(inputs.seed)
-        super().__init__(model, strategy, inputs, training, held, rehearsed=rehearsed)
+        super().__init__(model, strategy, inputs, training, held)
         self._mesh = strategy
         if not evaluates(model):
             return
@@ -108,7 +107,7 @@ class MeshSteps(Steps):
 
     def _one_step(self, data: Any, training: bool) -> tf.Tensor:
         rows = tf.nest.flatten(data)[0].shape[0]
-        with self._rehearsed.traced(), substituted(self._mesh.mesh):
+        with host_random.seeded(self._seed), substituted(self._mesh.mesh):
             logs = self._trained(data, rows) if training else self._logs(data, rows, training)
         # The values that a step returns are means over the whole batch.
         return self._rows.row(logs, rows, training)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
 from dtrain.errors import UsageError
+from dtrain.task.model.optimizers import Update
 
 
 class Scope(keras.StatelessScope):
@@ -14,13 +16,15 @@ class Scope(keras.StatelessScope):
 
     def __init__(self, *arguments: Any, **named: Any):
         super().__init__(*arguments, **named)
-        #: Weights that were given to the optimizer: they change when the step is over.
-        self.old: set[int] = set()
+        #: Weights, by their ids: they change when the step is over.
+        self.weights: Mapping[int, Any] = {}
+        #: What the optimizer was given.
+        self.updates: list[Update] = []
         self.read: list[keras.Variable] = []
 
     def get_current_value(self, variable: keras.Variable) -> Any:
         """Return a value, as the scope has it."""
-        if id(variable) in self.old:
+        if self.updates and id(variable) in self.weights:
             self.read.append(variable)
         return super().get_current_value(variable)
 

@@ -17,7 +17,6 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.feed import Feed
 from dtrain.task.backends.tensorflow.parameter_server.pure import Scope, check_pure, check_whole
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
@@ -53,8 +52,7 @@ class CoordinatedSteps(Steps):
         coordinator: Any,
         workers: int,
     ):
-        rehearsed = rehearse(model, strategy, inputs)
-        super().__init__(model, strategy, inputs, None, None, rehearsed=rehearsed)
+        super().__init__(model, strategy, inputs, None, None)
         self._engine = strategy.engine
         self._coordinator = coordinator
         self._workers = workers
@@ -136,18 +134,15 @@ class CoordinatedSteps(Steps):
             The gradient of each trainable variable (or None), the new value of each other
             variable (or None), and the metric states and returned values as float64 ``[m]``.
         """
-        model, updates = self._model, []
+        model = self._model
         share = tf.shape(tf.nest.flatten(data)[0])[0]
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._rows.variables]
-
-        def note(grads: list[Any], variables: list[keras.Variable]) -> None:
-            updates.append((grads, variables))
-            scope.old = set(weights)
 
         # Regularizers ask the scope for weights. It must return the variables themselves, for the
         # gradient tape knows no others; its constructor would read them.
         weights = {id(v): v.value for v in model.trainable_variables}
         scope = Scope(zeros, collect_losses=True)
+        scope.weights = weights
         scope.state_mapping.update(weights)
 
         def moved() -> list[keras.Variable]:
@@ -162,7 +157,7 @@ class CoordinatedSteps(Steps):
                 part = self._one_device.part(data)
                 try:
                     with (
-                        optimizers.caught(model, note),
+                        optimizers.caught(model) as scope.updates,
                         gradients.apart(replicas, part, self._summed) as of_tapes,
                     ):
                         logs = self._logs(data, share, training)
@@ -174,22 +169,25 @@ class CoordinatedSteps(Steps):
                 with evaluation_seeds.evaluating(batch, self._draws):
                     logs = self._logs(data, share, training)
         self._rows.names[training] = [*logs, *(self._norms.names if training else ())]
-        pairs = zip(self._rows.variables, self._rows.sizes, strict=True)
-        states = [scope.get_current_value(v) for v, size in pairs if size]
+        sizes = zip(self._rows.variables, self._rows.sizes, strict=True)
+        states = [scope.get_current_value(v) for v, size in sizes if size]
         numbers = [tf.reshape(tf.cast(s, tf.float64), [-1]) for s in (*states, *logs.values())]
         vector = tf.concat([*numbers, tf.zeros([0], tf.float64)], 0)
         if not training:
             return [], [], vector
-        if len(updates) != 1:
+        if len(scope.updates) != 1:
+            times = len(scope.updates)
             raise UsageError(
-                "strategy", "ps", f"the model's train_step applies gradients {len(updates)} times",
+                "strategy", "ps", f"the model's train_step applies gradients {times} times",
                 "a train_step that calls self.optimizer.apply or apply_gradients once",
                 "strategy=mirrored",
             )  # fmt: skip
+        [update] = scope.updates
         if replicas > 1:
-            check_whole(updates[0][0], [gradient for gradient, _ in of_tapes])
+            check_whole(update.gradients, [gradient for gradient, _ in of_tapes])
         self._same = {id(gradient): same for gradient, same in of_tapes}
-        by_weight = {id(variable): gradient for gradient, variable in zip(*updates[0], strict=True)}
+        pairs = zip(update.variables, update.gradients, strict=True)
+        by_weight = {id(variable): gradient for variable, gradient in pairs}
         others = [scope.get_current_value(v) for v in model.non_trainable_variables]
         return [by_weight.get(id(v)) for v in model.trainable_variables], others, vector
 

@@ -119,7 +119,7 @@ class ParameterServer(Strategy):
             UsageError: it would accumulate those of workers that do not wait for each other, or
                 has optimizers inside, whose counts several workers would change at once.
         """
-        inside = optimizers.held(gradients.updating(optimizer))
+        inside = optimizers.held(keras_internals.updating(optimizer))
         if self._update == "async" and inside:
             raise UsageError(
                 "strategy.update", "async",
@@ -127,7 +127,7 @@ class ParameterServer(Strategy):
                 "do not wait for each other would lose some of their counts",
                 "sync, or an optimizer without others inside", "strategy.update=sync",
             )  # fmt: skip
-        accumulates = gradients.updating(optimizer).gradient_accumulation_steps
+        accumulates = keras_internals.updating(optimizer).gradient_accumulation_steps
         if self._update == "async" and accumulates:
             raise UsageError(
                 "strategy.update", "async",

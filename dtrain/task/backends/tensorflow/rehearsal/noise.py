@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from dtrain.task import keras_internals
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import exchanges, exchanging
 from dtrain.task.backends.tensorflow.replica import random_draws
-from dtrain.task.backends.tensorflow.replica.gradients import updating
 from dtrain.task.model import optimizers
 
 if TYPE_CHECKING:
@@ -31,6 +29,24 @@ STATELESS = (
 )  # fmt: skip
 
 
+def exchanging(strategy: Replicas) -> str:
+    """Return, as it is typed, what lets workers that compute alone do so."""
+    return "strategy.sync_every=1" if strategy.sync_every > 1 else "strategy=multiworker"
+
+
+def augmentations(model: keras.Model) -> list[keras.Layer]:
+    """Return the preprocessing layers of Keras' own, which may draw and look at a whole batch."""
+    layers = keras_internals.layers(model)
+    return [layer for layer in layers if ".layers.preprocessing." in type(layer).__module__]
+
+
+def has_draws_of_any_shape(model: keras.Model) -> bool:
+    """Whether a draw may have as many rows as a batch, and not be for its examples."""
+    layers = keras_internals.layers(model)
+    of_keras = all(type(layer).__module__.startswith("keras.") for layer in layers)
+    return not of_keras or bool(augmentations(model))
+
+
 def dense_lookups(model: keras.Model) -> str | None:
     """Return which embeddings have other updates where their gradients are dense, if any have.
 
@@ -38,7 +54,7 @@ def dense_lookups(model: keras.Model) -> str | None:
     their sum where an update is linear in the gradient.
     """
     linear = all(
-        isinstance(updating(optimizer), keras.optimizers.SGD)
+        isinstance(keras_internals.updating(optimizer), keras.optimizers.SGD)
         for optimizer in optimizers.named(model).values()
     )
     names = [
@@ -67,7 +83,7 @@ def statistics(model: keras.Model, strategy: Replicas) -> str | None:
     if not names:
         return None
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    under = "" if exchanges(strategy) else f" under {exchanging(strategy)}"
+    under = "" if strategy.abilities.exchanges else f" under {exchanging(strategy)}"
     return (
         f"batch normalisation ({shown}) is by the statistics of each replica's part of a batch, "
         "and not by those of the whole, as on one device: "
@@ -108,7 +124,7 @@ def counter(before: list[tuple[Any, dict[str, Any]]]) -> str | None:
     """Return which number a layer of the user's has changed while the step was traced, if any.
 
     Args:
-        before: of :func:`trial.undisturbed`.
+        before: of :func:`.step.undisturbed`.
     """
     for owner, attributes in before:
         if type(owner).__module__.startswith("keras."):

@@ -51,10 +51,11 @@ class GlobalBatch:
     Args:
         step: from a batch to anything; it may be traced at any time, in any thread.
         examples: how many the batch has.
+        seed: of Python's and NumPy's random numbers in it.
     """
 
-    def __init__(self, step: Callable[[Any], Any], examples: int):
-        self._step, self._examples = step, examples
+    def __init__(self, step: Callable[[Any], Any], examples: int, seed: int = 0):
+        self._step, self._examples, self._seed = step, examples, seed
         self._traced: dict[Any, _Trace] = {}
 
     def part(self, data: Any) -> Part:
@@ -69,19 +70,20 @@ class GlobalBatch:
         """
         return self._trace(data, self._examples).calls
 
-    def draws(self, data: Any) -> Iterator[bool | None]:
+    def draws(self, data: Any, rows: int) -> Iterator[bool | None]:
         """Yield of each draw of a step whether it has a row an example.
 
         It is looked at when the first is asked for.
 
         Args:
-            data: what a replica has: one example, whose draws have the size of one for a batch.
+            data: what a replica has.
+            rows: how many examples that is.
         """
         try:
-            whole, own = (self._trace(data, n).record for n in (self._examples, 1))
+            whole, own = (self._trace(data, n).record for n in (self._examples, rows))
         except Exception:  # it is raised where the replica's step is traced
             return
-        yield from random_draws.per_example(whole, own, self._examples) or ()
+        yield from random_draws.per_example(whole, own, self._examples // rows) or ()
 
     def _trace(self, data: Any, examples: int) -> _Trace:
         """Trace the step on ``examples`` that are like ``data``."""
@@ -94,7 +96,7 @@ class GlobalBatch:
         specs = tf.nest.map_structure(like, data)
         key = tuple(tf.nest.flatten(specs))
         if key not in self._traced:
-            self._traced[key] = _Trace(self._step, specs)
+            self._traced[key] = _Trace(self._step, specs, self._seed)
         trace = self._traced[key]
         if trace.error is not None:
             raise trace.error
@@ -110,7 +112,7 @@ class _Trace:
         error: that the step has raised, if it has.
     """
 
-    def __init__(self, step: Callable[[Any], Any], specs: Any):
+    def __init__(self, step: Callable[[Any], Any], specs: Any, seed: int):
         self.calls: list[_Call] = []
         self.record = random_draws.Record()
         self.error: Exception | None = None
@@ -122,7 +124,7 @@ class _Trace:
 
         def run() -> None:
             try:
-                with tf.device("CPU:0"), host_random.kept():
+                with tf.device("CPU:0"), host_random.seeded(seed):
                     tf.function(noted, autograph=False).get_concrete_function(specs)
             except Exception as error:
                 self.error = error

@@ -191,11 +191,6 @@ def prepare(optimizer: keras.optimizers.Optimizer) -> None:
     keras_internals.take_gradients_as_they_are(optimizer)
 
 
-def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return the optimizer that updates: that inside a loss scale optimizer, or itself."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
 def mean(
     values: list[Any],
     op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN,

@@ -15,7 +15,6 @@ from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
-from dtrain.task.backends.tensorflow.rehearsal.rehearse import rehearse
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import flat
@@ -43,8 +42,7 @@ class StaticSteps(Steps):
         training = None
         if inputs.train is not None:
             training = strategy.distribute(input_pipeline.training, inputs)
-        rehearsed = rehearse(model, strategy, inputs)
-        super().__init__(model, strategy, inputs, training, None, rehearsed=rehearsed)
+        super().__init__(model, strategy, inputs, training, None)
         self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
         if held is None:
             return

@@ -1,0 +1,444 @@
+"""One training step on a few examples, before training: whole, and in parts on the replicas.
+
+It is the model's own ``train_step``, on the strategy's own replicas, which reduce and gather as in
+training. Nothing of the model changes: it runs in a ``keras.StatelessScope``, tapes give zeros,
+optimizers apply nothing, and TensorFlow's own variables are restored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from dtrain.data import nest
+from dtrain.errors import UsageError
+from dtrain.task import keras_internals
+from dtrain.task.backends.step_logs import (
+    Returned,
+    add_up_losses,
+    adds_up,
+    has_own,
+    is_loss,
+    leaves,
+    named,
+    unwrapped,
+)
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
+from dtrain.task.backends.tensorflow import unsaved
+from dtrain.task.backends.tensorflow.rehearsal.noise import (
+    augmentations,
+    exchanging,
+    operations,
+)
+from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
+from dtrain.task.model import optimizers
+from dtrain.task.model.train_state import variables
+
+if TYPE_CHECKING:
+    from dtrain.task.backends.tensorflow.replicas import Replicas
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A number of a training step.
+
+    Attributes:
+        name: under which the step returns it, or a metric; None of what a tape gives gradients of.
+        whole, again: of all examples, twice.
+        total: the sum of those of the parts; or what a metric makes of the sums of its states.
+        parts: how many there are; 1 of a metric.
+        added: whether the replicas have the sum for it, and not the mean.
+    """
+
+    name: str | None
+    whole: float
+    again: float
+    total: float
+    parts: int = 1
+    added: bool = False
+
+    @property
+    def several(self) -> float:
+        """What the replicas have for it."""
+        return self.total if self.added else self.total / self.parts
+
+    @property
+    def other(self) -> float:
+        """The mean where the replicas have the sum, and the sum where they have the mean."""
+        return self.total / self.parts if self.added else self.total
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A variable that a step assigns by hand, or a picture that a layer of Keras' changes.
+
+    Attributes:
+        name: of the variable, or of the layer.
+        before: its value before the step; None of a picture.
+        whole: that after a step of all examples.
+        parts: those after steps of the parts, or their mean.
+        averaged: whether replicas keep the mean of theirs; else each has its own.
+    """
+
+    name: str
+    before: np.ndarray | None
+    whole: np.ndarray
+    parts: list[np.ndarray]
+    averaged: bool = False
+
+
+class Outcome(NamedTuple):
+    """What a step gives; of several parts the sums.
+
+    Attributes:
+        numbers: the sum of each tensor that a tape is asked for gradients of; what is returned.
+        states: of the metrics.
+        kept: variables and pictures; where they are no floats, and of pictures, each part's.
+    """
+
+    numbers: list[Any]
+    states: list[Any]
+    kept: list[Any]
+
+
+class Step:
+    """The training step of a model; use it inside :func:`undisturbed`.
+
+    Args:
+        model: built and compiled.
+        strategy: it is to be trained on.
+        batch: of ``parts * rows`` examples.
+        parts, rows: how many parts such a batch has, and examples of each.
+
+    Attributes:
+        graph: of the step on one device.
+        draws_several: whether it draws several rows an example at once.
+        gathers: whether the replicas gather something; known after :meth:`run`.
+    """
+
+    def __init__(self, model: keras.Model, strategy: Replicas, batch: Any, parts: int, rows: int):
+        self.model, self._strategy, self.parts, self.rows = model, strategy, parts, rows
+        self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
+        self._summed = strategy.gradient_reduction == "sum"
+        self._together = strategy.abilities.exchanges
+        self._metrics = [v for metric in model.metrics for v in metric.variables]
+        plain = keras_internals.plain_variables(model)
+        held = [v for _, v in plain if isinstance(v, keras.Variable)]
+        self._plain = [(name, v) for name, v in plain if not isinstance(v, keras.Variable)]
+        state = [
+            v
+            for name, v in variables(model).items()
+            if isinstance(v, keras.Variable) and not (name.startswith("optimizer") and v.shape)
+        ]  # of an optimizer the learning rate and the like
+        with strategy.engine.scope():
+            self._state = {id(v): (v, _copy(v.value)) for v in (*state, *held)}
+        watched = [*keras_internals.of_own_classes(model), *model.trainable_variables, *held]
+        self._watched = {id(v): v for v in watched if id(v) in self._state}
+        self._state |= {id(v): (v, tf.zeros(v.shape, v.dtype)) for v in self._metrics}
+        tf_internals.keep_losses_apart(model)
+        self._returned = Returned(model, model.metrics)
+        if self._summed:
+            add_up_losses(model.metrics, gradients.parts)
+        #: Known once traced: the shapes of what tapes are asked for, of the whole and of a part;
+        #: names of numbers; and variables that the step assigns by hand, and pictures.
+        self._shapes: dict[bool, list[tf.TensorShape]] = {}
+        self._names: list[str | None] = []
+        self._kept: list[tuple[str, Any]] = []
+        records = random_draws.Record(), random_draws.Record()
+        self._alone, self._whole = (
+            tf.function(self._on_one_device(each), autograph=False) for each in records
+        )
+        with tf.device("CPU:0"):  # ORDER: the whole last
+            self._alone.get_concrete_function(self._part(batch, 0), self._values())
+            self.graph = self._whole.get_concrete_function(batch, self._values()).graph
+        part, whole = records
+        self._draws = random_draws.per_example(whole, part, parts)
+        size = parts * rows
+        self.draws_several = any(n and n > size and n % size == 0 for n in whole.sizes)
+        self._several = tf.function(self._of_parts, autograph=False)
+        self.gathers = False
+
+    def run(self, batch: Any) -> tuple[list[Value], list[Kept]]:
+        """Return the numbers of the step of a batch, and what it keeps, also for the next step.
+
+        Raises:
+            NotImplementedError: it would leave something behind.
+        """
+        if unsaved.names(self.model, self.graph):
+            raise NotImplementedError("the step assigns variables that nothing restores")
+        with tf.device("CPU:0"):
+            whole, again = (self._outcome(self._whole, batch) for _ in range(2))
+            for number in range(self.parts if self._together else 0):
+                # One that fails among others would end them all.
+                self._outcome(self._alone, self._part(batch, number))
+        numbers = [tf.constant(n) for n in range(1 if self._together else self.parts)]
+        graph = self._several.get_concrete_function(batch, self._values(), numbers[0]).graph
+        self.gathers = any(gradients.GATHER in name for _, name in operations(graph))
+        outcomes = [self._outcome(self._several, batch, number) for number in numbers]
+        total = tf.nest.map_structure(lambda *each: np.sum(each, axis=0), *outcomes)
+        kept = []
+        for (name, variable), *values in zip(self._kept, whole.kept, total.kept, strict=True):
+            one, parts = (np.asarray(value, np.float64) for value in values)
+            if variable is None:
+                kept.append(Kept(name, None, one, [parts.reshape(one.shape)]))
+                continue
+            floating, old = _is_float(variable), self._state.get(id(variable))
+            before = _copy(variable) if old is None else old[1]
+            each = [parts / self.parts] if floating else list(parts)
+            kept.append(Kept(name, before.numpy(), one, each, floating))
+            value = tf.cast(one, variable.dtype)
+            if old is None:
+                variable.assign(value)
+            else:
+                self._state[id(variable)] = variable, value
+        return self._numbers(whole, again, total), kept
+
+    def _values(self) -> list[tf.Tensor]:
+        return [value for _, value in self._state.values()]
+
+    def _outcome(self, function: Any, batch: Any, *number: Any) -> Any:
+        with _restored(self.model):
+            outcome = function(batch, self._values(), *number)
+            return tf.nest.map_structure(lambda value: value.numpy(), outcome)
+
+    def _part(self, batch: Any, number: Any) -> Any:
+        def cut(leaf: Any) -> Any:
+            part = leaf[number * self.rows : (number + 1) * self.rows]
+            return tf.ensure_shape(part, [self.rows, *leaf.shape[1:]])
+
+        return tuple(
+            nest.mapped(lambda leaf: leaf if leaf is None else cut(leaf), each) for each in batch
+        )
+
+    def _on_one_device(self, record: random_draws.Record) -> Any:
+        def step(batch: Any, values: list[tf.Tensor]) -> Outcome:
+            with random_draws.watched(record):
+                return self._traced(batch, values, None, None)
+
+        return step
+
+    def _of_parts(self, batch: Any, values: list[tf.Tensor], number: tf.Tensor) -> Any:
+        """Return the sums over all parts; those of one where workers compute alone."""
+        strategy, every = self._strategy, self._strategy.sync_every
+
+        def replica(number: Any) -> Outcome:
+            own: list[Any] | None = None if self._together else []  # gradients of this part
+            why = ("sync_every", every) if every > 1 else ("", "ps")
+            now = gradients.Step(self.parts, given=own, summed=self._summed, why=why)
+            with random_draws.part(number, self.parts, self.rows, self._draws):
+                return self._traced(self._part(batch, number), values, now, number)
+
+        if not self._together:
+            return replica(number)
+        each = strategy.run(lambda _: replica(strategy.replica), ())
+        return tf.nest.map_structure(lambda v: strategy.all_reduce(strategy.reduce_local(v)), each)
+
+    def _traced(self, data: Any, values: Any, now: gradients.Step | None, number: Any) -> Outcome:
+        nested: list[list[tf.Tensor]] = []
+        mapping = [(v, value) for (v, _), value in zip(self._state.values(), values, strict=True)]
+        with (
+            host_random.seeded(0), pictures_changed(self.model) as changed,
+            _Scope(mapping, self._metrics, now is not None and self._together) as scope,
+            gradients.tried(now, nested),
+        ):  # fmt: skip
+            before = dict(scope.state_mapping)
+            returned = self.model.train_step(unwrapped(data))
+            # Keras' own returns the results of metrics, which are read from their states.
+            logs = self._returned.values(returned, training=True) if self._own else {}
+            after = {id(v): tf.convert_to_tensor(scope.get_current_value(v)) for v, _ in mapping}
+        here = tf.compat.v1.get_default_graph()
+        pictures = [(name, value) for name, value in changed if value.graph is here]
+        targets = [each for of in nested for each in of]
+        self._shapes[now is not None] = [each.shape for each in targets]
+        if now is None:
+            assigned = [v for i, v in self._watched.items() if after[i] is not before[i]]
+            self._kept = [*((v.path, v) for v in assigned), *self._plain]
+            self._kept += [(name, None) for name, _ in pictures]
+            self._names = [*(None for _ in targets), *logs]
+        kept = [
+            tf.cast(after.get(id(v), v), tf.float32 if _is_float(v) else tf.float64)
+            for _, v in self._kept
+            if v is not None
+        ]
+        kept += [tf.cast(value, tf.float64) for _, value in pictures]
+        if number is not None:
+            place = tf.one_hot(number, self.parts, dtype=tf.float64)
+            kept = [v if v.dtype == tf.float32 else tf.tensordot(place, v, 0) for v in kept]
+        sums = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in targets]
+        states = [after[id(v)] for v in self._metrics]
+        return Outcome([*sums, *logs.values()], states, kept)
+
+    def _numbers(self, whole: Outcome, again: Outcome, total: Outcome) -> list[Value]:
+        if keras_internals.generator_states(self.model):
+            return []  # each run has begun with their states, and replicas' are others
+        added = [
+            self._summed or bool(of.rank and (part[0] is None or of[0] == self.parts * part[0]))
+            for of, part in zip(self._shapes[False], self._shapes[True], strict=True)
+        ]
+        added += [self._summed and is_loss(name) for name in self._names if name is not None]
+        numbers = zip(self._names, whole.numbers, again.numbers, total.numbers, added, strict=True)
+        one, two, all_ = (self._results(of.states, whole.states) for of in (whole, again, total))
+        return [
+            Value(name, float(a), float(b), float(c), self.parts, is_sum)
+            for name, a, b, c, is_sum in numbers
+        ] + [Value(name, one[name], two[name], all_[name]) for name in one]
+
+    def _results(self, states: list[Any], whole: list[Any]) -> dict[str, float]:
+        """Return the results of the metrics that a step has updated."""
+        # Of metrics that do not add up another notice tells.
+        averaged = {id(v) for m in leaves(self.model) if not adds_up(m) for v in m.variables}
+        pairs = [
+            (v, b if id(v) in averaged else a)
+            for v, a, b in zip(self._metrics, states, whole, strict=True)
+        ]
+        numbers: dict[str, float] = {}
+        with keras.StatelessScope(state_mapping=pairs):
+            for metric in self.model.metrics:
+                own = {id(v) for v in metric.variables}
+                if any(id(v) in own and np.any(state) for v, state in pairs):
+                    for name, value in named(metric.name, metric.result()):
+                        numbers[name] = float(value)
+        return numbers
+
+
+class _Scope(keras.StatelessScope):
+    """Values of variables in a replica: floats that it assigns are averaged, as in training."""
+
+    def __init__(self, mapping: Any, metrics: list[keras.Variable], averages: bool):
+        super().__init__(state_mapping=mapping, collect_losses=True)
+        self._metrics, self._averages = {id(v) for v in metrics}, averages
+
+    def add_update(self, update: Any) -> None:
+        """Set a variable."""
+        variable, value = update
+        if self._averages and _is_float(variable) and id(variable) not in self._metrics:
+            context: Any = tf.distribute.get_replica_context()
+            value = context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.cast(value, variable.dtype))
+        super().add_update((variable, value))
+
+
+@contextlib.contextmanager
+def undisturbed(
+    model: keras.Model, strategy: Replicas
+) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
+    """Let no optimizer update, and put back at the end what steps have replaced or counted.
+
+    Batch normalisation uses its moving statistics: those of a batch are of a replica's part by
+    design, which says nothing of the loss. A step that reduces over the replicas itself is refused
+    where they are workers that compute alone.
+
+    Yields:
+        Optimizers, metrics and layers, each with its attributes as they were.
+    """
+    layers = keras_internals.layers(model)
+    owners = (*optimizers.named(model).values(), *model.metrics, *layers)
+    before = [(owner, dict(vars(owner))) for owner in owners]
+    context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
+    for layer in layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            vars(layer)["call"] = functools.partial(_by_moving_statistics, layer.call)
+
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise UsageError(
+            "model", type(model).__name__,
+            "adds up over the replicas itself (all_reduce), and workers do not meet",
+            "a strategy whose replicas meet in a step", exchanging(strategy),
+        )  # fmt: skip
+
+    if not strategy.abilities.exchanges:
+        context.all_reduce = refuse
+    try:
+        with optimizers.caught(model), _restored(model):
+            yield before
+    finally:
+        context.all_reduce = original
+        for owner, attributes in before:
+            vars(owner).clear()
+            vars(owner).update(attributes)
+
+
+@contextlib.contextmanager
+def _restored(model: keras.Model) -> Iterator[None]:
+    """Put TensorFlow's own variables, and states of its generators, back at the end."""
+    plain = keras_internals.plain_variables(model) + keras_internals.generator_states(model)
+    before = [(v, _copy(v)) for _, v in plain if not isinstance(v, keras.Variable)]
+    try:
+        yield
+    finally:
+        for variable, value in before:
+            variable.assign(value)
+
+
+def _by_moving_statistics(call: Any, inputs: Any, training: Any = None, **kwargs: Any) -> Any:
+    return call(inputs, training=False, **kwargs)
+
+
+@contextlib.contextmanager
+def pictures_changed(model: keras.Model) -> Iterator[list[tuple[str, tf.Tensor]]]:
+    """Yield the pictures that Keras' augmentation layers make of others, by layer."""
+    changed: list[tuple[str, tf.Tensor]] = []
+
+    def noting(layer: keras.Layer, original: Any) -> Any:
+        @functools.wraps(original)
+        def transform(*args: Any, **kwargs: Any) -> Any:
+            value = original(*args, **kwargs)
+            changed.append((layer.name, value))
+            return value
+
+        return transform
+
+    augmenting = [each for each in augmentations(model) if hasattr(each, "transform_images")]
+    for layer in augmenting:
+        vars(layer)["transform_images"] = noting(layer, layer.transform_images)
+    try:
+        yield changed
+    finally:
+        for layer in augmenting:
+            del vars(layer)["transform_images"]
+
+
+def trace_step(
+    model: keras.Model, strategy: Replicas, examples: tuple[Any, ...], creates: bool
+) -> list[optimizers.Update]:
+    """Trace ``train_step`` on some examples and run nothing; return what optimizers would update.
+
+    Args:
+        model: compiled; inside a scope of its strategy.
+        strategy: runs the step.
+        examples: as the input gives them.
+        creates: it creates the variables of the model: it is traced outside of the replicas then,
+            which may create none.
+    """
+
+    def creating(data: Any) -> None:
+        with keras.StatelessScope(collect_losses=True), gradients.tried(None, []):
+            model.train_step(data)
+
+    def running(data: Any) -> None:
+        strategy.run(model.train_step, data)
+
+    def tensor(leaf: Any) -> Any:
+        return None if leaf is None else tf.convert_to_tensor(leaf)
+
+    data = unwrapped(tuple(nest.mapped(tensor, part) for part in examples))
+    step = tf.function(creating if creates else running, autograph=False)
+    with optimizers.caught(model) as updates:
+        step.get_concrete_function(data)
+    if creates:
+        keras_internals.initialize()
+    return updates
+
+
+def _copy(variable: Any) -> tf.Tensor:
+    return tf.identity(tf.convert_to_tensor(variable))
+
+
+def _is_float(variable: Any) -> bool:
+    return bool(tf.as_dtype(variable.dtype).is_floating)
