@@ -19,17 +19,17 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
     import numpy as np
 
     from dtrain.run.folder import RunDir
-    from dtrain.task.train import final_model
+    from dtrain.task.train import snapshots
 
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
-    (rundir.path / final_model.SAVING).mkdir()  # a killed task has left it
-    (rundir.path / final_model.SAVING / "model.keras").write_bytes(b"half of")
+    (rundir.path / snapshots.SAVING).mkdir()  # a killed task has left it
+    (rundir.path / snapshots.SAVING / "model.keras").write_bytes(b"half of")
     model = tiny()
     model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
     warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
     before = [variable._value for metric in model.metrics for variable in metric.variables]
     assert any(np.any(value.numpy()) for value in before), "they have counted"
-    final_model.save(model, rundir, records)
+    snapshots.save_model(model, rundir, records)
     loaded = keras.models.load_model(rundir.model)
     for ours, theirs in zip(model.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -44,7 +44,7 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_model_that_is_half_written_has_no_name(tmp_path: Path, error: BaseException) -> None:
     from dtrain.run.folder import RunDir
-    from dtrain.task.train import final_model
+    from dtrain.task.train import snapshots
 
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
     rundir.model.write_bytes(b"of an earlier start")
@@ -56,7 +56,7 @@ def test_a_model_that_is_half_written_has_no_name(tmp_path: Path, error: BaseExc
 
     model.save = torn
     with pytest.raises(type(error)):
-        final_model.save(model, rundir, records)
+        snapshots.save_model(model, rundir, records)
     assert rundir.model.read_bytes() == b"of an earlier start"
 
 
@@ -69,7 +69,7 @@ def test_a_model_that_keras_cannot_describe_leaves_its_weights(tmp_path: Path) -
 
     from dtrain.run import journal
     from dtrain.run.folder import RunDir
-    from dtrain.task.train import final_model
+    from dtrain.task.train import snapshots
 
     class Own(keras.Model):
         def __init__(self, width: Any):
@@ -86,7 +86,7 @@ def test_a_model_that_keras_cannot_describe_leaves_its_weights(tmp_path: Path) -
     model = Own(2)
     model(np.ones((1, 3)))
     warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
-    final_model.save(model, rundir, records)
+    snapshots.save_model(model, rundir, records)
     names = {path.name for path in rundir.path.iterdir()}
     assert names == {"journal.jsonl", "model.weights.h5"}
     [notice] = journal.read(rundir.journal)
@@ -102,13 +102,13 @@ def test_a_task_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
     import tempfile
 
     from dtrain.run.folder import RunDir
-    from dtrain.task.train import final_model
+    from dtrain.task.train import snapshots
     from dtrain.task.train.recorder import Silence
 
     tempfile.tempdir = str(tmp_path / "absent")
     model = tiny()
     model.save = model.save_weights = None
-    final_model.save(model, RunDir(tmp_path), Silence(None))
+    snapshots.save_model(model, RunDir(tmp_path), Silence(None))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_the_weights_of_a_model_that_is_never_called(tmp_path: Path) -> None:
     import numpy as np
 
     from dtrain.run.folder import RunDir
-    from dtrain.task.train import final_model
+    from dtrain.task.train import snapshots
     from tests.test_steps import prepare
     from tests.test_zoo import configured
     from tests.zoo import gan
@@ -129,7 +129,7 @@ def test_the_weights_of_a_model_that_is_never_called(tmp_path: Path) -> None:
     steps.train(2)
     warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
-    final_model.save(model, rundir, records)
+    snapshots.save_model(model, rundir, records)
     other = gan.model(input_shape=(8,))
     other.built = True
     other.optimizer.build(other.trainable_variables)

@@ -55,13 +55,13 @@ class Failing(Python):
 def train(source: Any, steps: int = 20, replicas: int = 1, **options: Any) -> list[Any]:
     """Read batches in a graph, as a run does."""
     from dtrain.task.backends.tensorflow import input_pipeline
-    from dtrain.task.data import unreadable
+    from dtrain.task.data import reading
 
     # The end of an iterator waits for its readers. Python must not end that of an earlier call
     # while one of these reads, and the others wait for it.
     gc.collect()
     inputs = input_pipeline.Inputs(source, None, 4, 0, **options)
-    with unreadable.failing(inputs):
+    with reading.raising_read_errors(inputs):
         iterator = input_pipeline.training(
             inputs, replicas=replicas, first_replica=0, local_replicas=replicas
         ).as_numpy_iterator()
@@ -109,16 +109,16 @@ def test_an_error_that_is_none_of_the_reading_stays() -> None:
 
     from dtrain.data import failures
     from dtrain.task.backends.tensorflow import input_pipeline
-    from dtrain.task.data import unreadable
+    from dtrain.task.data import reading
 
     with pytest.raises(DataError), failures.kept():
         raise DataError("FILE", "of before")
     inputs = input_pipeline.Inputs(Python(), None, 4, 0)
     error = tf.errors.InvalidArgumentError(None, None, "of the model")
     other = tf.errors.InvalidArgumentError
-    with pytest.raises(other, match="of the model"), unreadable.failing(inputs):
+    with pytest.raises(other, match="of the model"), reading.raising_read_errors(inputs):
         raise error
-    with pytest.raises(ValueError, match="plain"), unreadable.failing(inputs):
+    with pytest.raises(ValueError, match="plain"), reading.raising_read_errors(inputs):
         raise ValueError("plain")
 
 

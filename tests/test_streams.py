@@ -268,7 +268,8 @@ def shuffled(seed: int | None, again: bool = True) -> Any:
 def test_streams_that_are_the_same_again() -> None:
     """A shuffle with a seed has another order for each pass, and the same ones in each process."""
     from dtrain.data.sources import Splits
-    from dtrain.task.data import data_identity, streaming
+    from dtrain.task.data import data_identity
+    from dtrain.task.data import dataset as loading
 
     cases: list[tuple[Callable[[], Any], bool]] = [
         (slices, True),
@@ -292,7 +293,7 @@ def test_streams_that_are_the_same_again() -> None:
 
         splits = made()
         splits.train.first(1)
-        streaming.settled(splits, made)
+        loading.settle_streams(splits, made)
         assert (splits.train.steady, splits.validation.steady) == (steady, steady), number
         notice = data_identity.check_stream(splits, alone=True)
         assert (notice is None) == steady
@@ -311,7 +312,7 @@ def test_streams_that_are_the_same_again() -> None:
 def test_a_seeded_shuffle_is_resumed_where_it_was() -> None:
     """Whatever was read of it before: another process reads the same order, and goes on in it."""
     from dtrain.data.sources import Splits
-    from dtrain.task.data import streaming
+    from dtrain.task.data import dataset as loading
 
     def run(start: int, replicas: int, steps: int, looks: int) -> list[list[int]]:
         def made() -> Splits:
@@ -321,7 +322,7 @@ def test_a_seeded_shuffle_is_resumed_where_it_was() -> None:
         for _ in range(looks):
             splits.train.first(8)
             splits.train.repeats()
-        streaming.settled(splits, made)
+        loading.settle_streams(splits, made)
         return global_batches(splits.train, steps, replicas, start=start)
 
     whole = run(0, 1, 15, 0)
@@ -341,7 +342,7 @@ def test_replicas_share_one_reading_of_a_shuffle(kind: str) -> None:
     """
     from dtrain.data.sources import Splits
     from dtrain.task.backends.tensorflow import input_pipeline
-    from dtrain.task.data import streaming
+    from dtrain.task.data import dataset as loading
     from tests.test_strategies import make
 
     strategy = make(kind)
@@ -353,7 +354,7 @@ def test_replicas_share_one_reading_of_a_shuffle(kind: str) -> None:
 
         splits = made()
         splits.validation.count()
-        streaming.settled(splits, made)
+        loading.settle_streams(splits, made)
         inputs = input_pipeline.Inputs(splits.train, splits.validation, 4, 0, **given)
         iterator, found = strategy.distribute(reader, inputs), []
         for _ in range(steps):
@@ -471,7 +472,7 @@ def test_a_generator_that_fails_says_why(
 ) -> None:
     """And not what TensorFlow makes of it."""
     from dtrain.task.backends.tensorflow import input_pipeline
-    from dtrain.task.data import unreadable
+    from dtrain.task.data import reading
 
     stream = of(function)
     with pytest.raises(kind, match=text):
@@ -482,6 +483,6 @@ def test_a_generator_that_fails_says_why(
     iterator = iter(input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1))
     text = f"Broken: {text}" if kind is Broken else text
     kind = DataError if kind is Broken else kind
-    with pytest.raises(kind, match=text), unreadable.failing(inputs):
+    with pytest.raises(kind, match=text), reading.raising_read_errors(inputs):
         for _ in range(5):
             next(iterator)

@@ -284,7 +284,7 @@ class Prediction:
         self._own_rows = 0
         self._batches: dict[int, dict[int, Arrays]] = {}  # by piece and number
         self._writing: collections.deque[Future[int]] = collections.deque()
-        #: Where errors of reading are looked for (:func:`dtrain.task.data.unreadable.failing`).
+        #: For :func:`dtrain.task.data.reading.raising_read_errors`.
         self.inputs = Splits(self.source)
 
     def run(self) -> None:

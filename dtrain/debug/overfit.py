@@ -15,7 +15,7 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Arrays
 from dtrain.debug import findings
-from dtrain.errors import CheckFailed, Interrupted, NothingSaved, UsageError
+from dtrain.errors import CheckFailed, UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
@@ -23,6 +23,7 @@ from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.train.session import Action, Session
 from dtrain.task.train.step_schedule import Schedule
+from dtrain.task.train.trial import short_training
 
 #: Steps of a call: the loss is looked at after each.
 CALL = 10
@@ -58,8 +59,7 @@ class Overfit(Action):
         """Return the first examples alone, to train on and to evaluate."""
         assert inputs.train is not None
         with runtime().on_cpu():
-            found = reading.first(inputs.train, self._examples)
-        parts = nest.mapped(np.asarray, found)
+            parts = nest.mapped(np.asarray, reading.first(inputs.train, self._examples))
         source = Arrays(*parts)
         self._alike = _contradictions(parts)
         return dataclasses.replace(
@@ -105,41 +105,39 @@ class Overfit(Action):
         )  # fmt: skip
 
     def _losses(self, session: Session) -> list[float]:
-        """Return the loss of the first step, and the mean of the steps of each call after it."""
-        losses: list[float] = []
-        self._done, steps = 0, session.steps
-        while self._done < self._steps:
-            [stop] = session.strategy.tasks.sum([session.process.stop()])
-            if stop:
-                raise NothingSaved(f"stopped at step {self._done}") from Interrupted()
-            count = min(CALL, steps.max_steps, self._steps - self._done) if losses else 1
-            try:
-                sums = steps.train(count)
-            except ValueError as error:
-                if not str(error).startswith(_NO_GRADIENT):
-                    raise
-                raise CheckFailed(
-                    f"the model does not learn {self._examples:,} examples by heart: no gradient "
-                    "reaches any of its weights", "look for what has no gradient between the last "
-                    "weight and the loss: stop_gradient, argmax, round, a cast to whole numbers, "
-                    "NumPy in a call",
-                ) from error  # fmt: skip
-            if sums.steps == 0:
-                continue  # of steps that overlap: it has only begun
-            results = steps.results(sums)
-            if "loss" not in results:
-                raise UsageError(
-                    "debug", "overfit", "the step of this model returns no loss, by which it is "
-                    f"judged: {', '.join(results) or 'nothing'}", "a train_step that returns "
-                    "{'loss': ...}", "debug=nan",
-                )  # fmt: skip
-            if not losses:
-                session.process.begun()
-            self._done += sums.steps
-            losses.append(results["loss"])
-            if not losses[-1] > self._near:  # near 0, or NaN
-                break
-        steps.drain()
+        """Return the loss of the first step, and the means of every so many steps after it.
+
+        Raises:
+            CheckFailed: no gradient reaches the weights.
+            UsageError: the model's own step returns no loss.
+            NothingSaved: it was asked to stop.
+        """
+
+        def is_over(losses: list[float]) -> bool:
+            return bool(losses) and not losses[-1] > self._near  # near 0, or NaN
+
+        schedule = dataclasses.replace(session.schedule, terminate_on_nan=False)
+        session = dataclasses.replace(session, schedule=schedule)
+        try:
+            losses, loop = short_training(session, 1, 1, is_over)
+        except ValueError as error:
+            if not str(error).startswith(_NO_GRADIENT):
+                raise
+            raise CheckFailed(
+                f"the model does not learn {self._examples:,} examples by heart: no gradient "
+                "reaches any of its weights", "look for what has no gradient between the last "
+                "weight and the loss: stop_gradient, argmax, round, a cast to whole numbers, "
+                "NumPy in a call",
+            ) from error  # fmt: skip
+        if not losses:
+            raise UsageError(
+                "debug", "overfit", "the step of this model returns no loss, by which it is judged",
+                "a train_step that returns {'loss': ...}", "debug=nan",
+            )  # fmt: skip
+        self._done = loop.step
+        if self._steps > 1 and not is_over(losses):
+            more, loop = short_training(session, self._steps - 1, CALL, is_over, CALL)
+            losses, self._done = [*losses, *more], self._done + loop.step
         return losses
 
     def _evaluated(self, session: Session) -> float:

@@ -26,7 +26,7 @@ from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.data import unreadable
+from dtrain.task.data import reading
 from dtrain.task.model import checks
 from dtrain.task.process import own_code, signals
 from dtrain.task.process.signals import Stop
@@ -96,7 +96,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
         ending.enter_context(process.logged.watching())
         session = action.assemble(config, strategy, process, past)
-        with unreadable.failing(session.inputs), checks.naming_bad_labels():
+        with reading.raising_read_errors(session.inputs), checks.naming_bad_labels():
             action.run(session)
     except DtrainError as error:
         # ORDER: the journal first: what it has is not shown from the log as well.

@@ -18,8 +18,7 @@ and is written last. What was killed or failed before that did not save. TensorF
 from dtrain.run.checkpoint.arrays import digest, non_finite
 from dtrain.run.checkpoint.choice import best_of, check_weights, choose, is_average, only
 from dtrain.run.checkpoint.format import Checkpoint, load, pack, unpack, versions
-from dtrain.run.checkpoint.held import hold
-from dtrain.run.checkpoint.store import newest, save, steps
+from dtrain.run.checkpoint.store import hold, newest, save, steps
 from dtrain.run.checkpoint.writer import EVALUATES, Rating, Writer
 
 __all__ = [

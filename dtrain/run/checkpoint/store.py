@@ -27,7 +27,7 @@ from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
 from dtrain.run.checkpoint import disk, format
 from dtrain.run.checkpoint.arrays import non_finite
-from dtrain.run.checkpoint.format import Checkpoint, load, write
+from dtrain.run.checkpoint.format import MANIFEST, STATE, Checkpoint, load, write
 
 POINTER = "latest"
 TEMPORARY = ".tmp-"
@@ -306,3 +306,47 @@ def tidy(folder: Path) -> None:
         return
     if found is not None and found.step <= last:
         discard(folder, [folder / str(step) for step in steps(folder) if step > last])
+
+
+#: Times that a training may be faster in removing what was chosen.
+_TRIALS = 20
+
+
+def hold(choose: Callable[[], Iterable[Path]], folder: Path) -> list[Path]:
+    """Give checkpoints a second name each, which no training knows of.
+
+    Args:
+        choose: returns the folders of checkpoints; it is called again where one of them is gone.
+        folder: that they are held in, as ``<step>/``; on another disk as copies. Who calls this
+            removes it.
+
+    Returns:
+        Their folders there.
+
+    Raises:
+        CheckpointError: one is gone, however often others are chosen.
+        OSError: it cannot be read, or ``folder`` not be written.
+    """
+    for _ in range(_TRIALS):
+        held: list[Path] = []
+        try:
+            for path in choose():
+                held.append(folder / path.name.removeprefix(ASIDE))
+                writing.remove(held[-1])
+                disk.make_folder(held[-1])
+                for name in (STATE, MANIFEST):
+                    _link(path / name, held[-1] / name)
+        except FileNotFoundError as error:
+            gone = error
+            continue
+        return held
+    raise CheckpointError(f"{gone.filename} was removed before it could be read") from gone
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:  # on another disk, or one without hard links
+        writing.copy(source, target)

@@ -10,7 +10,6 @@ computed, and, once all is done, which files they are. A small result is joined 
 ``store``     writes pieces, finds those that are done, joins and records them
 """
 
-from dtrain.run.predictions.division import Division, size_of
-from dtrain.run.predictions.store import Manifest, Store, read
+from dtrain.run.predictions.store import Division, Manifest, Store, read, size_of
 
 __all__ = ["Division", "Manifest", "Store", "read", "size_of"]

@@ -267,7 +267,7 @@ def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[s
     """
     kind = type(callback)
     given = set(inspect.signature(kind).parameters)
-    configured = kind.__module__.partition(".")[0] == "keras"  # all texts of Keras' own
+    configured = keras_internals.is_of_keras(kind)  # all texts of Keras' own
     return {
         name: value
         for name, value in values.items()

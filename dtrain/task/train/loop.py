@@ -144,7 +144,7 @@ class Loop:
         if self._late is not None and not self._late.wait(self._stopping, self._take_in,
                                                           self._report_progress):  # fmt: skip
             self._saving.interrupt(self.step, None)
-        if self._model.optimizer is not None:
+        if self._records.keeps_model and self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.optimizer_scope():
                 self._model.optimizer.finalize_variable_values(finetune.trained(self._model))

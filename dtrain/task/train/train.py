@@ -21,13 +21,14 @@ from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity
 from dtrain.task.model import finetune
-from dtrain.task.train import final_model, restore, timing
+from dtrain.task.train import restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records, Silence
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.sidecar import ChiefsPoints, LatePoints, LateValidation
+from dtrain.task.train.snapshots import save_model
 from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.tensorboard import Summaries
 from dtrain.task.train.validation import check_validation
@@ -126,7 +127,7 @@ class Train(Action):
             if rest := numbers(process.logged.take()):  # of on_train_end
                 records.point(loop.step, schedule.epochs, "callbacks", rest)
             self.trained(session, loop)
-            final_model.save(model, process.rundir, records)
+            save_model(model, process.rundir, records)
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
                 records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
                 Sidecar(process.rundir).end()

@@ -1,4 +1,4 @@
-"""A trial of ``python -m dtrain tune``: the first losses of a setting, and its speed."""
+"""Short trainings that keep nothing but their losses; a trial of ``python -m dtrain tune``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Silence
 from dtrain.task.train.session import Action, Session
-from dtrain.task.train.step_schedule import Schedule
 
 #: Steps of a part that ends by its time: more than there is time for.
 _ENDLESS = 2**40
@@ -45,31 +44,28 @@ class Trial(Action):
             Interrupted: it was asked to stop.
             NonFiniteLoss: the loss became NaN or infinite.
         """
-        compared = self._loop(session, self._count, 1, _PATIENCE)
-        compared.run()
-        timed = self._loop(session, _ENDLESS, _ENDLESS, self._seconds)
-        timed.run()
+
+        def within(seconds: float) -> Callable[[list[float]], bool]:
+            deadline = time.monotonic() + seconds
+            return lambda losses: time.monotonic() >= deadline
+
+        losses, _ = short_training(session, self._count, 1, within(_PATIENCE))
+        _, timed = short_training(session, _ENDLESS, _ENDLESS, within(self._seconds))
         if session.process.journal is not None:
             session.process.journal.write(
                 "trial",
-                losses=compared.losses,
+                losses=losses,
                 speed=timed.timing.examples_per_second,
                 waited=timed.timing.shares.get(INPUT, 0.0),
                 memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             )
         session.strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
 
-    def _loop(self, session: Session, steps: int, every: int, seconds: float) -> _Part:
-        schedule = dataclasses.replace(
-            session.schedule, epochs=1, steps_per_epoch=steps, log_every=every,
-            validation_examples=0, checkpoint_epochs=None, checkpoint_steps=None,
-            checkpoint_seconds=None,
-        )  # fmt: skip
-        return _Part(session, schedule, seconds)
 
-
-class _Points(Silence):
+class _Losses(Silence):
     """Keeps the loss of each point, in memory."""
+
+    keeps_model = False
 
     def __init__(self, is_chief: bool) -> None:
         super().__init__(None)
@@ -81,32 +77,45 @@ class _Points(Silence):
             self.losses.append(float(metrics["loss"]))
 
 
-class _Part:
-    """A loop of its own over some of the steps of a session."""
+def short_training(
+    session: Session,
+    steps: int,
+    every: int,
+    is_over: Callable[[list[float]], bool],
+    call: int | None = None,
+) -> tuple[list[float], Loop]:
+    """Train some steps in a loop of their own, without callbacks, validations and checkpoints.
 
-    def __init__(self, session: Session, schedule: Schedule, seconds: float):
-        self._model, self._seconds, self._deadline = session.model, seconds, 0.0
-        self._asked: Callable[[], bool] = session.process.stop
-        self._points = _Points(session.process.is_chief)
-        callbacks = Callbacks([], session.model, 1, schedule.steps_per_epoch)
-        self._loop = Loop(
-            session.model, session.strategy, session.steps, schedule, callbacks, self._points,
-            Objective("loss", Mode.min, self._points), self._stopping, {}, session.process.begun,
-        )  # fmt: skip
-        self.timing = self._loop.timing
+    Args:
+        session: of the task.
+        steps: at most.
+        every: steps whose mean is a loss.
+        is_over: says before each call, given the losses so far, whether the training ends.
+        call: steps of a call at most.
 
-    def run(self) -> None:
-        """Train until the steps are done, or the time is over."""
-        self._deadline = time.monotonic() + self._seconds
-        self._loop.run()
+    Returns:
+        The losses, and the loop that has ended.
 
-    def _stopping(self) -> bool:
+    Raises:
+        NonFiniteLoss: the loss became NaN or infinite.
+        NothingSaved: it was asked to stop.
+    """
+    schedule = dataclasses.replace(
+        session.schedule, epochs=1, steps_per_epoch=steps, log_every=every, validation_examples=0,
+        checkpoint_epochs=None, checkpoint_steps=call, checkpoint_seconds=None,
+    )  # fmt: skip
+    records = _Losses(session.process.is_chief)
+
+    def stopping() -> bool:
         # As a callback ends a training: the loop asks before each call, and all tasks agree.
-        if time.monotonic() >= self._deadline:
-            self._model.stop_training = True
-        return self._asked()
+        if is_over(records.losses):
+            session.model.stop_training = True
+        return session.process.stop()
 
-    @property
-    def losses(self) -> list[float]:
-        """Of each step so far."""
-        return self._points.losses
+    loop = Loop(
+        session.model, session.strategy, session.steps, schedule,
+        Callbacks([], session.model, 1, steps), records, Objective("loss", Mode.min, records),
+        stopping, {}, session.process.begun,
+    )  # fmt: skip
+    loop.run()
+    return records.losses, loop

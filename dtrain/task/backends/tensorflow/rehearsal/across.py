@@ -146,7 +146,7 @@ def _is_of_each(loss: Any) -> bool:
     if loss is None or isinstance(loss, str):
         return str(loss).lower() not in ACROSS
     named = loss if hasattr(loss, "__name__") else type(loss)
-    return named.__module__.startswith("keras.") and named.__name__.lower() not in ACROSS
+    return keras_internals.is_of_keras(named) and named.__name__.lower() not in ACROSS
 
 
 def _difference(step: Step, batches: list[Any], strategy: Replicas) -> str | None:

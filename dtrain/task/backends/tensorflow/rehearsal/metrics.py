@@ -63,7 +63,7 @@ def notice(
 def _is_unknown(metric: keras.metrics.Metric) -> bool:
     """Whether a metric updates its state by code of the user's, who does not say if it adds up."""
     update = type(metric).update_state
-    return not (update.__module__.startswith("keras.") or hasattr(metric, "adds_up"))
+    return not (keras_internals.is_of_keras(update) or hasattr(metric, "adds_up"))
 
 
 def _add_up(

@@ -43,7 +43,7 @@ def augmentations(model: keras.Model) -> list[keras.Layer]:
 def has_draws_of_any_shape(model: keras.Model) -> bool:
     """Whether a draw may have as many rows as a batch, and not be for its examples."""
     layers = keras_internals.layers(model)
-    of_keras = all(type(layer).__module__.startswith("keras.") for layer in layers)
+    of_keras = all(map(keras_internals.is_of_keras, layers))
     return not of_keras or bool(augmentations(model))
 
 
@@ -127,7 +127,7 @@ def counter(before: list[tuple[Any, dict[str, Any]]]) -> str | None:
         before: of :func:`.step.undisturbed`.
     """
     for owner, attributes in before:
-        if type(owner).__module__.startswith("keras."):
+        if keras_internals.is_of_keras(owner):
             continue
         for name, value in attributes.items():
             if type(value) in (int, float) and vars(owner).get(name) != value:
