@@ -16,14 +16,12 @@ from collections.abc import Sequence
 import keras
 from keras import layers
 
-from dtrain.data.encoding import Encoding
+from dtrain.data.encoding import MANY, Encoding
 from dtrain.errors import UsageError
 from dtrain.host import memory
 
 #: Bytes of memory that training takes for each weight: itself, its gradient, two slots of Adam.
 _BYTES = 16
-#: Categories of a column from which on they are embedded.
-_EMBEDDED = 32
 #: Days of a year and of a week.
 _CYCLES = (365.2425, 7.0)
 
@@ -65,6 +63,9 @@ def wide_deep(
 ) -> keras.Model:
     """Linear model and fully connected network, added up (Cheng et al. 2016, arXiv 1606.07792).
 
+    The weights of the output start from zero: training begins as that of a linear model, and what
+    the examples say nothing of, such as a column that is constant, has no part in a prediction.
+
     Args:
         input_shape: of one example, any rank; flattened.
         classes: number of classes; None: it predicts numbers.
@@ -105,9 +106,11 @@ def _layered(
         x = layers.Dense(hidden, activation="relu", kernel_regularizer=regularizer)(x)
         if dropout:
             x = layers.Dropout(dropout)(x)
+    start = "glorot_uniform"
     if wide:
-        x = layers.Concatenate()([first, x])
-    return keras.Model(inputs, _head(x, classes, outputs, regularizer, encoding), name=name)
+        x, start = layers.Concatenate()([first, x]), "zeros"
+    output = _head(x, classes, outputs, regularizer, encoding, start)
+    return keras.Model(inputs, output, name=name)
 
 
 def encoded(inputs: keras.KerasTensor, encoding: Encoding) -> keras.KerasTensor:
@@ -144,7 +147,7 @@ def encoded(inputs: keras.KerasTensor, encoding: Encoding) -> keras.KerasTensor:
     for feature in encoding.of("category"):
         index, values = keras.ops.cast(inputs[:, at], "int32"), len(feature.values)
         at += 1
-        if values < _EMBEDDED:
+        if values < MANY:
             each = keras.ops.one_hot(index, values + 1)
             # Without empty cells nothing is learned of what is unknown.
             parts.append(each if feature.missing else each[:, 1:])
@@ -414,15 +417,19 @@ def _head(
     outputs: int | None,
     regularizer: keras.regularizers.Regularizer | None,
     encoding: Encoding | None = None,
+    start: str = "glorot_uniform",
 ) -> keras.KerasTensor:
-    """Return probabilities of classes or labels, or numbers, in the unit of the targets."""
+    """Return probabilities of classes or labels, or numbers, in the unit of the targets.
+
+    ``start`` is the initializer of the kernel.
+    """
     target = None if encoding is None else encoding.target
     activation = None if classes is None else "softmax"
     if classes is None and target is not None and target.kind == "labels":
         activation = "sigmoid"
     x = layers.Dense(
         _outputs(classes, outputs), activation=activation, dtype="float32",
-        kernel_regularizer=regularizer,
+        kernel_regularizer=regularizer, kernel_initializer=start,
     )(x)  # fmt: skip
     if activation is None and target is not None and len(target.mean) == x.shape[-1]:
         return layers.Rescaling(list(target.deviation), list(target.mean), dtype="float32")(x)

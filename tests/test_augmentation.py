@@ -76,6 +76,7 @@ def changed(kind: str, strategy: Any, replicas: int) -> list[Any]:
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.replica import random_draws
+    from dtrain.task.backends.tracing import tracing
 
     with strategy.scope():
         layer = made(kind)
@@ -94,7 +95,7 @@ def changed(kind: str, strategy: Any, replicas: int) -> list[Any]:
             random.seed(0)  # as a step has it: AugMix chooses by Python's own
             index = tf.distribute.get_replica_context().replica_id_in_sync_group
             own = tf.ensure_shape(x[index * rows : (index + 1) * rows], (rows, *SHAPE))
-            with random_draws.part(index, replicas, rows, draws):
+            with tracing(draws=random_draws.part(index, replicas, rows, draws)):
                 return layer(own, training=True)
 
         return tf.concat(strategy.experimental_local_results(strategy.run(replica)), 0)

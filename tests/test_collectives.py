@@ -144,6 +144,7 @@ def _step(cluster: Any, task: Any, devices: list[str]) -> Any:
 
     from dtrain.task.backends.tensorflow.replica import gradients
     from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
+    from dtrain.task.backends.tracing import tracing
     from dtrain.task.strategies import MultiWorker
 
     strategy = MultiWorker(devices, cluster, task, "ring", compress="bfloat16")
@@ -154,7 +155,8 @@ def _step(cluster: Any, task: Any, devices: list[str]) -> Any:
     def replica() -> Any:
         index = tf.distribute.get_replica_context().replica_id_in_sync_group
         x, y = tf.constant(X, tf.float32)[index], tf.constant(Y, tf.float32)[index]
-        with gradients.averaged(2, whole.part((x, y))), tf.GradientTape() as tape:
+        step = gradients.replica_step(2, whole.part((x, y)))
+        with tracing(step=step), tf.GradientTape() as tape:
             loss = tf.reduce_mean((tf.linalg.matvec(x, weights) - y) ** 2)
             gradient = tape.gradient(loss, weights)
             other = gradients.mean([tf.constant(1 + 2.0**-20)])

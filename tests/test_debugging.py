@@ -9,7 +9,9 @@ import pytest
 
 from dtrain.config import groups
 from dtrain.run.folder import read_json
+from tests import strategies
 from tests.conftest import Commands
+from tests.sampled import sampled
 
 MODELS = """
 import keras
@@ -113,11 +115,7 @@ def test_overfit_fails_what_cannot_learn_and_takes_noise_out_of_what_can(
     assert "without the noise of drop: near 0" in run.output
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    ["default", *(pytest.param(name, marks=pytest.mark.faults)
-                  for name in ("mirrored", "multiworker", "ps", "hybrid", "model_parallel"))],
-)  # fmt: skip
+@pytest.mark.parametrize("strategy", sampled(strategies.chosen(), "default"))
 def test_one_batch_goes_through_all_stages(
     strategy: str, quick: tuple[str, ...], dtrain: Commands
 ) -> None:

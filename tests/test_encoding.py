@@ -44,6 +44,7 @@ def fitted(frame: pd.DataFrame, **options: Any) -> tuple[Any, Encoding]:
 def test_what_is_fitted_is_of_the_training_examples_alone() -> None:
     frame = customers()
     frame.loc[3, "city"] = "Paris"  # alone
+    frame.loc[:9, "shop"] = [f"kiosk {i}" for i in range(10)]  # each of one row
     for seed in range(20):
         splits, made = fitted(frame, split_seed=seed)
         if 3 in splits.validation.source._rows:
@@ -62,6 +63,9 @@ def test_what_is_fitted_is_of_the_training_examples_alone() -> None:
     days = (train.since - pd.Timestamp("1970-01-01")).dt.days
     assert kinds["since"].mean == pytest.approx(days.mean())
     assert kinds["city"].values == ("Bern", "Oslo", "Rome")
+    shops = train.shop.value_counts()
+    assert kinds["shop"].values == tuple(sorted(shops.index[shops > 1])), "of many, not the rare"
+    assert kinds["shop"].missing == pytest.approx((shops == 1).sum() / 192) and (shops == 1).any()
     at = made.width - 3 + [f.name for f in made.of("category")].index("city")
     row = int(np.flatnonzero(splits.validation.source._rows == 3)[0])
     assert splits.validation.x[row, at] == 0, "the training had no Paris"
@@ -135,7 +139,8 @@ def test_layers_are_scikit_learns_transformers_and_a_model_of_columns_is_the_mod
     np.testing.assert_allclose(found[:, :4], np.nan_to_num(scaled), atol=2e-4)
     hot = OneHotEncoder(sparse_output=False).fit_transform(frame[["city"]])
     width = layers.output_shape[-1]
-    embedded = round(1.6 * 60**0.56)
+    shops = next(len(feature.values) for feature in made.features if feature.name == "shop")
+    embedded = round(1.6 * shops**0.56)
     # Behind numbers, waves of the date, the indicator of age, and words: city, shop, plan.
     begin = width - 3 - embedded - 3
     np.testing.assert_array_equal(found[:, begin : begin + 3], hot)
@@ -180,6 +185,9 @@ def test_numbers_are_predicted_in_their_own_unit() -> None:
     frame["churn"] = 5e4 + 2e4 * frame.b
     splits, made = fitted(frame, validation_split=0.0)
     assert made.target is not None and made.target.mean == pytest.approx([frame.churn.mean()])
+    linear = models.wide_deep([2], outputs=1, encoding=made)
+    start = np.asarray(linear(splits.train.x))
+    np.testing.assert_allclose(start, frame.churn.mean(), rtol=1e-6, err_msg="the wide start")
     keras.utils.set_random_seed(0)
     model = models.mlp([2], outputs=1, encoding=made)
     model.compile("adam", "mse")

@@ -14,7 +14,7 @@ import pytest
 
 from dtrain.run import evaluations, journal
 from dtrain.run.folder import RunDir
-from tests import warm
+from tests import strategies, warm
 from tests.conftest import QUICK
 from tests.integration.test_records import evaluate_saved
 
@@ -106,10 +106,7 @@ def test_the_bits_of_the_run_and_once_only(run: RunDir, capfd: Any) -> None:
 
 MANY = [
     ["strategy=mirrored", "hardware.devices=3"],
-    ["strategy=mirrored", "hardware.devices=4"],
-    ["strategy=multiworker"],
-    ["strategy=hybrid"],
-    ["strategy=ps"],
+    *strategies.chosen().values(),
     ["strategy=one_device", "trainer.validation_batch_size=7"],
 ]
 

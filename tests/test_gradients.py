@@ -266,6 +266,7 @@ def on_replicas(
     from dtrain.task import strategies
     from dtrain.task.backends.tensorflow.replica import gradients
     from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
+    from dtrain.task.backends.tracing import tracing
 
     kind = kind if replicas > 1 else "OneDevice"
     if strategy is None:
@@ -281,7 +282,7 @@ def on_replicas(
     def replica() -> Any:
         index = tf.distribute.get_replica_context().replica_id_in_sync_group
         own = [tf.identity(tf.constant(z)[index * rows : (index + 1) * rows]) for z in (x, y)]
-        with gradients.averaged(replicas, whole.part(own), summed):
+        with tracing(step=gradients.replica_step(replicas, whole.part(own), summed)):
             return function(*variables, *own)
 
     found = tf.function(lambda: strategy.engine.run(replica), autograph=False)()

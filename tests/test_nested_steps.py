@@ -215,14 +215,22 @@ def test_losses_of_outputs_are_means_over_examples() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain.task.backends.step_logs import Weights
+    from dtrain.task import keras_internals
+    from dtrain.task.backends.tensorflow.step_metrics import wrap
+    from dtrain.task.backends.tracing import tracing
 
-    one, other = keras.metrics.Mean(name="a_loss"), keras.metrics.Mean(name="b_loss")
-    weights = Weights([one, other])
+    inputs = keras.Input([1])
+    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in "ab"}
+    model = keras.Model(inputs, outputs)
+    model.compile(loss={"a": "mse", "b": "mse"})
+    model.test_on_batch(tf.ones([1, 1]), dict.fromkeys("ab", tf.ones([1, 1])))
+    one, other = keras_internals.loss_trackers(model)
+    wrap(model)
+    model.reset_metrics()
 
     @tf.function
     def step(values: Any) -> None:
-        with weights.of(tf.shape(values)[0]):
+        with tracing(rows=tf.shape(values)[0]):
             one.update_state(tf.reduce_mean(values))
             other.update_state(tf.reduce_mean(values), sample_weight=5.0)
 

@@ -62,11 +62,12 @@ def parts(
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.replica.random_draws import part
+    from dtrain.task.backends.tracing import tracing
 
     rows = len(x) // replicas
 
     def one(replica: Any, own: Any) -> Any:
-        with part(replica, replicas, rows):
+        with tracing(draws=part(replica, replicas, rows)):
             return draw(own)
 
     function = tf.function(one, autograph=False, jit_compile=jit) if traced or jit else one
@@ -141,6 +142,7 @@ def test_parts_of_a_batch_whose_size_is_not_known_in_the_graph() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.replica.random_draws import part
+    from dtrain.task.backends.tracing import tracing
 
     draws: list[Callable[[Any], Any]] = [
         lambda x: keras.random.dropout(x, 0.3, seed=5),
@@ -159,7 +161,7 @@ def test_parts_of_a_batch_whose_size_is_not_known_in_the_graph() -> None:
             input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([None, None, 3])],
         )
         def own(replica: Any, x: Any, draw: Any = draw) -> Any:
-            with part(replica, 2, 3):
+            with tracing(draws=part(replica, 2, 3)):
                 return draw(x)
 
         found = [host(own(r, x[3 * r : 3 * r + 3])) for r in (0, 1)]
@@ -195,6 +197,7 @@ def test_of_one_example_a_trace_tells_what_is_shared() -> None:
 
     from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
     from dtrain.task.backends.tensorflow.replica.random_draws import part
+    from dtrain.task.backends.tracing import tracing
 
     def draw(x: Any) -> list[Any]:
         return [
@@ -207,7 +210,7 @@ def test_of_one_example_a_trace_tells_what_is_shared() -> None:
     whole, traced = [host(each) for each in draw(x)], GlobalBatch(draw, 4)
     for replica in range(4):
         own = x[replica : replica + 1]
-        with part(replica, 4, 1, traced.draws(own)):
+        with tracing(draws=part(replica, 4, 1, traced.draws(own))):
             found = draw(own)
         for each, expected in zip(found, whole, strict=True):
             np.testing.assert_allclose(host(each), expected[replica : replica + 1], 1e-6)
@@ -281,12 +284,16 @@ def test_a_shuffle_of_examples_is_refused() -> None:
 
     from dtrain.errors import UsageError
     from dtrain.task.backends.tensorflow.replica.random_draws import part
+    from dtrain.task.backends.tracing import tracing
 
     x = batch(4)
     for draws in (None, [True]):
-        with part(1, 3, 4, draws), pytest.raises(UsageError, match=r"keras\.random\.shuffle"):
+        with (
+            tracing(draws=part(1, 3, 4, draws)),
+            pytest.raises(UsageError, match=r"keras\.random\.shuffle"),
+        ):
             keras.random.shuffle(x, seed=5)
-    with part(1, 3, 4, [False]):  # as many columns, say
+    with tracing(draws=part(1, 3, 4, [False])):  # as many columns, say
         found = host(keras.random.shuffle(x, seed=5))
     assert (found == host(keras.random.shuffle(x, seed=5))).all()
 
@@ -304,6 +311,7 @@ def test_a_draw_whose_size_follows_the_batch_has_a_row_an_example() -> None:
         per_example,
         watched,
     )
+    from dtrain.task.backends.tracing import tracing
 
     def draw(rows: int) -> list[Any]:
         return [
@@ -326,7 +334,7 @@ def test_a_draw_whose_size_follows_the_batch_has_a_row_an_example() -> None:
     assert draws == (False, True, True, False, True, False, None)
     assert per_example(records[0], Record()) is None
     for replica in range(4):
-        with part(replica, 4, 2, draws):
+        with tracing(draws=part(replica, 4, 2, draws)):
             found = draw(2)
         for each, expected, own in zip(found, whole, draws, strict=True):
             rows = expected[2 * replica : 2 * replica + 2] if own else expected
@@ -340,6 +348,7 @@ def test_outside_a_part_keras_draws_as_ever() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.replica.random_draws import install, part
+    from dtrain.task.backends.tracing import tracing
 
     x = batch(4)
 
@@ -351,7 +360,7 @@ def test_outside_a_part_keras_draws_as_ever() -> None:
     install()
     install()  # a second time changes nothing
     found = draw()
-    with part(0, 1, 4):
+    with tracing(draws=part(0, 1, 4)):
         alone = draw()
     for a, b, c in zip(expected, found, alone, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -441,6 +450,7 @@ def test_the_next_seed_is_caught_by_a_stateless_scope() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.replica.random_draws import part
+    from dtrain.task.backends.tracing import tracing
 
     layer = keras.layers.Dropout(0.5, seed=3)
     [seed] = layer.variables
@@ -448,7 +458,7 @@ def test_the_next_seed_is_caught_by_a_stateless_scope() -> None:
 
     @tf.function(autograph=False)
     def own(replica: Any, x: Any) -> Any:
-        with keras.StatelessScope() as scope, part(replica, 2, 2):
+        with keras.StatelessScope() as scope, tracing(draws=part(replica, 2, 2)):
             return layer(x, training=True), scope.get_current_value(seed)
 
     found = [own(tf.constant(r, tf.int64), x[:2]) for r in (0, 1)]
@@ -469,6 +479,7 @@ def losses(strategy: Any, parted: bool = True, policy: str = "float32") -> list[
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.replica.random_draws import part
+    from dtrain.task.backends.tracing import tracing
 
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(policy)
@@ -503,7 +514,7 @@ def losses(strategy: Any, parted: bool = True, policy: str = "float32") -> list[
         first = index * rows
         data = (x[step][first : first + rows], y[step][first : first + rows])
         data = tuple(tf.ensure_shape(d, [rows, *d.shape[1:]]) for d in data)
-        with part(index, replicas if parted else 1, rows):
+        with tracing(draws=part(index, replicas if parted else 1, rows)):
             return model.train_step(data)["loss"]
 
     @tf.function(autograph=False)
@@ -624,6 +635,7 @@ def test_replicas_have_masks_of_their_own() -> None:
 
     from dtrain.task import strategies
     from dtrain.task.backends.tensorflow.replica.random_draws import part
+    from dtrain.task.backends.tracing import tracing
 
     strategy = strategies.Mirrored([f"CPU:{i}" for i in range(4)])
     with strategy.scope():
@@ -631,7 +643,7 @@ def test_replicas_have_masks_of_their_own() -> None:
 
     def replica(_: Any) -> Any:
         index = tf.distribute.get_replica_context().replica_id_in_sync_group
-        with part(index, 4, 3):
+        with tracing(draws=part(index, 4, 3)):
             return layer(tf.ones([3, 50]), training=True)
 
     masks = tf.function(lambda: strategy.run(replica, None), autograph=False)
@@ -651,6 +663,7 @@ def test_a_part_holds_in_its_thread_until_it_is_left() -> None:
     import numpy as np
 
     from dtrain.task.backends.tensorflow.replica.random_draws import part
+    from dtrain.task.backends.tracing import tracing
 
     whole = host(keras.random.uniform((8, 3), seed=5))
 
@@ -658,20 +671,20 @@ def test_a_part_holds_in_its_thread_until_it_is_left() -> None:
         return host(keras.random.uniform((rows, 3), seed=5))
 
     found = []
-    with part(3, 4, 2):
+    with tracing(draws=part(3, 4, 2)):
         np.testing.assert_array_equal(draw(), whole[6:])
-        with part(1, 2, 4):
+        with tracing(draws=part(1, 2, 4)):
             np.testing.assert_array_equal(draw(4), whole[4:])
-            with part(0, 1, 2):
+            with tracing(draws=part(0, 1, 2)):
                 np.testing.assert_array_equal(draw(), whole[:2])
             np.testing.assert_array_equal(draw(4), whole[4:])
-        with pytest.raises(KeyError), part(1, 4, 2):
+        with pytest.raises(KeyError), tracing(draws=part(1, 4, 2)):
             raise KeyError
         np.testing.assert_array_equal(draw(), whole[6:])
 
         def other() -> None:
             found.append(draw())
-            with part(1, 4, 2):
+            with tracing(draws=part(1, 4, 2)):
                 entered.set()
                 left.wait(60)
                 found.append(draw())

@@ -13,12 +13,13 @@ def test_batches_and_numbers() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends import step_logs
+    from dtrain.task.backends.tensorflow.step_metrics import scalars
 
     assert step_logs.unwrapped((3,)) == 3 and step_logs.unwrapped((3, 4)) == (3, 4)
     given = {"a": 1, "b": {"c": {"d": tf.constant(2.0)}}, "e": None, "f": tf.ones([2]), "g": "text"}
     assert [name for name, _ in step_logs.flattened(given)] == ["a", "d", "e", "f", "g"]
     assert list(step_logs.flattened(None)) == []
-    assert {k: float(v) for k, v in step_logs.scalars(given).items()} == {"a": 1, "d": 2}
+    assert {k: float(v) for k, v in scalars(given).items()} == {"a": 1, "d": 2}
     result = {"x": tf.constant(1.0), "y": tf.constant([[2.0, 3.0]]), "z": np.float32(4)}
     found = {k: float(v) for k, v in step_logs.named("m", result)}
     assert found == {"x": 1, "y_0": 2, "y_1": 3, "z": 4}
@@ -28,13 +29,17 @@ def test_batches_and_numbers() -> None:
 def test_results_of_metrics_under_other_names() -> None:
     import keras
 
-    from dtrain.task.backends.step_logs import Returned
+    from dtrain.task.backends.tensorflow.step_metrics import Returned
+    from dtrain.task.backends.tracing import tracing
 
-    total, plain = keras.metrics.Mean(name="total"), keras.metrics.Mean(name="plain")
-    returned = Returned(keras.Model(), [total, plain])
+    model = keras.Model()
+    model.total = total = keras.metrics.Mean(name="total")
+    returned = Returned(model)
     total.update_state(3.0)
-    given = {"loss": total.result(), "total": total.result(), "other": keras.ops.ones([])}
-    assert {k: float(v) for k, v in returned.values(given, training=True).items()} == {"other": 1}
+    with tracing(results=[]):
+        given = {"loss": total.result(), "total": total.result(), "other": keras.ops.ones([])}
+        found = returned.values(given, training=True)
+    assert {k: float(v) for k, v in found.items()} == {"other": 1}
     assert returned.names == {True: {"total": {"loss", "total"}}, False: None}
 
 
@@ -44,23 +49,27 @@ def test_trackers_of_losses_have_the_sum_of_the_parts() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends import step_logs
+    from dtrain.task.backends.tensorflow.replica.gradients import Step
+    from dtrain.task.backends.tensorflow.step_metrics import wrap
+    from dtrain.task.backends.tracing import tracing
 
     losses = ["loss", "My_Loss", "d_loss", "TotalLoss", "loss_1", "KL/losses", "KLLoss"]
     assert all(map(step_logs.is_loss, losses))
     assert not any(map(step_logs.is_loss, ["lossless", "gloss", "floss_share", "accuracy"]))
-    loss, other = keras.metrics.Mean(name="My_Loss"), keras.metrics.Mean(name="glossy")
-    error = keras.metrics.MeanSquaredError(name="loss_of_squares")  # a mean over examples
-    replicas = 4
-    step_logs.add_up_losses([loss, other, error], lambda: replicas)
-    loss.update_state(tf.constant(2.0), sample_weight=3)
-    loss.update_state(1, 1)
-    assert float(loss.result()) == (4 * 2 * 3 + 4 * 1) / 4
-    loss.reset_state()
-    loss.update_state(tf.constant([2.0, 4.0]))  # of each example
-    other.update_state(5.0)
-    error.update_state([1.0], [3.0])
-    assert [float(m.result()) for m in (loss, other, error)] == [3, 5, 4]
-    replicas = 1
+    model = keras.Model()
+    model.one = loss = keras.metrics.Mean(name="My_Loss")
+    model.two = other = keras.metrics.Mean(name="glossy")
+    model.three = error = keras.metrics.MeanSquaredError(name="loss_of_squares")  # of examples
+    wrap(model)
+    with tracing(step=Step(4, summed=True)):
+        loss.update_state(tf.constant(2.0), sample_weight=3)
+        loss.update_state(1, 1)
+        assert float(loss.result()) == (4 * 2 * 3 + 4 * 1) / 4
+        loss.reset_state()
+        loss.update_state(tf.constant([2.0, 4.0]))  # of each example
+        other.update_state(5.0)
+        error.update_state([1.0], [3.0])
+        assert [float(m.result()) for m in (loss, other, error)] == [3, 5, 4]
     other.update_state(5.0)
     loss.reset_state()
     loss.update_state(7.0)

@@ -23,6 +23,8 @@ Kind = Literal["number", "boolean", "date", "category", "text"]
 KINDS = ("number", "boolean", "date", "category", "text", "skip")
 #: Categories of a column, and words of a text, that have a number of their own, at most.
 CATEGORIES, WORDS = 10_000, 500
+#: Categories of a column that are many: models embed them, and those of one row have no number.
+MANY = 32
 #: Examples that are looked at, evenly spread.
 EXAMPLES = 1_000_000
 #: Formats of dates that are text; None is ISO 8601.
@@ -50,7 +52,7 @@ class Feature:
         kind: of its values.
         mean, variance: of numbers, booleans (0 and 1) and dates (days since 1970-01-01), without
             the empty cells; the variance of a column of one value is 0.
-        missing: share of the cells that are empty.
+        missing: share of the cells that are empty; of a category, of those whose number is 0.
         values: categories, of which the first is number 1; or words of a text.
         format: of dates that are text; None for ISO 8601.
     """
@@ -122,8 +124,8 @@ class Encoding:
     ) -> np.ndarray:
         """Return the matrix of some rows.
 
-        An empty number, boolean or date is NaN; a category that training had not is 0, and so is
-        an empty one; of a text each word that occurs is 1.
+        An empty number, boolean or date is NaN; a category that the encoding has not is 0, and so
+        is an empty one; of a text each word that occurs is 1.
 
         Args:
             columns: arrays of one length by name; others than the inputs are not looked at.
@@ -382,10 +384,12 @@ def _form_of_dates(full: Sequence[str]) -> tuple[str | None, float]:
 
 def _category(name: str, cells: Iterable[str]) -> Feature:
     counts = collections.Counter(cells)
-    empty = counts.pop("", 0)
-    rows = counts.total() + empty
+    rows = counts.total()
+    del counts[""]
+    if len(counts) >= MANY:  # a category of one row says nothing of another row: it is unknown
+        counts = collections.Counter({v: n for v, n in counts.items() if n > 1}) or counts
     most = sorted(counts, key=lambda value: (-counts[value], value))[:CATEGORIES]
-    share = empty / rows if rows else 0.0
+    share = (rows - sum(counts[value] for value in most)) / rows if rows else 0.0
     return Feature(name, "category", missing=share, values=tuple(sorted(most)))
 
 

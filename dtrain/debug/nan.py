@@ -18,10 +18,7 @@ from dtrain.debug import findings
 from dtrain.errors import CheckFailed
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.task.backends.base import Backend
-from dtrain.task.backends.runtime import runtime
-from dtrain.task.backends.tensorflow import input_pipeline, numerics
-from dtrain.task.backends.tensorflow.numerics import Finding
-from dtrain.task.backends.tensorflow.traced import step_on_one_device
+from dtrain.task.backends.runtime import NotFinite, runtime
 from dtrain.task.model import train_state
 from dtrain.task.train import restore
 from dtrain.task.train.session import Process, Session
@@ -154,10 +151,9 @@ class _Repeated:
 
     def __init__(self, session: Session, number: int):
         inputs = dataclasses.replace(session.inputs, start_step=number - 1)
-        batches = input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
-        self._data, self._number = next(iter(batches)), number
+        self._data, self._number = next(runtime().batches(inputs)), number
         self._parts = session.strategy.parts
-        self._checked = numerics.Checked(step_on_one_device(session.model))
+        self._checked = runtime().checked(session.model)
         self._rows = inputs.global_batch
         self._indices: list[int] | None = None
         if not isinstance(inputs.train, Stream):
@@ -196,7 +192,7 @@ class _Repeated:
         path = finding.layer.partition(" (")[0] or None
         return self._described(message, rows, hint, kind=kind, path=path, line=finding.line or None)
 
-    def _operation(self) -> tuple[Finding | None, Any]:
+    def _operation(self) -> tuple[NotFinite | None, Any]:
         """Return what the checks find, and in which rows of the batch.
 
         Where the whole batch is finite, each replica's part is tried alone.

@@ -27,7 +27,6 @@ from dtrain.inspection import facts, pictures, structure
 from dtrain.inspection.structure import Leaf
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.data import dataset, reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Augment, Inputs
@@ -178,7 +177,7 @@ def _augmented(config: Config, augment: Augment, x: Any, begin: int) -> list[np.
     with runtime().on_cpu():
         positions = np.arange(begin, begin + len(nest.leaves(x)[0]), dtype=np.int32)
         keys = np.stack([np.full_like(positions, config.seed), positions], 1)
-        changed = input_pipeline.changed(augment, x, keys)
+        changed = runtime().augmented(augment, x, keys)
         return [np.asarray(leaf) for leaf in nest.leaves(changed)]
 
 
@@ -245,9 +244,8 @@ def _measured(inputs: Inputs) -> str:
         DataError: an example cannot be read.
     """
     whole = examples_in(inputs.train)
-    dataset = input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
     with failures.shown(), runtime().on_cpu():
-        batches = iter(dataset)
+        batches = runtime().batches(inputs)
         begun = time.perf_counter()
         for _ in range(WARM_BATCHES):
             next(batches)

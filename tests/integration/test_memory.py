@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dtrain.run import checkpoint
+from tests import strategies
 from tests.conftest import QUICK, Run
 from tests.integration import test_parity
 from tests.integration.test_parity import MODEL
@@ -40,15 +41,7 @@ ACCUMULATED = (
     "trainer.log_every_steps=4",
     "optimizer.gradient_accumulation_steps=4",
 )
-STRATEGIES = {
-    "one_device": ("strategy=one_device",),
-    "mirrored 2": ("strategy=mirrored", "hardware.devices=2"),
-    "central_storage 2": ("strategy=central_storage", "hardware.devices=2"),
-    "multiworker 2": ("strategy=multiworker", "hardware.hosts=2"),
-    "ps sync 2 + 1": ("strategy=ps", "strategy.update=sync", "strategy.workers=2"),
-    "hybrid 2 x 2": ("strategy=hybrid", "hardware.devices=4"),
-    "model_parallel 2": ("strategy=model_parallel", "hardware.devices=2"),
-}
+STRATEGIES = strategies.chosen()
 
 
 def last(run: Run) -> dict[str, np.ndarray]:
@@ -70,7 +63,7 @@ def test_four_of_16_are_one_of_64(model: str, dtrain, user_code) -> None:
     if model == "own train_step":
         base = (*(w for w in BASE if not w.startswith("model")), "model=custom",
                 "model._target_=mine.Own")  # fmt: skip
-        chosen = {name: STRATEGIES[name] for name in ("mirrored 2", "ps sync 2 + 1")}
+        chosen = {name: STRATEGIES[name] for name in ("mirrored", "ps")}
     whole = dtrain(*base, *WHOLE, "strategy=one_device")
     expected, losses = last(whole), whole.points("loss")
     assert expected.pop("optimizer/adam/iteration") == len(losses) == UPDATES
@@ -98,9 +91,8 @@ def test_resumed_between_two_updates_under_another_strategy(dtrain) -> None:
     expected = last(whole)
 
     run, words = None, base
-    for epochs, name in enumerate(("mirrored 2", "hybrid 2 x 2", "ps sync 2 + 1", "mirrored 2"), 1):
-        reset = ("hardware.devices=null",) if name.startswith("ps") else ()
-        run = dtrain(*words, *STRATEGIES[name], *reset, f"trainer.epochs={epochs}")
+    for epochs, name in enumerate(("mirrored", "hybrid", "ps", "mirrored"), 1):
+        run = dtrain(*words, *STRATEGIES[name], f"trainer.epochs={epochs}")
         held = [a for path, a in last(run).items() if path.endswith("_accumulator")]
         assert all(array.any() for array in held) == (epochs < 4), "3, 6 and 9 steps; 12 are 3 x 4"
         words = (f"resume={run.rundir.path}",)
@@ -111,7 +103,7 @@ def test_resumed_between_two_updates_under_another_strategy(dtrain) -> None:
 
 @pytest.mark.faults
 def test_resumed_between_two_updates_with_the_same_bits(dtrain) -> None:
-    base = (*BASE, *ACCUMULATED, "trainer.steps_per_epoch=3", *STRATEGIES["multiworker 2"])
+    base = (*BASE, *ACCUMULATED, "trainer.steps_per_epoch=3", *STRATEGIES["multiworker"])
     whole = dtrain(*base, "trainer.epochs=4")
     part = dtrain(*base, "trainer.epochs=2")
     run = dtrain(f"resume={part.rundir.path}", "trainer.epochs=4")
@@ -124,19 +116,19 @@ def test_layers_are_computed_twice(dtrain, user_code) -> None:
     user_code(MODEL)
     base = (*test_parity.BASE, *test_parity.MODELS["regularized"], "trainer.epochs=1")
     whole = dtrain(*base, "strategy=one_device")
-    for name in ("multiworker 2", "ps sync 2 + 1", "hybrid 2 x 2"):
+    for name in ("multiworker", "ps", "hybrid"):
         run = dtrain(*base, *STRATEGIES[name], "hardware.remat=[conv2d, dropout, dense$]")
         assert run.code == 0, run.output + run.log
         test_parity.agree(whole, run, ["loss", "accuracy", "val_loss"], 1e-5, name)
         assert run.rundir.model.exists(), name
 
 
-HALF = ("multiworker 2", "ps sync 2 + 1", "ps async 2 + 1", "hybrid 2 x 2")
+HALF = ("multiworker", "ps", "ps async", "hybrid")
 
 
 @pytest.mark.parametrize("name", sampled(HALF))
 def test_half_precision(name: str, dtrain) -> None:
-    words = STRATEGIES.get(name, ("strategy=ps", "strategy.workers=2"))
+    words = STRATEGIES.get(name, ["strategy=ps"])
     if "async" not in name:
         words = (*words, "optimizer.gradient_accumulation_steps=3")
     run = dtrain(

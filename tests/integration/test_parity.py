@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from tests import strategies
 from tests.conftest import Run
 from tests.sampled import sampled
 
@@ -76,13 +77,11 @@ BASE = (
     "launcher.stall_timeout=120",
 )
 STRATEGIES = {
-    "default": ("strategy=default",),
-    "mirrored 1": ("strategy=mirrored", "hardware.devices=1"),
-    "mirrored 2": ("strategy=mirrored", "hardware.devices=2"),
-    "mirrored 4": ("strategy=mirrored", "hardware.devices=4"),
-    "central_storage 2": ("strategy=central_storage", "hardware.devices=2"),
-    "layer_placement 2": ("strategy=layer_placement", "hardware.devices=2"),
+    **strategies.chosen(lambda plan: plan.in_process and not plan.on_hosts),
+    "mirrored 1": ["strategy=mirrored", "hardware.devices=1"],
+    "mirrored 4": ["strategy=mirrored", "hardware.devices=4"],
 }
+del STRATEGIES["one_device"]  # what they are compared with
 MODELS = {
     "regularized": ("model=custom", "model._target_=mine.regularized"),
     # Small steps of SGD: batch normalisation makes some gradients nearly zero, and Adam, which
@@ -103,8 +102,8 @@ MODELS = {
 }
 #: Models that need not go through every strategy: what they test does not depend on it.
 PARTLY = {
-    "normalized": ("mirrored 2", "central_storage 2"),
-    "scalar loss": ("mirrored 2", "central_storage 2"),
+    "normalized": ("mirrored", "central_storage"),
+    "scalar loss": ("mirrored", "central_storage"),
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import strategies
 from tests.sampled import sampled
 
 USER = '''
@@ -53,16 +54,7 @@ BASE = (
     "optimizer=sgd",
     "optimizer.learning_rate=0.1", "launcher.stall_timeout=120",
 )  # fmt: skip
-STRATEGIES = {
-    "default": ("strategy=default",),
-    "mirrored": ("strategy=mirrored", "hardware.devices=4"),
-    "central_storage": ("strategy=central_storage", "hardware.devices=2"),
-    "multiworker": ("strategy=multiworker", "hardware.hosts=2"),
-    "ps": ("strategy=ps", "strategy.update=sync", "strategy.workers=2"),
-    "model_parallel": ("strategy=model_parallel", "hardware.devices=2"),
-    "hybrid": ("strategy=hybrid", "hardware.devices=4"),
-    "layer_placement": ("strategy=layer_placement", "hardware.devices=2"),
-}
+STRATEGIES = strategies.chosen()
 
 
 def write(path: Path) -> None:

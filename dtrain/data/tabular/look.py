@@ -95,7 +95,8 @@ def _fitted(feature: Feature) -> str:
         what = f"{day} on average, {feature.format or 'ISO 8601'}"
     else:
         what = f"mean {feature.mean:.4g}, deviation {feature.variance**0.5:.4g}"
-    return what + (f", {feature.missing:.1%} empty" if feature.missing else "")
+    rare = " or rare" if feature.kind == "category" else ""
+    return what + (f", {feature.missing:.1%} empty{rare}" if feature.missing else "")
 
 
 def look(

@@ -435,7 +435,7 @@ def arrays_or_source(source: EncodedSource | None) -> Any:
 
 
 def unseen(held: Any, made: Encoding) -> list[str]:
-    """Return sentences on categories that are evaluated on, and that the training had not.
+    """Return sentences on categories that are evaluated on, and that the encoding has not.
 
     Args:
         held: what is evaluated on.
@@ -451,8 +451,9 @@ def unseen(held: Any, made: Encoding) -> list[str]:
         others = sorted(set(cells) - {"", *feature.values})
         if others:
             more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
+            rarely = " or in one row" if feature.missing else ""
             sentences.append(
                 f"the column {feature.name!r} has {others[0]!r}{more} in the validation, which the "
-                "training has not: it is read as unknown"
+                f"training has not{rarely}: it is read as unknown"
             )
     return sentences

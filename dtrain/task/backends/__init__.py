@@ -1,1 +1,16 @@
 """The seam for frameworks: protocols (:mod:`base`), and a package for each framework."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+
+#: Where Keras reads the name of its backend from, while it is imported.
+VARIABLE = "KERAS_BACKEND"
+
+
+def module(name: str = "") -> ModuleType:
+    """Import the package of the backend of this process, or a module of it."""
+    package = f"{__name__}.{os.environ.get(VARIABLE, 'tensorflow')}"
+    return importlib.import_module(f"{package}.{name}" if name else package)

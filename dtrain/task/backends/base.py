@@ -34,6 +34,7 @@ class Abilities:
         sequential: a step begins when the one before has ended: a state may go from one to the
             next.
         exchanges: replicas reduce and gather in the middle of a step; else workers compute alone.
+        eager: its variables can be used by operations outside of a step.
         dense_lookups: the gradient of rows that are looked up is dense, where one device has rows.
         has_float64: its devices compute in float64, and so can read the clock in a step.
         reads_in_loop: a loop of steps may read examples that are in memory itself: there is one
@@ -46,6 +47,7 @@ class Abilities:
     retraces: bool = True
     sequential: bool = True
     exchanges: bool = True
+    eager: bool = True
     dense_lookups: bool = False
     has_float64: bool = True
     reads_in_loop: bool = False
@@ -284,9 +286,6 @@ class Backend(Protocol):
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
-
-    def run(self, step: Callable[[Any], Any], data: Any) -> Any:
-        """Run ``step`` once on every replica, each with its part of ``data``."""
 
     def trace_step(
         self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False

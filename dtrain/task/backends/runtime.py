@@ -6,10 +6,9 @@ A backend has it in a module ``runtime`` of its package; which one that is, Kera
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import importlib
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, cast
 
@@ -18,9 +17,34 @@ import numpy as np
 
 from dtrain.config.schema import Hardware
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task import backends
+from dtrain.task.data.inputs import Augment, Inputs
 
-#: Where Keras reads the name of its backend from, while it is imported.
-VARIABLE = "KERAS_BACKEND"
+
+@dataclasses.dataclass(frozen=True)
+class NotFinite:
+    """An operation whose result is not finite.
+
+    Attributes:
+        operation: its type, such as ``Log``.
+        values: what its result has, such as ``NaN`` or ``-Inf and +Inf``; may be empty.
+        layer: path and class of the layer that computes it; empty outside of layers.
+        backward: whether it is of a gradient.
+        line: of the user's code, as ``FILE:LINE: CODE``; empty where there is none.
+    """
+
+    operation: str
+    values: str
+    layer: str
+    backward: bool
+    line: str
+
+
+class Checked(Protocol):
+    """A training step on one device in which the result of every operation is checked."""
+
+    def first(self, batch: Any) -> NotFinite | None:
+        """Run it; return the operation that fails, None where all are finite."""
 
 
 class Runtime(Protocol):
@@ -62,6 +86,15 @@ class Runtime(Protocol):
     def trace(self, function: Callable[..., Any], *specs: Any) -> None:
         """Call ``function`` with tensors of these shapes; nothing is computed."""
 
+    def batches(self, inputs: Inputs) -> Iterator[tuple[Any, ...]]:
+        """Yield the batches of a training on one replica."""
+
+    def augmented(self, augment: Augment, x: Any, keys: Any) -> Any:
+        """Return inputs ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
+
+    def checked(self, model: keras.Model) -> Checked:
+        """Return the training step of a model, which updates nothing, with checks."""
+
     def start_trace(self, folder: str) -> None:
         """Begin a profile for TensorBoard."""
 
@@ -81,8 +114,7 @@ class Runtime(Protocol):
 @functools.cache
 def runtime() -> Runtime:
     """Return that of the backend of this process."""
-    name = os.environ.get(VARIABLE, "tensorflow")
-    return cast(Runtime, importlib.import_module(f"dtrain.task.backends.{name}.runtime"))
+    return cast(Runtime, backends.module("runtime"))
 
 
 def framework_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

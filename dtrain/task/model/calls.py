@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import keras
 
 from dtrain.task.backends.runtime import runtime
-
-_local = threading.local()  # MirroredStrategy traces each replica in a thread of its own
+from dtrain.task.backends.tracing import now, tracing
 
 
 class Watcher(Protocol):
@@ -45,7 +43,7 @@ def watched(
 
     @functools.wraps(original)
     def call(self: keras.Operation, *args: Any, **kwargs: Any) -> Any:
-        stack: list[str] | None = getattr(_local, "stack", None)
+        stack = now().layers
         if stack is None or (not symbolic and _is_symbolic(args, kwargs)):
             return original(self, *args, **kwargs)
         stack.append(self.name)
@@ -58,12 +56,8 @@ def watched(
 
     @contextlib.contextmanager
     def seen() -> Iterator[None]:
-        before = getattr(_local, "stack", None)
-        _local.stack = []
-        try:
+        with tracing(layers=[]):
             yield
-        finally:
-            _local.stack = before
 
     keras.Operation.__call__ = call
     try:

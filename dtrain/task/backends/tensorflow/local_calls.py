@@ -43,7 +43,7 @@ class LocalCalls:
             if isinstance(variable, keras.Variable):
                 tf_internals.read_as_numbers(keras_internals.stored(variable))
         # A tensor of the user's own cannot be computed with variables that lie on a mesh.
-        names = (*METHODS, "call") if hasattr(strategy, "mesh") else METHODS
+        names = METHODS if strategy.abilities.eager else (*METHODS, "call")
         for each in self._models:
             for name in names:
                 setattr(each, name, self._wrapped(getattr(each, name)))

@@ -14,10 +14,11 @@ from dtrain.run.cluster import Cluster
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tensorflow.dtensor import layouts
 from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
+from dtrain.task.backends.tensorflow.layer_placement.strategy import LayerPlacement
+from dtrain.task.backends.tensorflow.single import Default
 from dtrain.task.data import dataset
 from dtrain.task.model import build
 from dtrain.task.process.answer import answer
-from dtrain.task.strategies import Default, LayerPlacement
 
 #: Headings of columns that are set to the right.
 NUMBERS = ("bytes", "on each device")

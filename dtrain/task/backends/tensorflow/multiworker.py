@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -108,13 +107,13 @@ class MultiWorker(Strategy):
             return super().iterate(make, shared=shared)
         return iter(make(self.tasks.rank, 1))
 
-    def averaged(
-        self, part: gradients.Part, summed: bool
-    ) -> contextlib.AbstractContextManager[Any]:
-        """Let what is traced inside get gradients of the global batch, or of this task's part."""
+    def replica_step(self, part: gradients.Part, summed: bool) -> gradients.Step | None:
+        """Return the step of a replica: its gradients are of the global batch, or of its part."""
         if self.sync_every == 1:
-            return super().averaged(part, summed)
-        return gradients.apart(self.replicas, part, why=("sync_every", self.sync_every))
+            return super().replica_step(part, summed)
+        return gradients.replica_step(
+            self.replicas, part, given=[], why=("sync_every", self.sync_every)
+        )
 
     def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
         """Average the variables over the tasks at every so many steps, and at the call's end."""

@@ -7,10 +7,8 @@ strategy.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -18,9 +16,8 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.tensorflow.tensors import total
+from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.model import optimizers
-
-_local = threading.local()  # MirroredStrategy traces each replica in a thread of its own
 
 
 class Step:
@@ -114,25 +111,17 @@ class Norms:
         """
         if not self.names:
             return update(), {}
-        with _begun(Step(self._model.trainable_variables)) as step:
+        step = Step(self._model.trainable_variables)
+        with tracing(norms=step):
             returned = update()
         return returned, {name: NUMBERS[name](step) for name in self.names}
-
-
-@contextlib.contextmanager
-def _begun(step: Step) -> Iterator[Step]:
-    _local.step = step
-    try:
-        yield step
-    finally:
-        _local.step = None
 
 
 def _noted(optimizer: keras.optimizers.Optimizer, apply: Callable[..., Any]) -> Any:
     @functools.wraps(apply)
     def noted(grads: Any, *args: Any, **kwargs: Any) -> Any:
         grads = list(grads)
-        if (step := getattr(_local, "step", None)) is not None:
+        if (step := now().norms) is not None:
             step.note(optimizer, grads)
         return apply(grads, *args, **kwargs)
 

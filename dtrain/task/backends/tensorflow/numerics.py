@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import linecache
 import os
 import re
@@ -12,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from dtrain.task.backends.runtime import NotFinite
 from dtrain.task.model import calls
 from dtrain.task.process import own_code
 
@@ -20,25 +20,6 @@ from dtrain.task.process import own_code
 FRAMES, PATH = 40, 400
 #: What TensorFlow puts before the name scopes of gradients.
 _BACKWARD = "gradient_tape/"
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """An operation whose result is not finite.
-
-    Attributes:
-        operation: its type, such as ``Log``.
-        values: what its result has, such as ``NaN`` or ``-Inf and +Inf``; may be empty.
-        layer: path and class of the layer that computes it; empty outside of layers.
-        backward: whether it is of a gradient.
-        line: of the user's code, as ``FILE:LINE: CODE``; empty where there is none.
-    """
-
-    operation: str
-    values: str
-    layer: str
-    backward: bool
-    line: str
 
 
 class _Scopes:
@@ -91,7 +72,7 @@ class Checked:
 
         self._function = tf.function(checked, autograph=False)
 
-    def first(self, batch: Any) -> Finding | None:
+    def first(self, batch: Any) -> NotFinite | None:
         """Run it; return the operation that fails, None where all are finite."""
         with calls.watched(self._scopes) as self._watched:
             try:
@@ -101,7 +82,7 @@ class Checked:
         return None
 
 
-def _parsed(text: str, scopes: _Scopes) -> Finding | None:
+def _parsed(text: str, scopes: _Scopes) -> NotFinite | None:
     """Read TensorFlow's message; None where it is about something else."""
     node = re.search(r"Detected at node (\S+)/CheckNumericsV2", text)
     operation = re.search(r'Infinity or NaN in output \d+ of \S+ op "(\w+)"', text)
@@ -117,7 +98,7 @@ def _parsed(text: str, scopes: _Scopes) -> Finding | None:
         frames += [frame[:2] for frame in forward.traceback] if forward is not None else []
     line = _line(frames)
     layer = scopes.layer_of(name)
-    return Finding(operation[1], values[1] if values else "", layer, backward, line)
+    return NotFinite(operation[1], values[1] if values else "", layer, backward, line)
 
 
 def _line(frames: Iterable[tuple[str, int]]) -> str:

@@ -142,15 +142,13 @@ class Replicas:
         assert context is not None
         return context.replica_id_in_sync_group
 
-    def averaged(
-        self, part: gradients.Part, summed: bool
-    ) -> contextlib.AbstractContextManager[Any]:
-        """Let what is traced inside, in a replica, get gradients of the global batch.
+    def replica_step(self, part: gradients.Part, summed: bool) -> gradients.Step | None:
+        """Return the training step of a replica, whose gradients are of the global batch.
 
         Args:
             part, summed: as of :class:`gradients.Step`.
         """
-        return gradients.averaged(self.replicas, part, summed)
+        return gradients.replica_step(self.replicas, part, summed)
 
     def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
         """Average the variables of ``model`` over the tasks where that is due; in a graph.

@@ -13,15 +13,14 @@ import tensorflow as tf
 
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import (
-    Returned,
     adds_up,
     has_own,
     is_loss,
     leaves,
     named,
-    scalars,
 )
 from dtrain.task.backends.tensorflow.held_states import HeldStates
+from dtrain.task.backends.tensorflow.step_metrics import Returned, scalars
 from dtrain.task.backends.tensorflow.tensors import flat, fresh, joined
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Rows:
         self._own = self._hooks or has_own(model, "train_step", "test_step")
         self.averaged = [metric for metric in leaves(model) if not adds_up(metric)]
         self._watched = self._own or bool(self.averaged)
-        self._returned = Returned(model, model.metrics if self._watched else [], self.averaged)
+        self._returned = Returned(model, self.averaged)
         self.variables: list[keras.Variable] = [v for m in model.metrics for v in m.variables]
         self.names: dict[bool, list[str]] = {True: [], False: []}
         averaged = {id(variable) for metric in self.averaged for variable in metric.variables}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,10 +11,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.hardware import configure, overlooked
+from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
 from dtrain.task.backends.tensorflow.keras_internals import keep_session as building
+from dtrain.task.backends.tensorflow.numerics import Checked
 from dtrain.task.backends.tensorflow.remat import rematerialize
 from dtrain.task.backends.tensorflow.sockets import give_up_after
+from dtrain.task.backends.tensorflow.traced import step_on_one_device
+from dtrain.task.data.inputs import Inputs
 
 __all__ = [
     "ERRORS",
@@ -22,7 +27,10 @@ __all__ = [
     "TENSORS",
     "VARIABLES",
     "arithmetic",
+    "augmented",
+    "batches",
     "building",
+    "checked",
     "configure",
     "give_up_after",
     "on_cpu",
@@ -49,6 +57,16 @@ def on_cpu() -> AbstractContextManager[Any]:
 def trace(function: Callable[..., Any], *specs: Any) -> None:
     """Call ``function`` with tensors of these shapes; nothing is computed."""
     tf.function(function, autograph=False).get_concrete_function(*specs)
+
+
+def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
+    """Yield the batches of a training on one replica."""
+    return iter(input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1))
+
+
+def checked(model: keras.Model) -> Checked:
+    """Return the training step of a model, which updates nothing, with checks."""
+    return Checked(step_on_one_device(model))
 
 
 def arithmetic() -> dict[str, Any]:

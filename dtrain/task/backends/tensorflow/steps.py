@@ -11,9 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
-from dtrain.task import keras_internals
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.step_logs import Weights, add_up_losses, unwrapped
+from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
@@ -29,6 +28,7 @@ from dtrain.task.backends.tensorflow.rows import Rows, table
 from dtrain.task.backends.tensorflow.tensors import fresh
 from dtrain.task.backends.tensorflow.traced import NUMBER, ORDER, Traced, on_one_device
 from dtrain.task.backends.tensorflow.waiting import Waiting
+from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -80,12 +80,9 @@ class Steps(Traced):
         self.graph: Any = None
         #: How long training steps wait for their input.
         self.waiting = Waiting(strategy.abilities.has_float64)
-        self._weights = Weights(keras_internals.loss_trackers(model))
         self._summed = strategy.parts > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, strategy.parts if self._summed else 1)
         self._norms = Norms(model, ())
-        if self._summed:
-            add_up_losses(model.metrics, gradients.parts)
         self._jit_compile = jit_compile
         self._one_device = on_one_device(model, inputs.global_batch, self._seed)
         self._draws_of_any_shape = has_draws_of_any_shape(model)
@@ -222,11 +219,10 @@ class Steps(Traced):
         """Run Keras' step on one replica, with the random draws of its rows of the batch."""
         replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
-        part = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
-        averaged = self._strategy.averaged(self._one_device.part(data), self._summed)
-        random = host_random.seeded(self._seed)
-        with random, part, averaged, self._rows.held.begun() as states:
-            logs = self._trained(data, rows)
+        draws = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
+        step = self._strategy.replica_step(self._one_device.part(data), self._summed)
+        with host_random.seeded(self._seed), self._rows.held.begun() as states:
+            logs = self._trained(data, rows, step=step, draws=draws)
         self.graph = tf.compat.v1.get_default_graph()
         return logs, states
 
@@ -236,19 +232,18 @@ class Steps(Traced):
             return None
         return self._one_device.draws(data, rows)
 
-    def _trained(self, data: Any, rows: Any) -> dict[str, tf.Tensor]:
-        """Run Keras' step on a batch of ``rows``; return its numbers that no metric holds."""
-        logs, measured = self._norms.measured(lambda: self._logs(data, rows, training=True))
+    def _trained(self, data: Any, rows: Any, **traced: Any) -> dict[str, tf.Tensor]:
+        """Run a training step; return the norms that are logged, too."""
+        logs, measured = self._norms.measured(lambda: self._logs(data, rows, True, **traced))
         return {**logs, **measured}
 
-    def _logs(self, data: Any, rows: Any, training: bool) -> dict[str, tf.Tensor]:
-        """Return what a step of Keras' returns for a batch of ``rows``, beside metrics."""
+    def _logs(self, data: Any, rows: Any, training: bool, **traced: Any) -> dict[str, tf.Tensor]:
+        """Run a step of Keras' on a batch of ``rows``; return its numbers that no metric holds."""
         for metric in self._rows.averaged:
             metric.reset_state()
         step = self._model.train_step if training else self._model.test_step
-        with self._weights.of(rows):
-            returned = step(unwrapped(data))
-        return self._rows.logs(returned, training)
+        with tracing(rows=rows, results=[], **traced):
+            return self._rows.logs(step(unwrapped(data)), training)
 
     def _part(self, data: Any) -> Any:
         """Evaluate the real rows only; a replica that has none does nothing.

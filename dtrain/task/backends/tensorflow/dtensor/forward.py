@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,9 +11,6 @@ from dtrain.data import nest
 from dtrain.task.backends.tensorflow.dtensor.substitutes import substituted
 from dtrain.task.backends.tensorflow.forward import Forward
 from dtrain.task.data.reading import take
-
-if TYPE_CHECKING:
-    from dtrain.task.strategies import Mesh
 
 
 class MeshForward(Forward):
@@ -24,7 +21,7 @@ class MeshForward(Forward):
         arguments: as of :class:`Forward`, without the strategy.
     """
 
-    def __init__(self, mesh: Mesh, model: Any, *arguments: Any):
+    def __init__(self, mesh: Any, model: Any, *arguments: Any):
         super().__init__(model, mesh, *arguments)
         self._mesh = mesh
 

@@ -8,13 +8,12 @@ import math
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import evaluates, unwrapped
@@ -23,9 +22,6 @@ from dtrain.task.backends.tensorflow.dtensor.substitutes import substituted
 from dtrain.task.backends.tensorflow.replica import host_random
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.data.inputs import Inputs
-
-if TYPE_CHECKING:
-    from dtrain.task.strategies import Mesh
 
 #: The loss on the mesh and on the host may differ by so much of it: mixed precision rounds.
 TOLERANCE = 0.02
@@ -45,7 +41,7 @@ class MeshSteps(Steps):
         UsageError: DTensor cannot compute this model, or gets another loss than the host.
     """
 
-    def __init__(self, model: keras.Model, strategy: Mesh, inputs: Inputs):
+    def __init__(self, model: keras.Model, strategy: Any, inputs: Inputs):
         def whole(make: Any) -> Any:
             return iter(make(inputs, replicas=1, first_replica=0, local_replicas=1))
 
@@ -88,16 +84,12 @@ class MeshSteps(Steps):
         What does not divide by the mesh, such as the rest, is computed by every row of it.
         """
         sums, even = Sums(), self._evaluation_batch % self._mesh.replicas == 0
-        if steps:
-            batches = (next(self._evaluation_iterator)[0] for _ in range(steps))
-            rows = [self._run(batch, divided=even) for batch in batches]
-            examples = steps * self._evaluation_batch
-            sums.append(self._rows.sums(_numbers(rows), examples, training=False))
-        if rest:
-            batch, _ = next(self._evaluation_iterator)
-            real = nest.mapped(lambda part: part[:rest], batch)
-            row = self._run(real, divided=False)
-            sums.append(self._rows.sums(_numbers([row]), rest, training=False))
+        for count, size in (steps, self._evaluation_batch), (int(rest > 0), rest):
+            batches = (next(self._evaluation_iterator)[0] for _ in range(count))
+            divided = even and size == self._evaluation_batch
+            rows = [self._run(self._real(batch, size), divided=divided) for batch in batches]
+            if rows:
+                sums.append(self._rows.sums(_numbers(rows), count * size, training=False))
         return sums
 
     def _run(self, batch: Any, training: bool = False, divided: bool = True) -> tf.Tensor:

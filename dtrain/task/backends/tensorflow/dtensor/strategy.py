@@ -36,7 +36,7 @@ class Mesh(HostBuilt):
         rules: which variables are split, and how (:mod:`.layouts`).
     """
 
-    abilities = Abilities(plain_variables=False, dense_lookups=True)
+    abilities = Abilities(plain_variables=False, eager=False, dense_lookups=True)
 
     def __init__(self, devices: list[str], cluster: Cluster, rules: Any):
         # ORDER: before DTensor compiles anything. It would combine the reductions of a graph, and

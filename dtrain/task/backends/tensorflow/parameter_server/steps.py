@@ -135,6 +135,7 @@ class CoordinatedSteps(Steps):
             variable (or None), and the metric states and returned values as float64 ``[m]``.
         """
         model = self._model
+        of_tapes: list[tuple[Any, list[bool]]] = []
         share = tf.shape(tf.nest.flatten(data)[0])[0]
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in self._rows.variables]
 
@@ -155,12 +156,10 @@ class CoordinatedSteps(Steps):
         with scope:
             if training:
                 part = self._one_device.part(data)
+                step = gradients.replica_step(replicas, part, self._summed, of_tapes)
                 try:
-                    with (
-                        optimizers.caught(model) as scope.updates,
-                        gradients.apart(replicas, part, self._summed) as of_tapes,
-                    ):
-                        logs = self._logs(data, share, training)
+                    with optimizers.caught(model) as scope.updates:
+                        logs = self._logs(data, share, training, step=step)
                 except AttributeError:  # of the tape: what was assigned is no variable here
                     check_pure(moved(), scope)
                     raise

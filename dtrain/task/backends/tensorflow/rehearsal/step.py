@@ -21,8 +21,6 @@ from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import (
-    Returned,
-    add_up_losses,
     adds_up,
     has_own,
     is_loss,
@@ -38,6 +36,8 @@ from dtrain.task.backends.tensorflow.rehearsal.noise import (
     operations,
 )
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
+from dtrain.task.backends.tensorflow.step_metrics import Returned
+from dtrain.task.backends.tracing import tracing
 from dtrain.task.model import optimizers
 from dtrain.task.model.train_state import variables
 
@@ -143,9 +143,7 @@ class Step:
         self._watched = {id(v): v for v in watched if id(v) in self._state}
         self._state |= {id(v): (v, tf.zeros(v.shape, v.dtype)) for v in self._metrics}
         tf_internals.keep_losses_apart(model)
-        self._returned = Returned(model, model.metrics)
-        if self._summed:
-            add_up_losses(model.metrics, gradients.parts)
+        self._returned = Returned(model)
         #: Known once traced: the shapes of what tapes are asked for, of the whole and of a part;
         #: names of numbers; and variables that the step assigns by hand, and pictures.
         self._shapes: dict[bool, list[tf.TensorShape]] = {}
@@ -232,7 +230,8 @@ class Step:
             own: list[Any] | None = None if self._together else []  # gradients of this part
             why = ("sync_every", every) if every > 1 else ("", "ps")
             now = gradients.Step(self.parts, given=own, summed=self._summed, why=why)
-            with random_draws.part(number, self.parts, self.rows, self._draws):
+            draws = random_draws.part(number, self.parts, self.rows, self._draws)
+            with tracing(draws=draws):
                 return self._traced(self._part(batch, number), values, now, number)
 
         if not self._together:
@@ -246,7 +245,7 @@ class Step:
         with (
             host_random.seeded(0), pictures_changed(self.model) as changed,
             _Scope(mapping, self._metrics, now is not None and self._together) as scope,
-            gradients.tried(now, nested),
+            gradients.tried(now, nested), tracing(results=[]),
         ):  # fmt: skip
             before = dict(scope.state_mapping)
             returned = self.model.train_step(unwrapped(data))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# MirroredStrategy traces each replica in a thread of its own, and they take turns.
-_current = threading.local()
+from dtrain.task.backends.tracing import now, tracing
 
 
 @dataclasses.dataclass
@@ -49,19 +47,18 @@ def evaluating(batch: Any, draws: Draws) -> Iterator[None]:
         draws: filled in; tracing twice is for the second to know the numbers.
     """
     _take_seeds()
-    before = getattr(_current, "evaluation", None)
-    _current.evaluation = _Evaluation(batch, draws, {})
+    evaluation = _Evaluation(batch, draws, {})
     try:
-        yield
+        with tracing(evaluation=evaluation):
+            yield
     finally:
-        for generator, count in _current.evaluation.seen.values():
+        for generator, count in evaluation.seen.values():
             draws.counts[id(generator)] = (generator, count)
-        _current.evaluation = before
 
 
 @dataclasses.dataclass
 class _Evaluation:
-    batch: Any
+    number: Any
     draws: Draws
     seen: dict[int, tuple[keras.random.SeedGenerator, int]]
 
@@ -75,13 +72,13 @@ def _take_seeds() -> None:
 
     @functools.wraps(original)
     def following(self: Any, ordered: bool = True) -> Any:
-        now: _Evaluation | None = getattr(_current, "evaluation", None)
-        if now is None or not ordered:
+        batch: _Evaluation | None = now().evaluation
+        if batch is None or not ordered:
             return original(self, ordered)
-        count = now.seen.get(id(self), (self, 0))[1]
-        now.seen[id(self)] = (self, count + 1)
+        count = batch.seen.get(id(self), (self, 0))[1]
+        batch.seen[id(self)] = (self, count + 1)
         state = tf.convert_to_tensor(self.state.value)
-        step = tf.cast(now.batch, state.dtype) * now.draws.of(self) + count
+        step = tf.cast(batch.number, state.dtype) * batch.draws.of(self) + count
         return state + tf.stack([tf.zeros([], state.dtype), tf.cast(step, state.dtype)])
 
     following.by_dtrain = True  # type: ignore[attr-defined]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -27,12 +26,10 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import declared, dependence, reduction
+from dtrain.task.backends.tracing import now, tracing
 
 #: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
 GATHER = "gathered_by_replicas"
-
-#: The step that is traced in this thread: MirroredStrategy traces each replica in one of its own.
-_current = threading.local()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,51 +76,29 @@ class Part(Protocol):
         """Compare a call of ``tape.gradient`` for variables with that of one device."""
 
 
-@contextlib.contextmanager
-def averaged(replicas: int, part: Part, summed: bool = False) -> Iterator[None]:
-    """Let what is traced inside, in a replica, get gradients of the global batch.
+def replica_step(
+    replicas: int,
+    part: Part,
+    summed: bool = False,
+    given: list[tuple[Any, list[bool]]] | None = None,
+    why: tuple[str, Any] = ("", "ps"),
+) -> Step | None:
+    """Return the training step of a replica, for :func:`tracing`; None where there is one replica.
+
+    Its tapes give gradients of the global batch. Where they are averaged elsewhere, only the mean
+    over the replicas of those in ``given`` is, as they are.
 
     Args:
-        replicas: how many share the global batch; with 1 nothing changes.
+        replicas: how many share the global batch.
         part: of it, that the replica has.
-        summed: as of :class:`Step`.
+        given, summed, why: as of :class:`Step`.
     """
-    if replicas > 1:
+    if replicas > 1 or given is not None:
         install()
-    before = current()
-    _current.step = Step(replicas, part, summed=summed) if replicas > 1 else None
-    try:
-        yield
-    finally:
-        _current.step = before
+    return Step(replicas, part, given, summed, why) if replicas > 1 else None
 
 
-@contextlib.contextmanager
-def apart(
-    replicas: int, part: Part, summed: bool = False, why: tuple[str, Any] = ("", "ps")
-) -> Iterator[list[tuple[Any, list[bool]]]]:
-    """Let what is traced inside get gradients whose mean over the replicas is taken elsewhere.
-
-    Args:
-        replicas, part, summed: as of :func:`averaged`.
-        why: as of :class:`Step`.
-
-    Yields:
-        The gradients that tapes give, as of :class:`Step`, filled in as they do. Only of these, as
-        they are, is the mean that of the global batch.
-    """
-    pairs: list[tuple[Any, list[bool]]] = []
-    install()
-    before = current()
-    _current.step = Step(replicas, part, pairs, summed, why=why) if replicas > 1 else None
-    try:
-        yield pairs
-    finally:
-        _current.step = before
-
-
-@contextlib.contextmanager
-def tried(step: Step | None, targets: list[Any]) -> Iterator[None]:
+def tried(step: Step | None, targets: list[Any]) -> contextlib.AbstractContextManager[None]:
     """Let tapes inside give zeros for variables, and take note of what gradients are wanted of.
 
     Args:
@@ -131,31 +106,21 @@ def tried(step: Step | None, targets: list[Any]) -> Iterator[None]:
         targets: filled in; each as a list of tensors, in the order of the tapes.
     """
     install()
-    before = current(), getattr(_current, "targets", None)
-    _current.step, _current.targets = step, targets
-    try:
-        yield
-    finally:
-        _current.step, _current.targets = before
+    return tracing(step=step, targets=targets)
 
 
-@contextlib.contextmanager
-def noted(note: Callable[[list[tf.Tensor], list[Any]], None]) -> Iterator[None]:
+def noted(
+    note: Callable[[list[tf.Tensor], list[Any]], None],
+) -> contextlib.AbstractContextManager[None]:
     """Call ``note`` with the targets, and the gradients, of each tape that is asked for variables.
 
     What is traced inside is on one device.
     """
     install()
-    before = current(), getattr(_current, "note", None)
-    _current.step, _current.note = None, note
-    try:
-        yield
-    finally:
-        _current.step, _current.note = before
+    return tracing(step=None, note=note)
 
 
-@contextlib.contextmanager
-def of_another_batch(given: list[Any], own: list[Any]) -> Iterator[None]:
+def of_another_batch(given: list[Any], own: list[Any]) -> contextlib.AbstractContextManager[None]:
     """Let tapes give, one after the other, the gradients ``given``; where there are none their own.
 
     Args:
@@ -163,17 +128,13 @@ def of_another_batch(given: list[Any], own: list[Any]) -> Iterator[None]:
         own: filled in with those that tapes have given.
     """
     install()
-    before = getattr(_current, "other", None)
-    _current.other = given, own
-    try:
-        yield
-    finally:
-        _current.other = before
+    return tracing(other=(given, own))
 
 
 def current() -> Step | None:
     """Return the step that is traced in this thread, None outside of one."""
-    return getattr(_current, "step", None)
+    found: Step | None = now().step
+    return found
 
 
 def parts() -> int:
@@ -260,22 +221,19 @@ def install() -> None:
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         # What asks for gradients while gradients are computed (a layer that is computed twice, a
         # custom gradient) gives a factor of them, which is averaged with the rest.
-        inside, _current.inside = getattr(_current, "inside", False), True
-        of_variables = not inside and any(map(_is_variable, tf.nest.flatten(sources)))
-        targets = getattr(_current, "targets", None)
-        try:
-            if of_variables and targets is not None:
-                targets.append(_tensors(target))
+        traced = now()
+        of_variables = not traced.inside and any(map(_is_variable, tf.nest.flatten(sources)))
+        with tracing(inside=True):
+            if of_variables and traced.targets is not None:
+                traced.targets.append(_tensors(target))
                 return tf.nest.map_structure(lambda v: tf.zeros(v.shape, v.dtype), sources)
             found = original(self, target, sources, *args, **kwargs)
-        finally:
-            _current.inside = inside
         if not of_variables:
             return found
-        if (note := getattr(_current, "note", None)) is not None:
-            note(_tensors(target), tf.nest.flatten(found))
-        if (other := getattr(_current, "other", None)) is not None:
-            return _exchanged(found, sources, *other)
+        if traced.note is not None:
+            traced.note(_tensors(target), tf.nest.flatten(found))
+        if traced.other is not None:
+            return _exchanged(found, sources, *traced.other)
         step = current()
         if step is None or not (step.given is not None or tf.distribute.has_strategy()):
             return found

@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-_current = threading.local()
+from dtrain.task.backends.tracing import now, tracing
 
 
 @contextlib.contextmanager
@@ -26,15 +25,10 @@ def seeded(seed: int) -> Iterator[None]:
     """Let what is traced inside draw what it draws whenever it is traced."""
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         _install()
-    before = getattr(_current, "outside", None)
-    with kept():
-        _current.outside = _state()
+    with kept(), tracing(outside=_state()):
         random.seed(seed)
         np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            _current.outside = before
+        yield
 
 
 @contextlib.contextmanager
@@ -65,7 +59,7 @@ def _install() -> None:
 
     @functools.wraps(original)
     def merge_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        outside = getattr(_current, "outside", None)
+        outside = now().outside
         if outside is None:
             return original(self, *args, **kwargs)
         with kept():

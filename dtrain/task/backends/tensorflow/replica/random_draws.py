@@ -28,7 +28,7 @@ import dataclasses
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -42,6 +42,7 @@ from dtrain.task.backends.tensorflow.replica.rows_of_draws import (
     shape_of,
     sizes_of,
 )
+from dtrain.task.backends.tracing import now, tracing
 
 #: Functions of ``tf.random`` that layers call themselves, as ``RandomElasticTransform`` does.
 TENSORFLOW = {"stateless_uniform": "uniform", "stateless_normal": "normal"}
@@ -49,18 +50,13 @@ TENSORFLOW = {"stateless_uniform": "uniform", "stateless_normal": "normal"}
 #: Part of the names of the operations that draw, where :func:`watched`.
 SCOPE = "drawn_by_keras"
 
-# MirroredStrategy traces each replica in a thread of its own, and they take turns.
-_current = threading.local()
 _installing = threading.Lock()
 
 
-@contextlib.contextmanager
 def part(
     replica: Any, replicas: int, rows: int, draws: Iterable[bool | None] | None = None
-) -> Iterator[None]:
-    """Make what is traced or run inside draw the rows of one replica of a global batch.
-
-    It holds in this thread alone: enter it in the function that a strategy runs, not around it.
+) -> Part | None:
+    """Return what makes :func:`tracing` draw the rows of one replica of a global batch.
 
     Args:
         replica: which one, an int or an integer scalar tensor.
@@ -72,16 +68,12 @@ def part(
     Raises:
         TrainingError: this version of Keras draws in another way.
     """
-    if replicas > 1:
-        install()
+    if replicas == 1:
+        return None
+    install()
     known = tf.get_static_value(replica)
     index = tf.cast(replica, tf.int32) if known is None else int(known)
-    before = getattr(_current, "part", None)
-    _current.part = Part(index, replicas, rows, iter(draws or ())) if replicas > 1 else None
-    try:
-        yield
-    finally:
-        _current.part = before
+    return Part(index, replicas, rows, iter(draws or ()))
 
 
 @dataclasses.dataclass
@@ -116,20 +108,14 @@ def per_example(whole: Record, part: Record, parts: int = 2) -> tuple[bool | Non
     )
 
 
-@contextlib.contextmanager
-def watched(record: Record) -> Iterator[None]:
+def watched(record: Record) -> contextlib.AbstractContextManager[None]:
     """Draw as ever what is traced or run inside, and fill ``record`` in."""
     install()
-    before = getattr(_current, "record", None)
-    _current.record = record
-    try:
-        yield
-    finally:
-        _current.record = before
+    return tracing(record=record)
 
 
 def install(name: str = keras_draws.MODULE) -> None:
-    """Wrap the functions of Keras' module, once; outside of :func:`part` they do as before.
+    """Wrap the functions of Keras' module, once; outside of :func:`tracing` they do as before.
 
     Args:
         name: of the module; another one in tests.
@@ -196,24 +182,22 @@ def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
 def _drawn(
     name: str, seed_of: Any, original: Callable[..., Any], draw: Any, given: dict[str, Any]
 ) -> Any:
-    """Draw as ``now`` has it: see :func:`part` and :func:`watched`."""
-    now: Part | None = getattr(_current, "part", None)
-    record: Record | None = getattr(_current, "record", None)
+    """Draw as :func:`tracing` has it: see :func:`part` and :func:`watched`."""
+    own: Part | None = now().draws
+    record: Record | None = now().record
     if record is not None:
         record.names.append(name)
         record.sizes.append(_first(given))
-    if now is None and record is None:
+    if own is None and record is None:
         return original(**given)
     # What Keras calls to draw is part of this draw, and none of its own.
-    _current.part = _current.record = None
-    scope = contextlib.nullcontext() if record is None else tf.name_scope(SCOPE)
-    try:
-        with scope:
-            if now is None:
-                return original(**given)
-            return draw(Draw(seed_of, original, now, next(now.draws, None)), **given)
-    finally:
-        _current.part, _current.record = now, record
+    with (
+        tracing(draws=None, record=None),
+        contextlib.nullcontext() if record is None else tf.name_scope(SCOPE),
+    ):
+        if own is None:
+            return original(**given)
+        return draw(Draw(seed_of, original, own, next(own.draws, None)), **given)
 
 
 def _first(given: dict[str, Any]) -> int | None:

@@ -1,0 +1,148 @@
+"""Metrics of a model in its steps: their methods are wrapped once, and their results are known.
+
+A metric's way from the step to the journal: the model's own step (or :mod:`.norms`), this module,
+:mod:`.rows`, :mod:`dtrain.task.backends.metric_sums`, :mod:`dtrain.task.train.loop`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from dtrain.task import keras_internals
+from dtrain.task.backends.step_logs import (
+    flattened,
+    has_own,
+    is_loss,
+    is_mean,
+    leaves,
+    named,
+)
+from dtrain.task.backends.tensorflow.replica import gradients
+from dtrain.task.backends.tracing import now
+
+
+def wrap(model: keras.Model) -> None:
+    """Let metrics of a model look up what is traced (:func:`tracing`); outside they are Keras' own.
+
+    ``update_state`` of a tracker of losses: first a loss that is a part of that of the global batch
+    is multiplied by the number of parts; then a batch without weights weighs its ``rows``. Keras
+    weighs it by the rows that are known when a step is traced: of a batch whose size is not known
+    then, as the last of a validation, none, and the number would be a mean over batches.
+
+    ``result`` adds what it returns to ``results``. So does ``get_metrics_result`` of the model's
+    own class.
+    """
+    trackers = {id(tracker) for tracker in keras_internals.loss_trackers(model)}
+    for metric in {id(m): m for m in (*model.metrics, *leaves(model))}.values():
+        if getattr(metric.result, "by_dtrain", False):
+            continue
+        adds_up = is_mean(metric) and is_loss(metric.name)
+        if adds_up or id(metric) in trackers:
+            metric.update_state = _updating(metric.update_state, adds_up, id(metric) in trackers)
+        metric.result = _noted(metric.result, metric)
+    own = model.get_metrics_result
+    if has_own(model, "get_metrics_result") and not getattr(own, "by_dtrain", False):
+        model.get_metrics_result = _noted(own, model)
+
+
+def scalars(logs: Any) -> dict[str, tf.Tensor]:
+    """Keep what a step returned that is one number, as float32; a dict in it gives its own names.
+
+    As Keras' ``fit`` does with what a ``train_step`` returns.
+    """
+    found: dict[str, tf.Tensor] = {}
+    for name, value in flattened(logs):
+        if value is not None:
+            number = tf.convert_to_tensor(value)
+            if number.shape.rank == 0 and (number.dtype.is_floating or number.dtype.is_integer):
+                found[name] = tf.cast(number, tf.float32)
+    return found
+
+
+def _updating(update: Any, adds_up: bool, weighs: bool) -> Any:
+    @functools.wraps(update)
+    def update_state(values: Any, sample_weight: Any = None) -> Any:
+        parts, rows = gradients.parts(), now().rows
+        if adds_up and parts > 1:
+            values = tf.convert_to_tensor(values)
+            if values.shape.rank == 0:  # a loss for each example is averaged as ever
+                values = values * tf.cast(parts, values.dtype)
+        if weighs and sample_weight is None and rows is not None:
+            sample_weight = tf.cast(rows, tf.float32)
+        return update(values, sample_weight)
+
+    return update_state
+
+
+def _noted(original: Any, owner: Any) -> Any:
+    @functools.wraps(original)
+    def result() -> Any:
+        value, results = original(), now().results
+        if results is not None:
+            logs = value if isinstance(owner, keras.Model) else {owner.name: value}
+            results += [(owner, name, each) for name, each in flattened(logs)]
+        return value
+
+    result.by_dtrain = True  # type: ignore[attr-defined]
+    return result
+
+
+class Returned:
+    """What a step of a class's own returns: numbers, and results of metrics under any name.
+
+    A metric's result is read from its state, whatever the step calls it: the mean of its results
+    over steps is not its result over their examples. So are the numbers that the model's own
+    ``get_metrics_result`` makes of metrics.
+
+    Args:
+        model: whose steps they are; its metrics are wrapped.
+        averaged: metrics of which the results themselves are wanted: they do not add up over
+            batches.
+
+    Attributes:
+        averaged: the names under which their results are returned; known once traced.
+    """
+
+    def __init__(self, model: keras.Model, averaged: Sequence[keras.metrics.Metric] = ()):
+        wrap(model)
+        self.averaged: set[str] = set()
+        #: By training or not, under which names the result of a metric is returned, by the
+        #: metric's name; None: no such step was traced.
+        self.names: dict[bool, dict[str, set[str]] | None] = {True: None, False: None}
+        #: By training or not, the same of the numbers of ``get_metrics_result``.
+        self.derived: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
+        self._model, self._averaged = model, {id(metric) for metric in averaged}
+
+    def values(self, logs: Any, training: bool) -> dict[str, tf.Tensor]:
+        """Return the numbers that are read from no state of a metric; called where the step was."""
+        numbers, results = scalars(logs), now().results or ()
+        metrics = {id(metric) for metric in self._model.metrics}
+        averaged = {id(value) for owner, _, value in results if id(owner) in self._averaged}
+        of_metrics = {id(value): name for owner, name, value in results if id(owner) in metrics}
+        # What is made of results that are averaged is no function of states: it is averaged, too.
+        derived = {
+            id(value): name
+            for owner, name, value in results
+            if owner is self._model and not self._averaged
+        }
+        names = self.names[training] = self.names[training] or {}
+        for name, value in flattened(logs):
+            if id(value) in averaged:
+                numbers.pop(name, None)
+                for shown, number in named(name, value):
+                    numbers[shown] = tf.cast(tf.convert_to_tensor(number), tf.float32)
+                    self.averaged.add(shown)
+            elif id(value) in of_metrics:
+                pairs = zip(named(of_metrics[id(value)], value), named(name, value), strict=True)
+                for (inner, _), (outer, _) in pairs:
+                    names.setdefault(inner, set()).add(outer)
+                numbers.pop(name, None)
+            elif id(value) in derived and name in numbers:
+                self.derived[training].setdefault(derived[id(value)], set()).add(name)
+                del numbers[name]
+        return numbers

@@ -1,0 +1,29 @@
+"""The strategies of ``conf/strategy`` that compute on CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from dtrain.config import targets
+from dtrain.run.strategy_plan import StrategyPlan
+
+FOLDER = Path(__file__).parents[1] / "conf" / "strategy"
+
+
+def chosen(takes: Callable[[type[StrategyPlan]], bool] = lambda plan: True) -> dict[str, list[str]]:
+    """Return the overrides that choose each strategy, synchronous, by its name.
+
+    Args:
+        takes: says of the class of its plan whether it is wanted.
+    """
+    found = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        node = yaml.safe_load(path.read_text())
+        plan = targets.locate(node["plan"]["_target_"], "strategy.plan._target_")
+        if "cpu" in plan.kinds and takes(plan):
+            update = ["strategy.update=sync"] if "update" in node else []
+            found[path.stem] = [f"strategy={path.stem}", *update]
+    return found
