@@ -284,14 +284,14 @@ def bounded(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     strategy = strategy_of(cluster, task)
     from dtrain.task.backends.tensorflow import input_pipeline
     from dtrain.task.backends.tensorflow.parameter_server.asynchronous import AsynchronousSteps
-    from dtrain.task.backends.tensorflow.parameter_server.steps import Given
     from dtrain.task.data import dataset
 
     splits = dataset.load(config()).splits
     inputs = input_pipeline.Inputs(splits.train, splits.validation, BATCH, 0)
     for bound in (0, 1, 3):
         model, _ = made(strategy, config())
-        steps = AsynchronousSteps(bound, Given(model, strategy, inputs, None))
+        cluster_of = strategy._coordinator, strategy._workers
+        steps = AsynchronousSteps(bound, model, strategy, inputs, *cluster_of)
         weights = None
         sums = steps.train(6)
         if bound == 0:
