@@ -191,7 +191,7 @@ def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
             found.append(str(error))
     parts = {"trainer": {"loss": {"_target_": "tests.test_averages.divides"}, "metrics": []}}
     model, _, _, splits = prepare("", 0, settings(**parts), strategy=strategy)
-    return [*found, across.notice(model, strategy, splits.train, BATCH)]
+    return [*found, across.notice(model, strategy, splits.train, BATCH, 0)]
 
 
 def test_what_needs_all_tasks_in_a_step_is_refused() -> None:

@@ -41,12 +41,12 @@ class Strategy(Replicas):
         return trace_step(model, self, examples, creates)
 
     def notices(
-        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None
+        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
     ) -> list[str | None]:
         """Try the model on some examples; say which of its numbers are not those of one device."""
         found = [metrics.notice(model, splits, self, fixed)]
         if batch is not None:
-            found.append(across.notice(model, self, splits.train, batch))
+            found.append(across.notice(model, self, splits.train, batch, seed))
         return found
 
     def answer_locally(self, model: keras.Model) -> None:

@@ -48,6 +48,7 @@ def notice(
     strategy: Replicas,
     source: Source,
     global_batch: int,
+    seed: int,
 ) -> str | None:
     """Return what the user should know where numbers or draws of replicas are not those of one.
 
@@ -56,6 +57,7 @@ def notice(
         strategy: it is to be trained on.
         source: examples to try it on.
         global_batch: examples of a step.
+        seed: of the experiment.
 
     Returns:
         A sentence or more; None where both are the same, or where that cannot be found out.
@@ -67,12 +69,17 @@ def notice(
     notices = [noise.statistics(model, strategy)]
     known = _is_known(model)
     if not known or noise.augmentations(model):
-        notices += _of_a_step(model, strategy, source, global_batch, known)
+        notices += _of_a_step(model, strategy, source, global_batch, seed, known)
     return "; ".join(text for text in notices if text is not None) or None
 
 
 def _of_a_step(
-    model: keras.Model, strategy: Replicas, source: Source, global_batch: int, known: bool
+    model: keras.Model,
+    strategy: Replicas,
+    source: Source,
+    global_batch: int,
+    seed: int,
+    known: bool,
 ) -> Iterator[str | None]:
     parts = strategy.replicas if strategy.abilities.exchanges else ALONE
     rows = min(global_batch // strategy.parts, max(FEWEST, EXAMPLES // parts))
@@ -83,7 +90,7 @@ def _of_a_step(
         with undisturbed(model, strategy) as before:
             with tf.device("CPU:0"):
                 batches = _batches(reading.first(source, examples), parts, rows)
-            step = Step(model, strategy, batches[0], parts, rows)
+            step = Step(model, strategy, batches[0], parts, rows, seed)
             drawn, counter = noise.drawn(step.graph), noise.counter(before)
             yield None if known else drawn
             difference = _difference(step, batches, strategy)

@@ -116,6 +116,7 @@ class Step:
         strategy: it is to be trained on.
         batch: of ``parts * rows`` examples.
         parts, rows: how many parts such a batch has, and examples of each.
+        seed: of the experiment.
 
     Attributes:
         graph: of the step on one device.
@@ -123,8 +124,11 @@ class Step:
         gathers: whether the replicas gather something; known after :meth:`run`.
     """
 
-    def __init__(self, model: keras.Model, strategy: Replicas, batch: Any, parts: int, rows: int):
+    def __init__(
+        self, model: keras.Model, strategy: Replicas, batch: Any, parts: int, rows: int, seed: int
+    ):
         self.model, self._strategy, self.parts, self.rows = model, strategy, parts, rows
+        self._seed = seed
         self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
         self._summed = strategy.gradient_reduction == "sum"
         self._together = strategy.abilities.exchanges
@@ -243,7 +247,7 @@ class Step:
         nested: list[list[tf.Tensor]] = []
         mapping = [(v, value) for (v, _), value in zip(self._state.values(), values, strict=True)]
         with (
-            host_random.seeded(0), pictures_changed(self.model) as changed,
+            host_random.seeded(self._seed), pictures_changed(self.model) as changed,
             _Scope(mapping, self._metrics, now is not None and self._together) as scope,
             gradients.tried(now, nested), tracing(results=[]),
         ):  # fmt: skip
