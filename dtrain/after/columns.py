@@ -59,9 +59,9 @@ class Columns:
         if self._function is not None:
             outputs = self._function(outputs)
         rows = nest.leaves(parts[0])[0].shape[0]
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name, leaf in nest.named(nest.structured(outputs)):
-            _add(found, name or ONLY, leaf, rows)
+            _add(columns, name or ONLY, leaf, rows)
         for part in self._include:
             at, title = PARTS[part]
             if at >= len(parts) or parts[at] is None:
@@ -71,8 +71,8 @@ class Columns:
                 )  # fmt: skip
             for name, leaf in nest.named(parts[at]):
                 if leaf is not None:
-                    _add(found, f"{title}.{name}" if name else title, leaf, rows)
-        return found
+                    _add(columns, f"{title}.{name}" if name else title, leaf, rows)
+        return columns
 
     def described(self, specs: Mapping[str, ColumnSpec]) -> dict[str, ColumnSpec]:
         """Return what is written, of each row: with the name of the class, where there is one.
@@ -102,12 +102,12 @@ class Columns:
         Raises:
             DataError: bytes are no UTF-8.
         """
-        found = {name: texts(name, column, first) for name, column in columns.items()}
+        strings = {name: texts(name, column, first) for name, column in columns.items()}
         if self._classified is not None:
             numbers = columns[self._classified]
             numbers = numbers.argmax(-1) if numbers.dtype.kind == "f" else numbers
-            found[CLASS] = self._classes[numbers]
-        return found
+            strings[CLASS] = self._classes[numbers]
+        return strings
 
 
 def _by_name(model: keras.Model, outputs: Any) -> Any:
@@ -120,9 +120,9 @@ def _by_name(model: keras.Model, outputs: Any) -> Any:
     return outputs
 
 
-def _add(found: dict[str, Any], name: str, leaf: Any, rows: int | None) -> None:
+def _add(columns: dict[str, Any], name: str, leaf: Any, rows: int | None) -> None:
     name = _FREE.sub("_", name)
-    while name in found or name == INDEX:
+    while name in columns or name == INDEX:
         name += "_"
     value = keras.ops.convert_to_tensor(leaf)
     if not isinstance(value, runtime().TENSORS):
@@ -136,7 +136,7 @@ def _add(found: dict[str, Any], name: str, leaf: Any, rows: int | None) -> None:
         value = keras.ops.cast(value, "float32")  # which has all of their numbers
     elif not (keras.backend.is_float_dtype(dtype) or "int" in dtype or dtype in ("bool", "string")):
         raise _refused(name, f"is of {dtype}")
-    found[name] = value
+    columns[name] = value
 
 
 def _refused(name: str, problem: str) -> UsageError:
@@ -159,10 +159,10 @@ def texts(name: str, column: np.ndarray, first: int) -> np.ndarray:
     """
     if column.dtype != object:
         return column
-    found = np.empty(column.shape, object)
+    strings = np.empty(column.shape, object)
     for place, value in np.ndenumerate(column):
         try:
-            found[place] = value.decode() if isinstance(value, bytes) else str(value)
+            strings[place] = value.decode() if isinstance(value, bytes) else str(value)
         except UnicodeDecodeError:
             raise DataError(f"row {first + place[0]}, column {name!r}", "is no UTF-8") from None
-    return found
+    return strings

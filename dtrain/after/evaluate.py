@@ -152,13 +152,13 @@ class Evaluate(Action):
             return
         if losses.is_regression(config, self._own):
             return
-        found, classes = self._other.count_classes(), self._own.count_classes()
+        others, classes = self._other.count_classes(), self._own.count_classes()
         width = checks.last_size(predicted)
-        if found is None or width is None or found <= width:
+        if others is None or width is None or others <= width:
             return
         if config.trainer.loss == "sparse_categorical_crossentropy" or width == classes != 1:
             raise UsageError(
-                "dataset", f"label {found - 1}", f"is none of the {width} classes of the model",
+                "dataset", f"label {others - 1}", f"is none of the {width} classes of the model",
                 f"labels from 0 to {width - 1}, numbered as in the run's data",
                 "the examples of these classes, or a new run on this data",
             )  # fmt: skip
@@ -199,12 +199,12 @@ class Evaluate(Action):
         try:
             [count] = strategy.tasks.sum([len(paths)])
             for index in range(int(count)):
-                found = self._found(record, session, paths, index) if process.is_chief else None
-                found = restore.of_chief(strategy.tasks, found)
-                if found is not None:
-                    self._restore(session, found)
+                restored = self._found(record, session, paths, index) if process.is_chief else None
+                restored = restore.of_chief(strategy.tasks, restored)
+                if restored is not None:
+                    self._restore(session, restored)
                     record.start()
-                    record.add(found, self._evaluated(session, record, found, index))
+                    record.add(restored, self._evaluated(session, record, restored, index))
             strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
@@ -223,7 +223,7 @@ class Evaluate(Action):
         self, record: EvaluationRecorder, session: Session, paths: list[Path], index: int
     ) -> Checkpoint | None:
         """Return the checkpoint to evaluate; None where that is done, or it is not there."""
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             path = paths[index]
             try:
                 if record.is_known(read_manifest(path)):
@@ -234,19 +234,19 @@ class Evaluate(Action):
                     record.pass_over(str(error))
                     return None
                 # The run has removed it meanwhile, and has a newer one.
-                if len(paths) != 1 or str(self._checkpoint).isdecimal() or not left:
+                if len(paths) != 1 or str(self._checkpoint).isdecimal() or not tries_left:
                     session.process.notice(f"checkpoint {path.name}: the run has removed it")
                     return None
             paths[:] = self._chosen(session.config)
         return None
 
-    def _restore(self, session: Session, found: Checkpoint) -> None:
-        session.steps.enter(found.meta.get("trained_epoch", 1))
+    def _restore(self, session: Session, restored: Checkpoint) -> None:
+        session.steps.enter(restored.meta.get("trained_epoch", 1))
         with self._explained():
-            train_state.restore_chosen(session.model, session.strategy, found, self._weights)
+            train_state.restore_chosen(session.model, session.strategy, restored, self._weights)
 
     def _evaluated(
-        self, session: Session, record: EvaluationRecorder, found: Checkpoint, index: int
+        self, session: Session, record: EvaluationRecorder, restored: Checkpoint, index: int
     ) -> Evaluation:
         """Evaluate the weights that the model has, on all examples and then on each slice.
 
@@ -259,7 +259,7 @@ class Evaluate(Action):
         begin, before = time.perf_counter(), 0
 
         def report(done: Sums) -> None:
-            record.progress(found, index, before + done.examples, sum(sizes), begin)
+            record.progress(restored, index, before + done.examples, sum(sizes), begin)
 
         for size in sizes:
             sums = evaluate(
@@ -271,7 +271,7 @@ class Evaluate(Action):
                 raise errors.Interrupted("stopped; what was evaluated before is recorded")
             parts.append(sums)
             before += size
-        record.progress(found, index, before, sum(sizes), begin, always=True)
+        record.progress(restored, index, before, sum(sizes), begin, always=True)
         whole, *each = parts
         metrics = self._results(session, whole)
         made = Evaluation(metrics, whole.examples, time.perf_counter() - begin, before)

@@ -124,21 +124,23 @@ class EvaluationRecorder:
 
     def is_known(self, manifest: dict[str, Any]) -> bool:
         """Say whether the checkpoint of a manifest was evaluated already, and report it."""
-        known = [each for each in self._known if self._by is None or each.get("by") == self._by]
-        known.sort(key=lambda each: each["prefix"] == self._prefix)  # the last one counts
-        found = evaluations.find(known, {**self._key, "digest": manifest.get("digest")})
-        if found is None or self._journal is None:
+        candidates = [
+            each for each in self._known if self._by is None or each.get("by") == self._by
+        ]
+        candidates.sort(key=lambda each: each["prefix"] == self._prefix)  # the last one counts
+        past = evaluations.find(candidates, {**self._key, "digest": manifest.get("digest")})
+        if past is None or self._journal is None:
             return False
-        fields = {name: value for name, value in found.items() if name not in ("event", "time")}
-        if found["prefix"] != self._prefix:
+        fields = {name: value for name, value in past.items() if name not in ("event", "time")}
+        if past["prefix"] != self._prefix:
             fields["prefix"] = self._prefix
             self._keep(fields)
         self._journal.write(evaluations.EVENT, **fields, already=True)
         self._session.process.notice(
-            f"checkpoint {found['step']} was evaluated already on this data "
-            f"({found['prefix']} in {self._rundir.evaluated.name}): it is not done again"
+            f"checkpoint {past['step']} was evaluated already on this data "
+            f"({past['prefix']} in {self._rundir.evaluated.name}): it is not done again"
         )
-        self._metrics = found["metrics"]
+        self._metrics = past["metrics"]
         return True
 
     def pass_over(self, problem: str) -> None:
@@ -146,17 +148,17 @@ class EvaluationRecorder:
         self.damaged.append(problem)
         self._session.process.notice(f"passed over a checkpoint: {problem}"[:4000])
 
-    def add(self, found: Checkpoint, made: Evaluation) -> None:
-        """EvaluationRecorder what was found of a checkpoint, in the run first."""
+    def add(self, restored: Checkpoint, made: Evaluation) -> None:
+        """Record what was found of a checkpoint, in the run first."""
         if self._journal is None:
             return
-        session, step = self._session, found.step
+        session, step = self._session, restored.step
         self._computed += made.computed
         self._seconds += made.seconds
         self._metrics = made.metrics
         fields: dict[str, Any] = {
             "step": step,
-            "digest": checkpoint.digest(found.arrays),
+            "digest": checkpoint.digest(restored.arrays),
             **self._key,
             "prefix": self._prefix,
             "metrics": made.metrics,
@@ -179,18 +181,18 @@ class EvaluationRecorder:
         self._journal.write(evaluations.EVENT, **fields)
 
     def _keep(self, fields: dict[str, Any]) -> None:
-        """EvaluationRecorder an evaluation with the run."""
+        """Record an evaluation with the run."""
         evaluations.append(self._rundir, **fields)
         tensorboard.write_evaluations(self._rundir.tensorboard, [fields])
 
     def progress(
-        self, found: Checkpoint, index: int, done: int, examples: int, begin: float,
+        self, restored: Checkpoint, index: int, done: int, examples: int, begin: float,
         always: bool = False,
     ) -> None:  # fmt: skip
         """Say how far the command is, unless that was said just now.
 
         Args:
-            found: what is evaluated.
+            restored: what is evaluated.
             index: of it among all.
             done: examples that were computed.
             examples: of how many.
@@ -200,7 +202,7 @@ class EvaluationRecorder:
         if self._journal is not None:
             batch = self._session.steps.evaluation_batch
             self._progress.of_checkpoint(
-                index, self._count, done, examples, batch, begin, found.step, always
+                index, self._count, done, examples, batch, begin, restored.step, always
             )
 
     def end(self, status: str) -> None:
@@ -221,8 +223,8 @@ def _write(path: Path, rows: list[list[Any]]) -> None:
 
 def _declared(config: Config) -> str:
     """Return a hash of what decides the metrics of given weights and examples."""
-    found = identity.fingerprints(config)
-    return _hash({name: found[name] for name in _DECLARED})
+    fingerprints = identity.fingerprints(config)
+    return _hash({name: fingerprints[name] for name in _DECLARED})
 
 
 def _hash(value: Any) -> str:

@@ -115,12 +115,16 @@ class Predict(Action):
         forward = strategy.forward(model, source, batch, columns)
         with before_training(config.dataset):
             forward.trace()
-        rows, found = len(source), data.identity[name]
+        rows, record = len(source), data.identity[name]
         specs = columns.described(forward.specs)
         width = sum(spec.bytes for spec in specs.values())
         manifest: Manifest = {
             "checkpoint": {"step": step, "digest": digest, "weights": self._weights},
-            "data": {"split": name, "structure": found["structure"], "digest": found["digest"]},
+            "data": {
+                "split": name,
+                "structure": record["structure"],
+                "digest": record["digest"],
+            },
             "rows": rows,
             "function": load.select(config, "action.function"),
             "include": self._include,
@@ -213,9 +217,9 @@ class Predict(Action):
     def _restore(self, config: Config, model: keras.Model, strategy: Backend) -> tuple[str, int]:
         """Set the weights; return the digest of the checkpoint, and its step."""
         folder, mode = self._rundir.checkpoints, config.objective_mode.name
-        found = checkpoint.load(checkpoint.choose(folder, self._checkpoint, mode)[0])
-        train_state.restore_chosen(model, strategy, found, self._weights)
-        return checkpoint.digest(found.arrays), found.step
+        restored = checkpoint.load(checkpoint.choose(folder, self._checkpoint, mode)[0])
+        train_state.restore_chosen(model, strategy, restored, self._weights)
+        return checkpoint.digest(restored.arrays), restored.step
 
     def _rows_of_batch(self, config: Config, model: keras.Model) -> int:
         fixed = checks.fixed_rows(model, config)
@@ -231,15 +235,15 @@ class Predict(Action):
 def _arithmetic(config: Config, strategy: Backend, process: Process) -> dict[str, Any]:
     """Return what the last bits of a number may depend on, beside model, weights and row."""
     kind, hardware = process.cluster.device_kind, config.hardware
-    found = {
+    facts = {
         "device": kind,
         "precision": hardware.precision.name,
         **strategy.arithmetic,
         "versions": {k: v for k, v in identity.versions().items() if k != "dtrain"},
     }
     if kind == "cpu":
-        found |= runtime().arithmetic()
-    return found
+        facts |= runtime().arithmetic()
+    return facts
 
 
 #: Pieces that wait to be written, at most.
@@ -394,9 +398,9 @@ class Prediction:
         self._store.commit(piece, self.columns.written(whole, division.first(piece)))
         return count
 
-    def _write_up_to(self, left: int) -> None:
+    def _write_up_to(self, most: int) -> None:
         """Wait until no more than so many pieces are to be written."""
-        while len(self._writing) > left:
+        while len(self._writing) > most:
             self._own_rows += self._writing.popleft().result()
             self._report()
 

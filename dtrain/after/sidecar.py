@@ -84,7 +84,7 @@ class Follow(Action):
             Interrupted: it was asked to stop.
         """
         try:
-            digest, found = digest_of(path), checkpoint.load(path)
+            digest, restored = digest_of(path), checkpoint.load(path)
         except CheckpointError as error:
             cause = error.__cause__
             if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
@@ -96,14 +96,16 @@ class Follow(Action):
             return  # else the chief has removed it, which has gone back to an earlier one
         self._compare(session)
         begin, process = time.perf_counter(), session.process
-        session.steps.enter(found.meta.get("trained_epoch", 1))
-        train_state.restore_weights(session.model, session.strategy, found.arrays, averaged=False)
-        found.arrays.clear()
+        session.steps.enter(restored.meta.get("trained_epoch", 1))
+        train_state.restore_weights(
+            session.model, session.strategy, restored.arrays, averaged=False
+        )
+        restored.arrays.clear()
         examples = session.schedule.validation_examples
         count = self._index + self._sidecar.waiting(points.done)
 
         def report(done: Sums) -> None:
-            self._report(session, found.step, count, done.examples, begin)
+            self._report(session, restored.step, count, done.examples, begin)
 
         sums = evaluate(
             session.strategy, session.steps, session.schedule, True, process.stop, report
@@ -111,12 +113,12 @@ class Follow(Action):
         if sums is None:
             raise errors.Interrupted("stopped; the rest is evaluated when the run is resumed")
         points.write(
-            EVALUATED, step=found.step, digest=digest,
+            EVALUATED, step=restored.step, digest=digest,
             metrics=session.steps.results(sums, training=False),
-            logs={k: v for k, v in found.meta["logs"].items() if not k.startswith(PREFIX)},
+            logs={k: v for k, v in restored.meta["logs"].items() if not k.startswith(PREFIX)},
             examples=sums.examples, seconds=round(time.perf_counter() - begin, 3),
         )  # fmt: skip
-        self._report(session, found.step, count, examples, begin, always=True)
+        self._report(session, restored.step, count, examples, begin, always=True)
         self._index += 1
 
     def _compare(self, session: Session) -> None:
@@ -269,9 +271,9 @@ class Exporter:
         self._done.add(self._step)
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if code:
-            said = next((line for line in reversed(lines) if line.startswith("error: ")), None)
-            said = (said or (lines or ["it has said nothing"])[-1]).removeprefix("error: ")
-            message = f"step {self._step} is not exported: {said}"
+            reason = next((line for line in reversed(lines) if line.startswith("error: ")), None)
+            reason = (reason or (lines or ["it has said nothing"])[-1]).removeprefix("error: ")
+            message = f"step {self._step} is not exported: {reason}"
         else:
             message = f"exported: {self._place(self._step)}"
         self._points.write(NOTICE, message=message[:4000])

@@ -59,10 +59,10 @@ def of(source: Source | Stream, examples: int, by: str) -> Slices:
         raise _refused(
             by, f"has the shape {list(values.shape[1:])} for each example, not one value"
         )
-    found, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    if len(found) > MOST:
-        raise _refused(by, f"has {len(found):,} different values, of at most {MOST:,}")
-    names = tuple(_name(value, words) for value in found)
+    distinct, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    if len(distinct) > MOST:
+        raise _refused(by, f"has {len(distinct):,} different values, of at most {MOST:,}")
+    names = tuple(_name(value, words) for value in distinct)
     return Slices(names, tuple(map(int, counts)), np.argsort(place, kind="stable"))
 
 
@@ -118,10 +118,10 @@ def _read(source: Any, examples: int, chosen: Any) -> Any:
     parts = []
     for begin in range(0, examples, _CHUNK):
         rows = np.arange(begin, min(begin + _CHUNK, examples))
-        found = chosen(reading.arrays(source, rows))
-        if not isinstance(found, np.ndarray):
-            return found
-        parts.append(found)
+        array = chosen(reading.arrays(source, rows))
+        if not isinstance(array, np.ndarray):
+            return array
+        parts.append(array)
     return np.concatenate(parts)
 
 

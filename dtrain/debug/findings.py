@@ -18,7 +18,7 @@ def write(
     summary: str | None,
     rows: Sequence[Sequence[str]] = (),
     numbers: Sequence[int] = (),
-    **found: Any,
+    **values: Any,
 ) -> None:
     """Write what was found to the journal, in the task that has one.
 
@@ -27,11 +27,11 @@ def write(
         summary: a sentence; None where an error says it.
         rows: of a table, the first its head.
         numbers: columns, from 0, that are set flush right.
-        found: JSON values for programs.
+        values: JSON values for programs.
     """
     if process.journal is None:
         return
     kept = [[str(cell)[:CELL] for cell in row] for row in rows[:ROWS]]
     if len(rows) > ROWS:
         kept.append([f"... and {len(rows) - ROWS:,} more", *[""] * (len(rows[0]) - 1)])
-    process.journal.write("debug", summary=summary, rows=kept, numbers=list(numbers), **found)
+    process.journal.write("debug", summary=summary, rows=kept, numbers=list(numbers), **values)

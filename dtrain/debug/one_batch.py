@@ -104,8 +104,8 @@ class OneBatch(Train):
         sums = session.steps.train(1)
         if not sums.steps:
             sums = session.steps.drain()
-        found = session.steps.results(sums)
-        return "ok" if "loss" not in found else f"ok, loss {found['loss']:.4g}"
+        results = session.steps.results(sums)
+        return "ok" if "loss" not in results else f"ok, loss {results['loss']:.4g}"
 
     def _export(self, session: Session) -> str:
         """Export in the chief what was saved."""

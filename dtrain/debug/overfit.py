@@ -80,7 +80,7 @@ class Overfit(Action):
         evaluated = math.nan
         if not last <= self._near:
             evaluated = self._evaluated(session)
-        found: dict[str, Any] = {"losses": losses, "steps": self._done}
+        values: dict[str, Any] = {"losses": losses, "steps": self._done}
         what = (
             f"{self._done:,} steps on the same {self._examples:,} examples: "
             f"loss {first:.4g} at the first step, {last:.4g} at the last"
@@ -90,14 +90,14 @@ class Overfit(Action):
         if last <= self._near or evaluated <= self._near:
             if not last <= self._near:
                 what += f", {evaluated:.4g} in an evaluation"
-            findings.write(session.process, f"{what}: near 0 (debug.loss={self._near:g})", **found)
+            findings.write(session.process, f"{what}: near 0 (debug.loss={self._near:g})", **values)
             session.strategy.tasks.barrier()
             return
         still = [
             name for name, value in _weights(session).items()
             if np.array_equal(value, before[name])
         ]  # fmt: skip
-        findings.write(session.process, None, unchanged=still, **found)
+        findings.write(session.process, None, unchanged=still, **values)
         session.strategy.tasks.barrier()
         raise CheckFailed(
             f"the model does not learn {self._examples:,} examples by heart: {what}, and not near "
@@ -192,12 +192,12 @@ def _contradictions(parts: tuple[Any, ...]) -> int:
     inputs, targets = (
         [leaf for leaf in nest.leaves(part) if leaf is not None] for part in parts[:2]
     )
-    known: dict[bytes, bytes] = {}
+    targets_of: dict[bytes, bytes] = {}
     count = 0
     for row in range(len(inputs[0])):
         own = b"|".join(np.asarray(leaf[row]).tobytes() for leaf in targets)
         key = b"|".join(np.asarray(leaf[row]).tobytes() for leaf in inputs)
-        count += known.setdefault(key, own) != own
+        count += targets_of.setdefault(key, own) != own
     return count
 
 
@@ -224,7 +224,7 @@ def silence(model: keras.Model) -> list[str]:
 
     Dropout, Gaussian noise and random augmentation; not what a layer of the user's own draws.
     """
-    found = []
+    silenced_layers = []
     for layer in keras_internals.layers(model):
         silenced = isinstance(layer, _RANDOM)
         if silenced:
@@ -235,8 +235,8 @@ def silence(model: keras.Model) -> list[str]:
                     setattr(layer, name, 0.0)
                     silenced = True
         if silenced:
-            found.append(layer.name)
-    return found
+            silenced_layers.append(layer.name)
+    return silenced_layers
 
 
 def _without_training(call: Any) -> Any:

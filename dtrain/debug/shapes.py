@@ -173,15 +173,15 @@ class LayerShapes:
 
     def table(self) -> list[list[str]]:
         """Return a row for each layer, the first the head; calls that are alike have one."""
-        found: dict[tuple[str, ...], Row] = {}
+        unlike: dict[tuple[str, ...], Row] = {}
         for row in self.rows:
             key = (row.path, row.given, row.returned or "")
-            if key in found:
-                found[key].calls += 1
+            if key in unlike:
+                unlike[key].calls += 1
             else:
-                found[key] = dataclasses.replace(row, calls=1)
+                unlike[key] = dataclasses.replace(row, calls=1)
         lines = [["layer", "class", "input", "output", "parameters", "trained"]]
-        for row in found.values():
+        for row in unlike.values():
             depth = row.path.count("/")
             name = f"{'  ' * depth}{row.path.rpartition('/')[2]}"
             times = f" ({row.calls} calls)" if row.calls > 1 else ""
@@ -197,12 +197,12 @@ def described(values: Any) -> str:
 
     A size that differs by batch is ``?``.
     """
-    found, kinds = [], (keras.KerasTensor, *runtime().TENSORS)
+    texts, kinds = [], (keras.KerasTensor, *runtime().TENSORS)
     for value in keras.tree.flatten(values):
         if isinstance(value, kinds):
             sizes = ", ".join("?" if size is None else str(size) for size in _sizes(value))
-            found.append(f"{keras.backend.standardize_dtype(value.dtype)} [{sizes}]")
-    return ", ".join(found) or "-"
+            texts.append(f"{keras.backend.standardize_dtype(value.dtype)} [{sizes}]")
+    return ", ".join(texts) or "-"
 
 
 def _sizes(value: Any) -> list[int | None]:

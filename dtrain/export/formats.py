@@ -161,8 +161,8 @@ def _tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(value) for name, value in batch.items()}
 
 
-def _numpy(found: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value.numpy()) for name, value in found.items()}
+def _numpy(outputs: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
 
 
 def _each(value: np.ndarray, change: Callable[..., Any]) -> np.ndarray:

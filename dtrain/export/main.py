@@ -85,9 +85,9 @@ def written(
         train_state.restore_weights(made, Default([]), restored.arrays, averaged)
         named = model.named(made, splits, config)
         doing("computing Keras' own outputs")
-        found = sample.of(named, splits)
-    found.save(Path(work, SAMPLE))
-    found.shortened().save(Path(folder, SAMPLE))
+        examples = sample.of(named, splits)
+    examples.save(Path(work, SAMPLE))
+    examples.shortened().save(Path(folder, SAMPLE))
     saved = Path(folder if "savedmodel" in names else work)
     refused: dict[str, str] = {}
     for name in dict.fromkeys(["savedmodel", *names] if "onnx" in names else names):
@@ -105,7 +105,7 @@ def written(
         "signature": named.signature(splits.train),
         "classes": list(splits.train.info.class_names()),
         "encoding": None if named.encoding is None else named.encoding.to_json(),
-        "examples": len(found),
+        "examples": len(examples),
         "refused": refused,
     }
 
@@ -126,16 +126,16 @@ def checked(
         By name the largest deviation, or what is wrong.
     """
     examples = Sample.load(Path(work, SAMPLE))
-    found: dict[str, float | str] = {}
+    results: dict[str, float | str] = {}
     for name in names:
         doing(f"running {name}")
         try:
             run = formats.load(
                 name, Path(folder), lambda: model.named(*model.built(config), config)
             )
-            found[name] = sample.compared(run, examples, FORMATS[name].limit)
+            results[name] = sample.compared(run, examples, FORMATS[name].limit)
         except DtrainError as error:
-            found[name] = str(error)
+            results[name] = str(error)
         except Exception as error:
-            found[name] = f"it cannot be run: {_message(error)}"
-    return found
+            results[name] = f"it cannot be run: {_message(error)}"
+    return results

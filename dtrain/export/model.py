@@ -55,8 +55,8 @@ class Named(keras.Model):
         """Return the outputs by name."""
         structure, specs, outputs = self.names()
         leaves = [inputs[spec.name] for spec in specs]
-        found = nest.leaves(self.model(nest.packed(structure, leaves), training=False))
-        return dict(zip(outputs, (leaf for leaf in found if leaf is not None), strict=True))
+        results = nest.leaves(self.model(nest.packed(structure, leaves), training=False))
+        return dict(zip(outputs, (leaf for leaf in results if leaf is not None), strict=True))
 
     @property
     def specs(self) -> dict[str, tf.TensorSpec]:
@@ -94,11 +94,11 @@ class Named(keras.Model):
             }
         table = source.source if isinstance(source, ArraysOfTable) else source
         names = [feature.name for feature in self.encoding.features]
-        found = self.encoding.plain(table.cells(np.arange(count), names))
+        columns = self.encoding.plain(table.cells(np.arange(count), names))
         return {
             structure[name]: np.array([each.encode() for each in value], object)[:, None]
             if value.dtype == object else value[:, None]
-            for name, value in found.items()
+            for name, value in columns.items()
         }  # fmt: skip
 
 
@@ -166,8 +166,8 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     ]
     x = reading.first(splits.train, rows or 1)[0]
     leaves = [tf.cast(leaf, spec.dtype) for leaf, spec in zip(nest.leaves(x), specs, strict=True)]
-    found = nest.named(model(nest.packed(x, leaves), training=False))
-    outputs = [place for place, leaf in found if leaf is not None]
+    returned = nest.named(model(nest.packed(x, leaves), training=False))
+    outputs = [place for place, leaf in returned if leaf is not None]
     own = list(getattr(model, "output_names", ()) or ())
     own = own if len(own) == len(outputs) else [""] * len(outputs)
     layers = {layer.name: layer for layer in model.layers}
@@ -197,15 +197,15 @@ def _declared(model: keras.Model, places: Sequence[tuple[str, Any]]) -> list[Any
 
     That is the type that Keras casts examples to, and lengths that are left open.
     """
-    found = inputs(model)
-    by_name = {tensor.name: tensor for tensor in found}
-    if len(found) != len(places):
+    tensors = inputs(model)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    if len(tensors) != len(places):
         return [None] * len(places)
     if by_name.keys() == {place for place, _ in places}:
-        found = [by_name[place] for place, _ in places]
+        tensors = [by_name[place] for place, _ in places]
     return [
         tensor if len(tensor.shape) == len(spec.shape) else None
-        for tensor, (_, spec) in zip(found, places, strict=True)
+        for tensor, (_, spec) in zip(tensors, places, strict=True)
     ]
 
 
@@ -216,7 +216,7 @@ def _names(role: str, leaves: Sequence[tuple[str, Any, str | None]]) -> list[str
         role: ``input`` or ``output``.
         leaves: the place of each in its nest; the input or layer; its name, None for its own.
     """
-    found: list[str] = []
+    names: list[str] = []
     for at, (place, layer, name) in enumerate(leaves):
         name = str(layer.name if name is None and layer is not None else name or "")
         kind = re.sub(
@@ -227,7 +227,7 @@ def _names(role: str, leaves: Sequence[tuple[str, Any, str | None]]) -> list[str
         elif layer is None or _UNNAMED.fullmatch(name) or re.fullmatch(rf"{kind}(_\d+)?", name):
             name = f"{role}s" if len(leaves) == 1 else f"{role}_{at}"
         name = other = re.sub(r"\W", "_", name)
-        while other in found:
-            other = f"{name}_{found.count(name) + sum(o.startswith(name) for o in found)}"
-        found.append(other)
-    return found
+        while other in names:
+            other = f"{name}_{names.count(name) + sum(o.startswith(name) for o in names)}"
+        names.append(other)
+    return names

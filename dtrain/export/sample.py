@@ -38,8 +38,8 @@ def of(named: Named, splits: Splits) -> Sample:
         inputs = {name: value[at] for name, value in inputs.items()}
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = named({name: tf.constant(value) for name, value in batch.items()})
-        return {name: _array(_stored(value)) for name, value in found.items()}
+        tensors = named({name: tf.constant(value) for name, value in batch.items()})
+        return {name: _array(_stored(value)) for name, value in tensors.items()}
 
     outputs = _joined(run, inputs, rows)
     batch = {name: value[: rows or 8] for name, value in inputs.items()}
@@ -92,23 +92,25 @@ def compared(run: Run, sample: Sample, limit: float = LIMIT) -> float:
     Raises:
         TrainingError: it is too far, or has other outputs.
     """
-    found = _joined(run, sample.inputs, sample.rows)
-    missing = sorted(sample.outputs.keys() ^ found.keys())
+    outputs = _joined(run, sample.inputs, sample.rows)
+    missing = sorted(sample.outputs.keys() ^ outputs.keys())
     if missing:
-        raise TrainingError(f"its outputs are {', '.join(found)}, not {', '.join(sample.outputs)}")
-    worst, name = deviation(found, sample.outputs)
+        raise TrainingError(
+            f"its outputs are {', '.join(outputs)}, not {', '.join(sample.outputs)}"
+        )
+    worst, name = deviation(outputs, sample.outputs)
     if not worst <= limit:
         how = f"by {worst:.3g}" if worst < float("inf") else "in shape, type or altogether"
         raise TrainingError(f"output {name!r} differs from Keras' {how}; at most {limit:g} may be")
     return worst
 
 
-def deviation(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[float, str]:
+def deviation(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> tuple[float, str]:
     """Return the largest difference and the output that has it.
 
     Of numbers beyond 1 it is relative. What is not of floats has to be the same.
     """
-    worst = {name: _difference(found[name], each) for name, each in expected.items()}
+    worst = {name: _difference(outputs[name], each) for name, each in expected.items()}
     name = max(worst, key=lambda name: worst[name])
     return worst[name], name
 

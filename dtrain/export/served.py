@@ -113,9 +113,9 @@ def _text(error: BaseException) -> str:
     return ((plain or lines or [type(error).__name__])[-1].partition(" [[")[0])[:_LONGEST]
 
 
-def _listed(specs: Mapping[str, Any], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _listed(specs: Mapping[str, Any], exported: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return names, types, shapes and columns, in the order of the export where that is known."""
-    order = {each["name"]: each for each in known}
+    order = {each["name"]: each for each in exported}
     return [
         {"name": name, "dtype": specs[name].dtype.name,
          "columns": order.get(name, {}).get("columns", []),

@@ -203,8 +203,8 @@ def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> 
         targets = [leaf.numpy() for y in rest[:1] if y is not None for leaf in nest.leaves(y)]
         texts += pictures.captions(targets, names, few)
         if data.augment is not None:
-            found = _augmented(config, data.augment, x, begin)
-            after.append(pictures.small(found[chosen]))
+            augmented = _augmented(config, data.augment, x, begin)
+            after.append(pictures.small(augmented[chosen]))
     made = pictures.drawable([*before, *after])
     images, changed = made[: len(before)], made[len(before) :]
     return {

@@ -129,8 +129,8 @@ def _ragged(source: Any, count: int) -> tuple[Any, ...] | None:
         return _ragged(source.members[0], min(count, len(source.members[0])))
     if isinstance(source, Stream) or source.in_graph:
         return None
-    found = taken(source, np.arange(count), None).parts
-    return found if any(isinstance(leaf, Ragged) for leaf in nest.leaves(found)) else None
+    parts = taken(source, np.arange(count), None).parts
+    return parts if any(isinstance(leaf, Ragged) for leaf in nest.leaves(parts)) else None
 
 
 # -- values as short texts

@@ -41,12 +41,12 @@ def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
         DataError: it cannot be read.
     """
     digests: dict[tuple[str, ...], Any] = {}  # of files that both splits are of
-    found = {"train": _record(splits.train, amount, digests)}
+    by_split = {"train": _record(splits.train, amount, digests)}
     if splits.validation is not None:
-        found["validation"] = _record(splits.validation, amount, digests)
+        by_split["validation"] = _record(splits.validation, amount, digests)
     if splits.columns is not None:
-        found["train"]["columns"] = splits.columns
-    return found
+        by_split["train"]["columns"] = splits.columns
+    return by_split
 
 
 def _record(
@@ -96,38 +96,38 @@ def _arrays(source: Source | Stream, begin: int, count: int) -> tuple[Any, ...]:
     return reading.arrays(source, np.arange(begin, begin + count))
 
 
-def digests(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def digests(by_split: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return of records what a checkpoint keeps."""
     return {
         split: {name: each[name] for name in ("examples", "structure", "digest")}
-        for split, each in found.items()
+        for split, each in by_split.items()
     }
 
 
-def evaluated(config: Config, found: dict[str, dict[str, Any]]) -> str:
+def evaluated(config: Config, by_split: dict[str, dict[str, Any]]) -> str:
     """Return a digest of the examples that are evaluated, wherever they are; empty for none.
 
     Two models whose metrics are to be compared were evaluated on the same ones.
 
     Args:
         config: of the run or the command.
-        found: of :func:`records`.
+        by_split: of :func:`records`.
     """
-    if "validation" not in found:
+    if "validation" not in by_split:
         return ""
     node = options.deciding(load.select(config, "dataset"))
     declared = {name: value for name, value in node.items() if name not in _NOT_EVALUATED}
-    text = json.dumps([found["validation"]["digest"], declared], sort_keys=True, default=str)
+    text = json.dumps([by_split["validation"]["digest"], declared], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def check_past(
-    found: dict[str, dict[str, Any]], past: Checkpoint | None, accepted: bool, forked: bool
+    by_split: dict[str, dict[str, Any]], past: Checkpoint | None, accepted: bool, forked: bool
 ) -> str | None:
     """Compare the data with that of the checkpoint that the run continues from.
 
     Args:
-        found: records of now.
+        by_split: records of now.
         past: the checkpoint; None where the run begins.
         accepted: ``dataset.accept_changes``.
         forked: it is of another run.
@@ -140,9 +140,9 @@ def check_past(
     """
     saved, changes = {} if past is None else past.meta.get("data", {}), {}
     for split, before in saved.items():
-        if split not in found:  # a fork may do without a split
+        if split not in by_split:  # a fork may do without a split
             continue
-        changed = identity.differences(found[split], before)
+        changed = identity.differences(by_split[split], before)
         if changed is not None:
             changes[split] = changed.replace("where it is", "where it was")
     sentence = "; ".join(f"the {split} data {changed}" for split, changed in changes.items())
@@ -156,11 +156,11 @@ def check_past(
     return sentence or None
 
 
-def check_hosts(found: dict[str, dict[str, Any]], tasks: Tasks, cluster: Cluster) -> None:
+def check_hosts(by_split: dict[str, dict[str, Any]], tasks: Tasks, cluster: Cluster) -> None:
     """Compare the data of all tasks that read some; each must call it at the same point.
 
     Args:
-        found: records of this task.
+        by_split: records of this task.
         tasks: that read.
         cluster: all tasks.
 
@@ -168,7 +168,7 @@ def check_hosts(found: dict[str, dict[str, Any]], tasks: Tasks, cluster: Cluster
         UsageError: that of another host is other data, on every task.
     """
     names = [task.name for task in cluster.tasks if not task.serves]
-    first, *others = tasks.gather(digests(found))
+    first, *others = tasks.gather(digests(by_split))
     for name, other in zip(names[1:], others, strict=True):
         for split in ("train", "validation"):
             own, chief = other.get(split), first.get(split)

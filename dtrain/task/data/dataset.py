@@ -107,7 +107,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
             notices += [f"the column {name!r} is left out: {why}" for name, why in out]
         names = [feature.name for feature in made_of.features]
         splits = dataclasses.replace(splits, columns={**(splits.columns or {}), "inputs": names})
-    found = data_identity.records(splits, options.identity)
+    data_records = data_identity.records(splits, options.identity)
     notices += count_streams(splits, config)
     settle_streams(splits, made)
     classes = config.trainer.class_weight
@@ -115,7 +115,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
         splits = dataclasses.replace(splits, train=weighted(splits, classes, reading.first))
     order = _order(splits, options, config.seed)
     changes = _augment(options, splits)
-    return Data(splits, options, changes, order, found, pool, tuple(filter(None, notices)))
+    return Data(splits, options, changes, order, data_records, pool, tuple(filter(None, notices)))
 
 
 def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:

@@ -86,14 +86,14 @@ class Inputs:
         Returns:
             int64 ``[k, 2]``, ``k`` a multiple of ``replicas``.
         """
-        batch, first, found = self.evaluation_batch, 0, []
+        batch, first, tables = self.evaluation_batch, 0, []
         for examples in self.stretches or (self.evaluation_examples,):
             begin = np.arange(-(-examples // batch), dtype=np.int64) * batch
             table = np.stack([first + begin, np.minimum(batch, examples - begin)], 1)
             none = np.full([-len(table) % replicas, 2], [first, 0], np.int64)
-            found += [table, none]
+            tables += [table, none]
             first += examples
-        return np.concatenate(found)
+        return np.concatenate(tables)
 
     def parts(self, replicas: int, chosen: slice) -> np.ndarray:
         """Return the batches of one pass, cut into a part for each replica.

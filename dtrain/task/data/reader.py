@@ -158,16 +158,16 @@ def _array(leaf: Any) -> Any:
 
 def in_python(splits: Splits) -> list[Any]:
     """Return the sources that are read in Python, of mixtures the members; always in one order."""
-    found: list[Any] = []
+    sources: list[Any] = []
 
     def add(source: Any) -> Any:
         if is_in_python(source):
-            found.append(source)
+            sources.append(source)
         return source
 
     for source in (splits.train, splits.validation):
         by_member(source, add)
-    return found
+    return sources
 
 
 def is_in_python(source: Any) -> bool:
@@ -177,12 +177,12 @@ def is_in_python(source: Any) -> bool:
 
 def samples(sources: Sequence[Any]) -> list[SourceSample]:
     """Read a few examples of each source, each of them twice."""
-    found = []
+    read = []
     for source in sources:
         count = len(source)
         rows = sorted({0, count // 2, count - 1}) if count else []
-        found.append((count, {row: _digest_of(source, row) for row in rows}))
-    return found
+        read.append((count, {row: _digest_of(source, row) for row in rows}))
+    return read
 
 
 def _digest_of(source: Any, row: int) -> str | None:
@@ -197,18 +197,18 @@ def _digest_of(source: Any, row: int) -> str | None:
 
 
 def _digest(parts: tuple[Any, ...]) -> str:
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for name, leaf in nest.named(parts):
         arrays = [leaf.values, leaf.lengths] if isinstance(leaf, Ragged) else [leaf]
         for array in arrays:
             if array is None:
                 continue
-            found.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
             if array.dtype.hasobject:
-                found.update("\0".join(map(repr, array.ravel().tolist())).encode())
+                digest.update("\0".join(map(repr, array.ravel().tolist())).encode())
             else:
-                found.update(array.tobytes())
-    return found.hexdigest()
+                digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 #: Bytes. TensorFlow takes an array as it lies where it begins at a multiple of this, and copies it

@@ -141,8 +141,8 @@ def _some(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[An
         rows = tf.size(indices)
         return parts_of(nest.mapped(lambda leaf: leaf[:rows], examples))
     # ORDER: tf.cond traces the first branch first; the second has its structure.
-    left = iter(tf.cond(tf.size(indices) > 0, some, none))
-    leaves = [None if leaf is None else next(left) for leaf in nest.leaves(structure[0])]
+    tensors = iter(tf.cond(tf.size(indices) > 0, some, none))
+    leaves = [None if leaf is None else next(tensors) for leaf in nest.leaves(structure[0])]
     return parts_of(nest.packed(structure[0], leaves))
 
 
@@ -159,8 +159,8 @@ def first(source: Source | Stream, count: int, begin: int = 0) -> tuple[Any, ...
     """
     if isinstance(source, Stream):
         with tf.device("CPU:0"):
-            found = source.first(begin + count)
-            return nest.mapped(lambda leaf: leaf[begin:], found)
+            parts = source.first(begin + count)
+            return nest.mapped(lambda leaf: leaf[begin:], parts)
     return chosen(source, np.arange(begin, begin + count))
 
 

@@ -185,9 +185,9 @@ _STEP_OF = {
 
 
 def _without_classes(y: Any) -> str:
-    found = "no targets" if y is None else f"targets that are no class labels ({nest.outline(y)})"
+    targets = "no targets" if y is None else f"targets that are no class labels ({nest.outline(y)})"
     return (
-        f"classes is None, as the dataset has {found}; a model of classes takes whole numbers "
+        f"classes is None, as the dataset has {targets}; a model of classes takes whole numbers "
         "[n], as y.argmax(-1) has them of one-hot rows; another needs no argument classes"
     )
 

@@ -66,9 +66,9 @@ def watched(
         keras.Operation.__call__ = original
 
 
-def _is_symbolic(*given: Any) -> bool:
+def _is_symbolic(*arguments: Any) -> bool:
     """Whether a model is being put together: nothing is computed."""
-    return any(isinstance(each, keras.KerasTensor) for each in keras.tree.flatten(given))
+    return any(isinstance(each, keras.KerasTensor) for each in keras.tree.flatten(arguments))
 
 
 def is_float(value: Any) -> bool:

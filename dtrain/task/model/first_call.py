@@ -25,13 +25,13 @@ def predicted(built: keras.Model, x: Any) -> Any:
     try:
         outputs = built(x, training=False)
     except ValueError as error:
-        wanted, given = getattr(built, "input_shape", None), getattr(x, "shape", None)
-        if not isinstance(wanted, tuple) or given is None or _is_of(given, wanted):
+        wanted, shape = getattr(built, "input_shape", None), getattr(x, "shape", None)
+        if not isinstance(wanted, tuple) or shape is None or _is_of(shape, wanted):
             raise
         # Keras' own message has the whole example in it.
         raise UsageError(
             "model", built.name,
-            f"takes inputs of shape {wanted}, and the dataset has {(None, *given[1:])}",
+            f"takes inputs of shape {wanted}, and the dataset has {(None, *shape[1:])}",
             "a model for the inputs of the dataset",
             "keras.Input(input_shape) in the function of the model, which is given the shape",
         ) from error  # fmt: skip
@@ -51,5 +51,5 @@ def reset(built: keras.Model) -> None:
 def _is_of(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
     """Whether a shape is what a model declares, which has None for any size."""
     return len(shape) == len(wanted) and all(
-        size is None or size == given for given, size in zip(shape[1:], wanted[1:], strict=True)
+        size is None or size == length for length, size in zip(shape[1:], wanted[1:], strict=True)
     )

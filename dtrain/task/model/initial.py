@@ -50,13 +50,13 @@ def find(value: str) -> Checkpoint:
             arrays = checkpoint.load(path).arrays
         except (CheckpointError, UsageError) as error:
             raise initial.refused(value, f"has no sound checkpoint ({error})") from None
-        found = {n.removeprefix("model/"): a for n, a in arrays.items() if n.startswith("model/")}
-        found = {name: array for name, array in found.items() if not _is_seed(name)}
+        sources = {n.removeprefix("model/"): a for n, a in arrays.items() if n.startswith("model/")}
+        sources = {name: array for name, array in sources.items() if not _is_seed(name)}
     else:
-        found = weight_files.read(path)
-    if not found:
+        sources = weight_files.read(path)
+    if not sources:
         raise initial.refused(value, "has no weights in it")
-    return Checkpoint(0, path, {f"{PREFIX}{name}": a for name, a in found.items()}, {})
+    return Checkpoint(0, path, {f"{PREFIX}{name}": a for name, a in sources.items()}, {})
 
 
 def _is_seed(name: str) -> bool:
@@ -126,8 +126,8 @@ def match(
         both = list(dict.fromkeys([*paths, *names]))
         choose([rule], both, "weight", lambda r: (r["path"], r), RULES)
     chosen = [next((r for r in rules if re.search(r["path"], path)), None) for path in paths]
-    found = [_match(each, rule, shapes) for each, rule in zip(wanted, chosen, strict=True)]
-    missed = [w for w, m in zip(wanted, found, strict=True) if m.source is None and not m.why]
+    matches = [_match(each, rule, shapes) for each, rule in zip(wanted, chosen, strict=True)]
+    missed = [w for w, m in zip(wanted, matches, strict=True) if m.source is None and not m.why]
     if missed:
         raise UsageError(
             initial.KEY, value,
@@ -135,7 +135,7 @@ def match(
             f"its names, by init.rules=[{{path: REGEX, as: TEXT}}]: {listed(list(shapes))}",
             _skipping(missed[0].path),
         )  # fmt: skip
-    for each, matched in zip(wanted, found, strict=True):
+    for each, matched in zip(wanted, matches, strict=True):
         if matched.source is not None and shapes[matched.source] != each.shape:
             raise UsageError(
                 initial.KEY, value,
@@ -143,9 +143,9 @@ def match(
                 f"the model {_shape(each.shape)}",
                 "weights of one shape, or a rule that leaves this one out", _skipping(each.path),
             )  # fmt: skip
-    used = {matched.source for matched in found}
-    left = [name for name in shapes if name not in used]
-    over = [name for name in left if not any(skip.search(name) for skip in skips)]
+    used = {matched.source for matched in matches}
+    unused = [name for name in shapes if name not in used]
+    over = [name for name in unused if not any(skip.search(name) for skip in skips)]
     if over:
         of_lora = all(name.rpartition("/")[2].startswith(LORA) for name in over)
         raise UsageError(
@@ -154,7 +154,7 @@ def match(
             "finetune.lora of that run, or init.weights=RUN_DIR/model.keras, where they are merged"
             if of_lora else _skipping(over[0], paths),
         )  # fmt: skip
-    return found, left
+    return matches, unused
 
 
 def _match(
@@ -187,24 +187,24 @@ def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[An
         UsageError: source and model do not go together, or an array is not finite.
     """
     named = {id(variable): name for name, variable in train_state.variables(model).items()}
-    known = weights(model)
+    all_weights = weights(model)
     wanted = [
         Wanted(
             each.path, (named[id(each.variable)].removeprefix("model/"),), each.index,
             tuple(each.variable.shape), each.is_of_lora,
         )
-        for each in known
+        for each in all_weights
     ]  # fmt: skip
     arrays = {n.removeprefix(PREFIX): a for n, a in past.arrays.items() if n.startswith(PREFIX)}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-    matched, left = match(wanted, shapes, rules, str(past.path))
-    for each, found in zip(known, matched, strict=True):
+    matched, unused = match(wanted, shapes, rules, str(past.path))
+    for each, found in zip(all_weights, matched, strict=True):
         if found.source is not None:
             _check_numbers(arrays[found.source], found.source, str(past.path))
             strategy.write({found.source: each.variable}, arrays)
     with strategy.optimizer_scope():
         train_state.begin_with_weights(model)
-    return "\n".join(table(wanted, matched, {name: shapes[name] for name in left}, past.path))
+    return "\n".join(table(wanted, matched, {name: shapes[name] for name in unused}, past.path))
 
 
 def _check_numbers(array: np.ndarray, name: str, value: str) -> None:
@@ -217,19 +217,19 @@ def _check_numbers(array: np.ndarray, name: str, value: str) -> None:
 def table(
     wanted: Sequence[Wanted],
     matched: Sequence[Match],
-    left: Mapping[str, tuple[int, ...]],
+    unused: Mapping[str, tuple[int, ...]],
     path: Path,
 ) -> list[str]:
     """Return a sentence, and a row for each weight, or for each layer where there are many."""
     loaded = sum(each.source is not None for each in matched)
     head = f"init.weights: {loaded} of {len(wanted)} weights are loaded from {path}"
-    if left:
-        head += f", which has {len(left)} more"
+    if unused:
+        head += f", which has {len(unused)} more"
     rows = [
         (each.path, _shape(each.shape), found.source or found.why)
         for each, found in zip(wanted, matched, strict=True)
     ]
-    over = [(name, _shape(shape)) for name, shape in left.items()]
+    over = [(name, _shape(shape)) for name, shape in unused.items()]
     if len(rows) + len(over) > _ROWS:
         rows = _by_layer(rows)
     lines = aligned([("weight", "shape", "from"), *rows])
@@ -241,16 +241,16 @@ def table(
 
 def _by_layer(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Return a row for neighbouring weights of one layer that have the same origin."""
-    found: list[list[Any]] = []
+    groups: list[list[Any]] = []
     for path, _, source in rows:
         above, origin = path.rpartition("/")[0], source
         if not source.endswith(")"):
             origin = source.rpartition("/")[0]
-        if found and found[-1][:2] == [above, origin]:
-            found[-1][2] += 1
+        if groups and groups[-1][:2] == [above, origin]:
+            groups[-1][2] += 1
         else:
-            found.append([above, origin, 1])
-    return [(above, f"{n} weights", origin) for above, origin, n in found]
+            groups.append([above, origin, 1])
+    return [(above, f"{n} weights", origin) for above, origin, n in groups]
 
 
 def _shape(shape: Sequence[int]) -> str:

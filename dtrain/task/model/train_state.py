@@ -98,20 +98,20 @@ def restore(
         CheckpointError: a variable has no array, or one of another shape.
     """
     kept: dict[str, Any] = {}
-    left: dict[str, Any] = {}
+    absent: dict[str, Any] = {}
     for name, variable in variables(model).items():
         problem = _problem(name, variable, arrays)
         if problem is None:
             kept[name] = variable
         elif forked and name.startswith("optimizer/"):
-            left[name] = variable
+            absent[name] = variable
         else:
             raise CheckpointError(f"{problem}: it is of another model")
     strategy.write(kept, arrays)
-    if left:
+    if absent:
         with strategy.optimizer_scope():
-            _begin_where_another_was(left, model, arrays)
-            begin_with_weights(model, left)
+            _begin_where_another_was(absent, model, arrays)
+            begin_with_weights(model, absent)
 
 
 def restore_weights(
@@ -140,13 +140,13 @@ def restore_weights(
     strategy.write(chosen, arrays)
 
 
-def restore_chosen(model: keras.Model, strategy: Backend, found: Checkpoint, weights: str) -> None:
+def restore_chosen(model: keras.Model, strategy: Backend, saved: Checkpoint, weights: str) -> None:
     """Restore, as :func:`restore_weights`, the checkpoint and the weights that a user has chosen.
 
     Args:
         model: built under ``strategy``.
         strategy: which it is.
-        found: the checkpoint.
+        saved: the checkpoint.
         weights: ``raw``, or ``ema`` for the moving averages.
 
     Raises:
@@ -154,12 +154,12 @@ def restore_chosen(model: keras.Model, strategy: Backend, found: Checkpoint, wei
     """
     averaged = weights == "ema"
     try:
-        restore_weights(model, strategy, found.arrays, averaged)
+        restore_weights(model, strategy, saved.arrays, averaged)
     except CheckpointError as error:
-        key, value = ("weights", "ema") if averaged else ("checkpoint", found.path)
+        key, value = ("weights", "ema") if averaged else ("checkpoint", saved.path)
         raise UsageError(
             key, value, str(error), "the model of the run",
-            f"python -m dtrain checkpoint {found.path} to see its weights",
+            f"python -m dtrain checkpoint {saved.path} to see its weights",
         ) from None  # fmt: skip
 
 
@@ -173,25 +173,25 @@ def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int,
         for name in arrays
         if name.startswith("optimizer/") and checkpoint.is_average(name)
     }
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     count: collections.Counter[str] = collections.Counter()
     for weight in finetune.trained(model):
         name = f"{weight.path.replace('/', '_')}_average"
         count[name] += 1
         name = name if count[name] == 1 else f"{name}#{count[name]}"
-        found[id(weight)] = kept.get(name, name)
-    return found
+        names[id(weight)] = kept.get(name, name)
+    return names
 
 
 def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarray]) -> str | None:
     if name not in arrays:
         return f"the checkpoint has no {name}"
-    shape, found = tuple(variable.shape), tuple(arrays[name].shape)
-    return None if shape == found else f"{name} has shape {shape} and the checkpoint's {found}"
+    shape, saved = tuple(variable.shape), tuple(arrays[name].shape)
+    return None if shape == saved else f"{name} has shape {shape} and the checkpoint's {saved}"
 
 
 def _begin_where_another_was(
-    left: dict[str, keras.Variable], model: keras.Model, arrays: Mapping[str, np.ndarray]
+    absent: dict[str, keras.Variable], model: keras.Model, arrays: Mapping[str, np.ndarray]
 ) -> None:
     """Let schedules, and averages of weights, continue from the step of another optimizer."""
     counts = [
@@ -201,12 +201,12 @@ def _begin_where_another_was(
     ]
     if not counts:
         return  # the weights alone were taken over
-    for name, variable in left.items():
+    for name, variable in absent.items():
         if name.endswith("/iteration"):  # `optimizer.iterations` may be computed from it
             variable.assign(max(counts))
     for path, optimizer in optimizers.named(model).items():
         averages = [v for v in optimizer.variables if v.path.endswith("_average")]
-        if not any(average is variable for average in averages for variable in left.values()):
+        if not any(average is variable for average in averages for variable in absent.values()):
             continue
         weights = finetune.trained(model)
         if path != "optimizer":

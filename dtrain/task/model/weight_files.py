@@ -57,9 +57,9 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _of_keras_3(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
-    found: list[tuple[str, Any]] = []
-    file.visititems(lambda name, item: found.append((name, item)))  # follows no link
-    for place, item in found:
+    items: list[tuple[str, Any]] = []
+    file.visititems(lambda name, item: items.append((name, item)))  # follows no link
+    for place, item in items:
         group, _, rest = f"/{place}".rpartition("/vars/")
         if not isinstance(item, h5py.Dataset) or not rest or place.split("/")[0] in _OTHERS:
             continue

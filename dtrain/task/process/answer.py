@@ -50,10 +50,10 @@ def answer(
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
     try:
         config = load.parse(values, Path("config.yaml"))
-        found = find(
+        result = find(
             config, Cluster.from_json(cluster), lambda part: pipe.send((None, part)), asked
         )
-        pipe.send((0, found))
+        pipe.send((0, result))
     except DtrainError as error:
         pipe.send((error.exit_code, secrets.mask(str(error))))
     except Exception as error:

@@ -174,8 +174,8 @@ class Loop:
     def _consult(self) -> int:
         """Let one number of steps, and anybody's wish to stop or to save, hold for all tasks."""
         # The first call traces, the second is the first to tell the time of a step: both take one.
-        known = self.timing.calls > 1
-        count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if known else 1
+        is_timed = self.timing.calls > 1
+        count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if is_timed else 1
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
         late = [] if self._late is None else [self._late.points.ready()]
@@ -347,18 +347,18 @@ class Loop:
     def _validate(self, due: bool, logs: dict[str, float]) -> dict[str, float]:
         # ORDER: taken before anything of the validation has happened, hooks included: a resumed
         # run does the whole of it.
-        taken: Snapshot | None = None
+        snapshot: Snapshot | None = None
         if self._unvalidated is None:
             # The epoch's results are saved, not its sums: its end has the same arrays then, unless
             # a callback changes them, and they need not be written again.
             self._unvalidated, self._epoch = dict(logs), Sums()
-            taken = self._take()
+            snapshot = self._take()
             if due:
-                self._saving.submit(self.step, taken)
-                taken = None
-        return self._evaluate(taken)
+                self._saving.submit(self.step, snapshot)
+                snapshot = None
+        return self._evaluate(snapshot)
 
-    def _evaluate(self, taken: Snapshot | None) -> dict[str, float]:
+    def _evaluate(self, snapshot: Snapshot | None) -> dict[str, float]:
         """Evaluate; where a stop is asked for, end the run once what was ``taken`` is saved."""
         hooks, sums = self._callbacks.hooks, None
         if not self._stop:
@@ -370,7 +370,7 @@ class Loop:
                     hooks if self._callbacks.every_test_batch else None,
                 )  # fmt: skip
         if sums is None:
-            self._saving.interrupt(self.step, taken)
+            self._saving.interrupt(self.step, snapshot)
         self.evaluated = sums.examples
         validation = self._steps.results(sums, training=False)
         hooks.on_test_end(validation)
@@ -383,9 +383,9 @@ class Loop:
         # At the end of an epoch with a validation there was one.
         due = schedule.validation_examples and (inside or not schedule.validates(epoch - 1))
         if due and self._late is None:
-            found = {f"{PREFIX}{name}": v for name, v in self._evaluate(None).items()}
-            self._records.point(self.step, epoch + bool(inside), "validation", found)
-            self.logs = {**self.logs, **found}
+            metrics = {f"{PREFIX}{name}": v for name, v in self._evaluate(None).items()}
+            self._records.point(self.step, epoch + bool(inside), "validation", metrics)
+            self.logs = {**self.logs, **metrics}
             self._objective.see(self.step, self.logs, whole=False)
             done = "saved and evaluated"
         message = (

@@ -73,14 +73,14 @@ class Saving:
         Args:
             arrays, meta: what is not in the variables or the callbacks.
         """
-        found, callbacks = self._callbacks.state()
+        of_callbacks, callbacks = self._callbacks.state()
         self._variables = self._variables or train_state.variables(self._model)
         snapshot = self._strategy.read(self._variables)
         stage = finetune.of(self._model)
         trained = {} if stage is None else {"trained_epoch": stage.epoch}
         about = {**self._identity, **trained, **meta, "callbacks": callbacks,
                  "began": self._callbacks.began}  # fmt: skip
-        return arrays | found | snapshot, about
+        return arrays | of_callbacks | snapshot, about
 
     def submit(self, step: int, snapshot: Snapshot | None) -> None:
         """Have a snapshot written; None in a task that keeps none."""

@@ -126,15 +126,15 @@ class Summaries:
             writer.close()
 
 
-def write_evaluations(folder: Path, found: Iterable[dict[str, Any]]) -> None:
+def write_evaluations(folder: Path, events: Iterable[dict[str, Any]]) -> None:
     """Write evaluations of a run's checkpoints beside its own points, each prefix as a split.
 
     Args:
         folder: the logdir of the run.
-        found: events of :mod:`dtrain.run.evaluations`.
+        events: events of :mod:`dtrain.run.evaluations`.
     """
     writers: dict[str, EventFileWriter] = {}
-    for event in found:
+    for event in events:
         prefix = event["prefix"]
         if prefix not in writers:
             writers[prefix] = EventFileWriter(str(folder / prefix))

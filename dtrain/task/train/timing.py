@@ -91,11 +91,11 @@ class Timing:
             steps: that it has in this process: how long those before a resume waited is not known.
             examples: that it has in all.
         """
-        found = {"examples_per_second": examples / self.interval_seconds}
+        metrics = {"examples_per_second": examples / self.interval_seconds}
         for name, value in self.interval_parts.items():
-            found[metric(name)] = value / max(1, steps)
+            metrics[metric(name)] = value / max(1, steps)
         self.interval_seconds, self.interval_parts = 0.0, {}
-        return found
+        return metrics
 
     @property
     def examples_per_second(self) -> float:

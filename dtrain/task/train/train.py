@@ -168,8 +168,8 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     Raises:
         UsageError: it has changed what is frozen.
     """
-    if (found := finetune.of(model)) is not None:
-        found.check()
+    if (stages := finetune.of(model)) is not None:
+        stages.check()
     if names := steps.unsaved():
         process.notice(
             f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
