@@ -22,7 +22,6 @@ from dtrain.errors import UsageError, behind
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import has_own, is_mean, leaves
 from dtrain.task.backends.tensorflow.rehearsal import noise
-from dtrain.task.backends.tensorflow.rehearsal.noise import exchanging
 from dtrain.task.backends.tensorflow.rehearsal.step import Kept, Step, Value, undisturbed
 from dtrain.task.data import reading
 
@@ -218,7 +217,7 @@ def _advice(value: Value, as_other: bool, step: Step, strategy: Replicas) -> str
         if _is_same(value, value.several / step.parts):
             return "it adds up what was gathered, once on each replica (reduction=mean)"
         return "all that it compares has to come from dtrain.replicas.gather"
-    under = f" under a strategy whose replicas meet in a step ({exchanging(strategy)})"
+    under = f" under a strategy whose replicas meet in a step ({strategy.exchanging})"
     if as_other:
         return f"dtrain.replicas.sum adds up what replicas count{under * alone}"
     own = "where it divides by a number of its own examples, such as that of tokens that count"

@@ -32,7 +32,6 @@ from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.rehearsal.noise import (
     augmentations,
-    exchanging,
     operations,
 )
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
@@ -352,7 +351,7 @@ def undisturbed(
         raise UsageError(
             "model", type(model).__name__,
             "adds up over the replicas itself (all_reduce), and workers do not meet",
-            "a strategy whose replicas meet in a step", exchanging(strategy),
+            "a strategy whose replicas meet in a step", strategy.exchanging,
         )  # fmt: skip
 
     if not strategy.abilities.exchanges:
