@@ -25,7 +25,7 @@ from dtrain.task.train import restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
-from dtrain.task.train.recorder import Records, Silence
+from dtrain.task.train.recorder import NullRecords, Records
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.sidecar import EvaluatorPoints, LateValidation
 from dtrain.task.train.snapshots import save_model
@@ -205,7 +205,7 @@ def make_records(
     steps = tracking.profile_steps
     traced = (steps[0], steps[1]) if steps else None
     if journal is None:
-        return Silence(traced)
+        return NullRecords(traced)
     meta = past.meta if past else {}
     mode = meta.get("objective_mode") if config.objective_mode is Mode.auto else None
     name = meta.get("objective_name") if config.objective == AUTO else config.objective
