@@ -71,7 +71,7 @@ def test_a_variable_in_parts() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
-    from dtrain.task.backends.tensorflow.dtensor.variable import MeshVariable
+    from dtrain.task.backends.tensorflow.dtensor.strategy import MeshVariable
 
     whole = np.arange(12, dtype=np.float32).reshape(2, 6)
     on = mesh(rules=[]).mesh
@@ -106,7 +106,7 @@ def test_a_variable_in_parts() -> None:
 
 @pytest.mark.parametrize(("batch", "model"), sampled([(2, 2), (1, 4), (4, 1)], (2, 2)))
 def test_training_is_that_of_one_device(batch: int, model: int) -> None:
-    from dtrain.task.backends.tensorflow.dtensor.variable import MeshVariable
+    from dtrain.task.backends.tensorflow.dtensor.strategy import MeshVariable
 
     rules = SPLIT if batch == 2 else "auto"
     built = agree(mesh(batch, model, rules), settings(**WIDE))

@@ -210,7 +210,7 @@ def test_of_one_example_a_trace_tells_what_is_shared() -> None:
     whole, traced = [host(each) for each in draw(x)], GlobalBatch(draw, 4)
     for replica in range(4):
         own = x[replica : replica + 1]
-        with tracing(draws=part(replica, 4, 1, traced.draws(own))):
+        with tracing(draws=part(replica, 4, 1, traced.draws(own, 1))):
             found = draw(own)
         for each, expected in zip(found, whole, strict=True):
             np.testing.assert_allclose(host(each), expected[replica : replica + 1], 1e-6)

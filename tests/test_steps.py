@@ -20,6 +20,7 @@ def settings(**changed: Any) -> Any:
     base = {
         "seed": 0,
         "hardware": {"remat": []},
+        "strategy": {"name": "mirrored"},
         "model": {"_target_": "dtrain.models.mlp", "units": [5]},
         "dataset": {
             "_target_": "dtrain.datasets.synthetic",

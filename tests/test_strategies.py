@@ -42,6 +42,21 @@ def pieces(strategy: Any, rows: int) -> Any:
     return strategy.iterate(pipeline)
 
 
+@pytest.mark.task
+def test_the_registry_has_what_conf_names() -> None:
+    import yaml
+
+    from dtrain.task import strategies
+    from dtrain.task.backends import base, tensorflow
+    from tests.strategies import FOLDER
+
+    nodes = [yaml.safe_load(path.read_text()) for path in FOLDER.glob("*.yaml")]
+    named = {node["_target_"].rpartition(".")[2] for node in nodes}
+    assert named == tensorflow.STRATEGIES.keys() - {"Strategy"}
+    for name in named:
+        assert isinstance(getattr(strategies, name).abilities, base.Abilities), name
+
+
 @pytest.mark.task(devices=2)
 def test_each_replica_runs_on_its_own_part() -> None:
     import tensorflow as tf

@@ -22,9 +22,10 @@ import dtrain.models  # noqa: E402
 import dtrain.task.entry  # noqa: E402
 import dtrain.task.main  # noqa: E402
 import dtrain.task.train.train  # noqa: E402, F401
-from dtrain.task.backends.runtime import runtime  # noqa: E402
+from dtrain.task import backends  # noqa: E402
 
-runtime()
+for name in ("runtime", "base"):
+    backends.module(name)
 
 gc.enable()
 # What is there now stays: tasks need not look through it, and keep sharing its memory.

@@ -66,7 +66,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
             yield from _walk(item, f"{path}/{name}" if path else str(name), seen)
 
 
-def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...]) -> None:
+def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], name: str) -> None:
     """Make the slots of all optimizers, and prepare them all for the strategy's replicas.
 
     Which variables an optimizer other than that of ``compile`` updates is known only to the
@@ -77,6 +77,7 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...]) -> No
         model: built and compiled.
         strategy: it runs on; inside its :meth:`~Strategy.optimizer_scope`.
         example: one, as the input gives it.
+        name: of the strategy, in the configuration.
 
     Raises:
         UsageError: the strategy is not for several optimizers.
@@ -94,7 +95,7 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...]) -> No
     others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
     if others and not strategy.abilities.several_optimizers:
         raise UsageError(
-            "strategy", type(strategy).__name__,
+            "strategy", name,
             f"the model has more than one optimizer ({', '.join(others)}), and only that of "
             "compile would be right on it",
             "a model with one, or a strategy for several", "strategy=mirrored",
