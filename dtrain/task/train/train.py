@@ -171,8 +171,8 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     Raises:
         UsageError: it has changed what is frozen.
     """
-    if (stages := finetune.of(model)) is not None:
-        stages.check()
+    if (schedule := finetune.schedule_of(model)) is not None:
+        schedule.check()
     if names := steps.unsaved():
         process.notice(
             f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
