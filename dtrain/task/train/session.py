@@ -228,7 +228,7 @@ def _assemble(
         process.notice(message)
     action.check(config, model, schedule)
     if past is not None:
-        if initial.is_one(past):
+        if initial.is_initial(past):
             process.notice(initial.load(past, model, strategy, config.init.rules))
         else:
             restore.restore(past, model, strategy, process.rundir, schedule)
