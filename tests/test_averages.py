@@ -191,13 +191,14 @@ def _refusals(cluster: Any, task: Any, devices: list[str]) -> Any:
             found.append(str(error))
     parts = {"trainer": {"loss": {"_target_": "tests.test_averages.divides"}, "metrics": []}}
     model, _, _, splits = prepare("", 0, settings(**parts), strategy=strategy)
-    return [*found, across.notice(model, strategy, splits.train, BATCH)]
+    return [*found, across.notice(model, strategy, splits.train, BATCH, 0)]
 
 
 def test_what_needs_all_tasks_in_a_step_is_refused() -> None:
     for normalises, across, weighs, adds, divided in together(_refusals, TASKS, 2):
-        for text in (normalises, across, weighs):
+        for text in (across, weighs):
             assert text.startswith("strategy.sync_every=4: ")
+        for text in (normalises, across, weighs):
             assert text.endswith("; type: strategy.sync_every=1")
         assert "the model's loss is divided by a number of all examples" in weighs
         assert "adds up over the replicas itself (all_reduce)" in adds

@@ -33,7 +33,7 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
     config: Any = Config.__new__(Config)
     config.trainer = Trainer()
     named = models.named(model, splits, config)
-    return named, sample.of(named, splits)
+    return named, sample.sample_of(named, splits)
 
 
 def made(named: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> dict[str, Any]:

@@ -103,12 +103,12 @@ def test_a_task_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
 
     from dtrain.run.folder import RunDir
     from dtrain.task.train import snapshots
-    from dtrain.task.train.recorder import Silence
+    from dtrain.task.train.recorder import NullRecords
 
     tempfile.tempdir = str(tmp_path / "absent")
     model = tiny()
     model.save = model.save_weights = None
-    snapshots.save_model(model, RunDir(tmp_path), Silence(None))
+    snapshots.save_model(model, RunDir(tmp_path), NullRecords(None))
     assert list(tmp_path.iterdir()) == []
 
 

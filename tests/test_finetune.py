@@ -70,7 +70,7 @@ def begun(config: Any, kind: str, devices: int) -> tuple[Any, Any, Any, Any]:
     finetune.begin(model, config, strategy, 0, 4)
     x, y = in_order(splits.train, 4)
     batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
-    return model, steps, batches, finetune.of(model)
+    return model, steps, batches, finetune.schedule_of(model)
 
 
 def plain(optimizer: Any, model: Any, lora: int = 0) -> tuple[Any, Any]:

@@ -15,9 +15,9 @@ __all__ = ["run"]
 
 
 def taken(points: object, count: int) -> list[tuple[int, bool]]:
-    from dtrain.task.train.sidecar import ChiefsPoints
+    from dtrain.task.train.sidecar import EvaluatorPoints
 
-    assert isinstance(points, ChiefsPoints) and points.ready() == count
+    assert isinstance(points, EvaluatorPoints) and points.ready() == count
     made = [points.pop() for _ in range(count)]
     return [(point.step, point.recorded) for point in made if point is not None]
 
@@ -28,7 +28,7 @@ def test_points_are_taken_in_once(run: RunDir) -> None:
 
     points.LOOK = 0.0
     sidecar, written = Sidecar(run), Points(Sidecar(run))
-    chief = points.ChiefsPoints(run, None, alone=False)
+    chief = points.EvaluatorPoints(run, None, alone=False)
     for step in (4, 8):
         chief.add(saved(run, step))
     assert (chief.ready(), chief.waiting()) == (0, 2)
@@ -65,11 +65,11 @@ def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
     # 4: recorded and let go of; 8: recorded; 12: found; 16: to be evaluated; 20: of a future that
     # is gone. The checkpoint of 16 was saved when the callbacks had seen 4.
     past = checkpoint.load(run.checkpoints / "16")
-    chief = points.ChiefsPoints(run, past, alone=False)
+    chief = points.EvaluatorPoints(run, past, alone=False)
     assert list(sidecar.items()) == [8, 12, 16]
     chief.restore(4)
     assert taken(chief, 2) == [(8, True), (12, False)]
-    chief = points.ChiefsPoints(run, past, alone=False)
+    chief = points.EvaluatorPoints(run, past, alone=False)
     chief.restore(8)
     assert list(sidecar.items()) == [12, 16], "8 is recorded, and seen"
     assert taken(chief, 1) == [(12, False)]
@@ -77,18 +77,8 @@ def test_what_a_resumed_run_takes_in(run: RunDir) -> None:
     # It was killed between its last save and the queue.
     sidecar.remove(16)
     past = dataclasses.replace(past, meta={checkpoint.EVALUATES: True})
-    points.ChiefsPoints(run, past, alone=False)
+    points.EvaluatorPoints(run, past, alone=False)
     assert 16 in sidecar.items()
     # The run begins anew: nothing of it holds.
-    chief = points.ChiefsPoints(run, None, alone=False)
+    chief = points.EvaluatorPoints(run, None, alone=False)
     assert not sidecar.items() and chief.ready() == 0
-
-
-@pytest.mark.task
-def test_a_task_that_is_not_the_chief_waits_for_nothing() -> None:
-    from dtrain.task.train.sidecar import LatePoints
-
-    late = LatePoints()
-    late.restore(8)
-    assert (late.position, late.ready(), late.waiting(), late.pop()) == (8, 0, 0, None)
-    assert late.rating(4, 0.5) is None

@@ -166,7 +166,7 @@ def looped(
     from dtrain.task.train import loop, snapshots, timing, validation
     from dtrain.task.train.callbacks import Callbacks
     from dtrain.task.train.objective import Objective
-    from dtrain.task.train.recorder import Records, Silence
+    from dtrain.task.train.recorder import NullRecords, Records
     from dtrain.task.train.tensorboard import Summaries
 
     if isinstance(steps, Scripted):
@@ -190,7 +190,7 @@ def looped(
     folder.mkdir(exist_ok=True)
     rundir = RunDir(folder)
     model = tiny() if model is None else model
-    records = Silence(profile)
+    records = NullRecords(profile)
     if is_chief:
         records = Records(
             rundir,

@@ -153,6 +153,17 @@ def test_a_gan_goes_on_where_another_process_stopped() -> None:
         np.testing.assert_allclose(replicas[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.task(devices=2)
+def test_where_it_would_not_be_right_it_is_refused() -> None:
+    from dtrain.errors import UsageError
+    from dtrain.task import strategies
+
+    made = strategies.LayerPlacement(["CPU:0", "CPU:1"], "auto")
+    with pytest.raises(UsageError, match=r"strategy=layers: .*d_optimizer, parts/generator/0"):
+        config = settings(**GAN, strategy={"name": "layers"})
+        prepare("LayerPlacement", 2, config, strategy=made)
+
+
 @pytest.mark.task
 def test_a_fork_with_another_second_optimizer() -> None:
     """What has no array begins as it was made; averages begin with the weights."""

@@ -135,9 +135,9 @@ def test_tensorboard_is_closed_though_the_disk_is_full(tmp_path: Path) -> None:
 def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
     import numpy as np
 
-    from dtrain.task.train.recorder import Records, Silence
+    from dtrain.task.train.recorder import NullRecords, Records
 
-    silence = Silence((3, 4))
+    silence = NullRecords((3, 4))
     assert not silence.is_chief
     assert silence.profile_steps == (3, 4)
     arguments: dict[str, Any] = {

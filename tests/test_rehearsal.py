@@ -120,10 +120,10 @@ def test_a_rehearsal_changes_nothing() -> None:
         expected = random.random(), np.random.rand()
         random.seed(1), np.random.seed(1)
         applies = made.optimizer.apply  # of short_adam
-        assert not any(strategy.notices(made, splits, None, BATCH))
+        assert not any(strategy.notices(made, splits, None, BATCH, 0))
         assert (random.random(), np.random.rand()) == expected != drawn
         after = train_state.snapshot(made, strategy)
         assert all((after[name] == before[name]).all() for name in before)
         assert made.optimizer.apply is applies
         made.train_step = lambda data: 1 / 0
-        assert not any(strategy.notices(made, splits, None, BATCH)), "training says why"
+        assert not any(strategy.notices(made, splits, None, BATCH, 0)), "training says why"

@@ -63,7 +63,7 @@ def prepare(
     inputs = input_pipeline.Inputs(
         splits.train, splits.validation, BATCH, config.seed, start, augment, *held
     )
-    strategy.notices(model, splits, None, BATCH)
+    strategy.notices(model, splits, None, BATCH, config.seed)
     steps = strategy.steps(model, inputs, jit_compile)
     steps.log(config.trainer.log)
     return model, strategy, steps, splits

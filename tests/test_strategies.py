@@ -139,7 +139,7 @@ def test_metrics_count_each_example_once(kind: str) -> None:
 def test_a_replica_local_variable() -> None:
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.central_storage import ReplicaLocal
+    from dtrain.task.backends.tensorflow.single_process import ReplicaLocal
 
     engine = make("CentralStorage").engine
     variable = ReplicaLocal([tf.Variable([1.0, 1.0]), tf.Variable([10.0, 20.0])])
@@ -433,7 +433,7 @@ def test_multiworker_trains_as_one_process() -> None:
 def test_a_task_that_left_first_does_no_harm() -> None:
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.tasks import CollectiveTasks
+    from dtrain.task.backends.tensorflow.multiworker import CollectiveTasks
 
     def tasks(error: Exception) -> CollectiveTasks:
         def fail(vector: tf.Tensor) -> tf.Tensor:

@@ -180,7 +180,7 @@ class Evaluate(Action):
             return inputs
         if self._confusion is not None:
             self._classes = slices.class_names(inputs.validation, self._confusion.classes)
-        self._slices = slices.of(inputs.validation, inputs.evaluation_examples, self._by)
+        self._slices = slices.find_slices(inputs.validation, inputs.evaluation_examples, self._by)
         return slices.arranged(inputs, self._slices)
 
     def run(self, session: Session) -> None:

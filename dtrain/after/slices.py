@@ -37,7 +37,7 @@ class Slices:
     rows: np.ndarray
 
 
-def of(source: Source | Stream, examples: int, by: str) -> Slices:
+def find_slices(source: Source | Stream, examples: int, by: str) -> Slices:
     """Find the slices of the first ``examples`` of a source.
 
     Args:

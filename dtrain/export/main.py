@@ -85,7 +85,7 @@ def written(
         train_state.restore_weights(made, Default([]), restored.arrays, averaged)
         named = model.named(made, splits, config)
         doing("computing Keras' own outputs")
-        examples = sample.of(named, splits)
+        examples = sample.sample_of(named, splits)
     examples.save(Path(work, SAMPLE))
     examples.shortened().save(Path(folder, SAMPLE))
     saved = Path(folder if "savedmodel" in names else work)

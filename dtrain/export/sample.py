@@ -21,7 +21,7 @@ _BATCHES = (1, 2, 64)
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-def of(named: Named, splits: Splits) -> Sample:
+def sample_of(named: Named, splits: Splits) -> Sample:
     """Return the first examples of a run's validation data, or of its training data.
 
     Raises:

@@ -82,11 +82,11 @@ def report(
     send("doing", "reading the first examples")
     most = max(1, examples, min(pictures.MOST, config.trainer.batch_size))
     count = reading.available(train, most)
-    leaves = structure.of(train, data.options, count)
+    leaves = structure.leaves_of(train, data.options, count)
     send("lines", ("structure of an example", structure.table(leaves, count)))
     drawn = None if images is None else pictures.leaf_of(leaves, images)
     names = _classes(config, data, send)
-    structure.check(leaves)
+    structure.refuse_ragged(leaves)
     send("doing", "looking at the columns")
     if kinds := look.columns(data.splits):
         send("lines", ("columns", kinds))
@@ -161,7 +161,7 @@ def _examples(
         where = f"example {index:,}" if isinstance(source, Stream) else source.info.place(index)
         rows = []
         for leaf, others in zip(leaves, changed, strict=True):
-            assert not isinstance(leaf.values, Ragged)  # structure.check has refused it
+            assert not isinstance(leaf.values, Ragged)  # structure.refuse_ragged has refused it
             text = structure.shown(leaf.values[index : index + 1])
             if leaf.role == "target" and text.isdecimal() and int(text) < len(names):
                 text += f" {names[int(text)]}"

@@ -70,7 +70,7 @@ class Leaf:
         return [self.role, self.name, kind, shape, notes]
 
 
-def of(source: Any, options: Options, count: int) -> list[Leaf]:
+def leaves_of(source: Any, options: Options, count: int) -> list[Leaf]:
     """Return the arrays of the first ``count`` examples.
 
     Raises:
@@ -98,7 +98,7 @@ def of(source: Any, options: Options, count: int) -> list[Leaf]:
     return leaves
 
 
-def check(leaves: list[Leaf]) -> None:
+def refuse_ragged(leaves: list[Leaf]) -> None:
     """Refuse rows of different lengths, as training does, once they have been reported.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Modules that are imported when something in them is first asked for."""
+"""Lazy imports: modules that are imported when something in them is first used."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 @contextlib.contextmanager
 def late(*names: str) -> Iterator[None]:
-    """Let what is imported inside keep modules for later that it may never use.
+    """Import the named modules lazily where code that is imported inside imports them.
 
-    A module without anything of its own stands in the place of each (PEP 562), for who imports it
-    inside alone: an import after that is of the module itself.
+    It gets an empty module, which imports the real one at the first use of an attribute (PEP 562).
+    An import after this context is of the real module.
 
     Args:
         names: of modules; a package comes before what is in it. One that is imported already stays

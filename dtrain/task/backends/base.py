@@ -312,7 +312,7 @@ class Backend(Protocol):
         """
 
     def notices(
-        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None
+        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
     ) -> list[str | None]:
         """Try the model on some examples; say which of its numbers are not those of one device.
 
@@ -321,6 +321,7 @@ class Backend(Protocol):
             splits: have examples.
             fixed: how many examples a batch must have; None where any number will do.
             batch: examples of a training step; None where it is not trained.
+            seed: of the experiment.
         """
 
     def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:

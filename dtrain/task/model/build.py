@@ -151,7 +151,7 @@ def model(
     strategy.place(built)  # ORDER: before its slots, which lie where their variable does
     if trains:
         with strategy.optimizer_scope():
-            optimizers.build(built, strategy, example, config.strategy.name)
+            optimizers.build(built, strategy, example, config)
         finetune.scale_rates(built, config.finetune.learning_rates)
     return built
 

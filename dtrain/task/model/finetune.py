@@ -25,10 +25,10 @@ from dtrain.task.model.walk import LORA, Weight, own, walk, weights
 
 FREEZE, UNFREEZE = "finetune.freeze", "finetune.unfreeze"
 RATES, _LORA = "finetune.learning_rates", "finetune.lora"
-_ATTRIBUTE = "_dtrain_stages"
+_ATTRIBUTE = "_dtrain_freeze_schedule"
 
 
-class Stages:
+class FreezeSchedule:
     """The weights of a model that are frozen, by epoch.
 
     Args:
@@ -59,9 +59,9 @@ class Stages:
         self.epoch = 1
         self._sums: dict[str, int] = {}
         for epoch in (1, *self._opened):
-            _check_statistics(self._layers, self._closed(epoch), self._flags)
+            _check_statistics(self._layers, self._frozen_in(epoch), self._flags)
         last = max(self._opened, default=1)
-        self._set(self._closed(last))  # the others never have slots
+        self._set(self._frozen_in(last))  # the others never have slots
         self.trained = list(model.trainable_variables)
         if self._touched and not self.trained:
             raise UsageError(
@@ -69,15 +69,15 @@ class Stages:
                 "'finetune.freeze=[]'",
             )  # fmt: skip
 
-    def _closed(self, epoch: int) -> list[Weight]:
-        """Return what is frozen in an epoch, from 1."""
+    def _frozen_in(self, epoch: int) -> list[Weight]:
+        """Return the weights that are frozen in an epoch, from 1."""
         opened = {id(w) for e, opens in self._opened.items() if e <= epoch for w in opens}
         return [weight for weight in self._touched if id(weight) not in opened]
 
     def enter(self, epoch: int) -> bool:
         """Freeze what is frozen in ``epoch``, from 1; return whether it was something else."""
         before, self.epoch = self.frozen, epoch
-        self._set(self._closed(epoch))
+        self._set(self._frozen_in(epoch))
         return self.frozen != before
 
     def _set(self, closed: list[Weight]) -> None:
@@ -96,7 +96,7 @@ class Stages:
         self.frozen = [weight.path for weight in closed]
 
     def hold(self, model: keras.Model) -> None:
-        """Let moving averages of frozen weights be the weights, and stay so.
+        """Keep the optimizer's moving averages of frozen weights equal to the weights.
 
         Keras would round them anew at each step, and write that into the weights at the end.
         """
@@ -135,14 +135,14 @@ class Stages:
 
 
 def prepare(model: keras.Model, keys: FineTuning) -> None:
-    """Freeze what is never trained, and remember the rest for :func:`of`.
+    """Freeze what is never trained, and keep the schedule for :func:`schedule_of`.
 
     Args:
         model: built, and without slots.
         keys: the rules.
 
     Raises:
-        UsageError: as of :class:`Stages`.
+        UsageError: as of :class:`FreezeSchedule`.
     """
     if keys.unfreeze and not keys.freeze:
         raise UsageError(
@@ -152,7 +152,7 @@ def prepare(model: keras.Model, keys: FineTuning) -> None:
     if not keys.freeze:
         return
     # Not an attribute that Keras tracks: it would be looked through where the model is saved.
-    object.__setattr__(model, _ATTRIBUTE, Stages(model, keys))
+    object.__setattr__(model, _ATTRIBUTE, FreezeSchedule(model, keys))
 
 
 def begin(
@@ -172,25 +172,25 @@ def begin(
         UsageError: the strategy cannot unfreeze, or the optimizer accumulates across an epoch in
             which it would have to.
     """
-    stages = of(model)
-    if stages is None:
+    schedule = schedule_of(model)
+    if schedule is None:
         return
     _check_unfreezing(model, config, strategy, steps_per_epoch)
-    stages.enter(max(0, step - 1) // steps_per_epoch + 1)
+    schedule.enter(max(0, step - 1) // steps_per_epoch + 1)
     with strategy.optimizer_scope():
-        stages.hold(model)
-    stages.seal()
+        schedule.hold(model)
+    schedule.seal()
 
 
-def of(model: keras.Model) -> Stages | None:
-    """Return the stages of a model that :func:`prepare` was given."""
+def schedule_of(model: keras.Model) -> FreezeSchedule | None:
+    """Return the schedule of a model that :func:`prepare` was given; None of one without."""
     return getattr(model, _ATTRIBUTE, None)
 
 
 def trained(model: keras.Model) -> list[keras.Variable]:
     """Return the weights that have slots: those that are trained at any time."""
-    stages = of(model)
-    return list(model.trainable_variables) if stages is None else stages.trained
+    schedule = schedule_of(model)
+    return list(model.trainable_variables) if schedule is None else schedule.trained
 
 
 def _check_unfreezing(

@@ -63,7 +63,7 @@ def _is_seed(name: str) -> bool:
     return name.rpartition("/")[2].partition("#")[0] == "seed_generator_state"
 
 
-def is_one(past: Checkpoint) -> bool:
+def is_initial(past: Checkpoint) -> bool:
     """Say whether what a run begins with is of :func:`find`."""
     return any(name.startswith(PREFIX) for name in past.arrays)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.task.backends.step_logs import has_own
 
@@ -66,7 +67,7 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
             yield from _walk(item, f"{path}/{name}" if path else str(name), seen)
 
 
-def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], name: str) -> None:
+def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], config: Config) -> None:
     """Make the slots of all optimizers, and prepare them all for the strategy's replicas.
 
     Which variables an optimizer other than that of ``compile`` updates is known only to the
@@ -77,7 +78,7 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], name:
         model: built and compiled.
         strategy: it runs on; inside its :meth:`~Strategy.optimizer_scope`.
         example: one, as the input gives it.
-        name: of the strategy, in the configuration.
+        config: of the run.
 
     Raises:
         UsageError: the strategy is not for several optimizers.
@@ -95,7 +96,7 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], name:
     others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
     if others and not strategy.abilities.several_optimizers:
         raise UsageError(
-            "strategy", name,
+            "strategy", config.strategy.name,
             f"the model has more than one optimizer ({', '.join(others)}), and only that of "
             "compile would be right on it",
             "a model with one, or a strategy for several", "strategy=mirrored",

@@ -178,7 +178,7 @@ class Loop:
         count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if is_timed else 1
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
-        late = [] if self._late is None else [self._late.points.ready()]
+        late = [] if self._late is None else [self._late.ready()]
         steps, stop, end, save, over, *ready = self._strategy.tasks.sum([
             max(1, count) if is_chief else 0,
             self._stopping(),
@@ -439,4 +439,4 @@ class Loop:
             # A fork with another loss or other metrics has none.
             self._unvalidated = meta.get("epoch_logs") or self._steps.results(self._epoch)
         if self._late is not None:
-            self._late.points.restore(meta.get("points_taken", 0))
+            self._late.restore(meta.get("points_taken", 0))

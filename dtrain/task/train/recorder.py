@@ -110,8 +110,8 @@ class Records:
             self._summaries.close(fields["status"])
 
 
-class Silence(Records):
-    """Of a task that is not the chief: keeps nothing.
+class NullRecords(Records):
+    """A null object, for a task that is not the chief.
 
     Args:
         profile_steps: as of the chief: these steps are boundaries for all.
@@ -123,39 +123,15 @@ class Silence(Records):
     def __init__(self, profile_steps: tuple[int, int] | None):
         self.profile_steps = profile_steps
 
-    def event(self, event: str, **fields: Any) -> None:
-        """Nothing."""
-
-    def point(self, step: int, epoch: int, kind: MetricsKind, metrics: dict[str, float]) -> None:
-        """Nothing."""
-
     def usage(self) -> dict[str, float]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
-    def progress(self, report: dict[str, Any], always: bool) -> None:
-        """Nothing."""
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
 
-    def profile(self, step: int) -> None:
-        """Nothing."""
-
-    def epoch_ended(self, step: int, model: keras.Model) -> None:
-        """Nothing."""
-
-    def save(self, step: int, arrays: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def compare_by(self, objective: str, mode: str) -> None:
-        """Nothing."""
-
-    def rate(self, rating: Rating | None) -> None:
-        """Nothing."""
-
-    def wait(self) -> None:
-        """Nothing."""
-
-    def end(self, **fields: Any) -> None:
-        """Nothing."""
+    event = point = progress = profile = epoch_ended = _nothing
+    save = compare_by = rate = wait = end = _nothing
 
 
 #: The file is written at most this often, in seconds.

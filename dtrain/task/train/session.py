@@ -224,11 +224,11 @@ def _assemble(
     strategy.gradient_reduction = config.trainer.gradient_reduction.name
     fixed = checks.fixed_rows(model, config)
     batch = config.trainer.batch_size if trains else None
-    for message in strategy.notices(model, splits, fixed, batch):
+    for message in strategy.notices(model, splits, fixed, batch, config.seed):
         process.notice(message)
     action.check(config, model, schedule)
     if past is not None:
-        if initial.is_one(past):
+        if initial.is_initial(past):
             process.notice(initial.load(past, model, strategy, config.init.rules))
         else:
             restore.restore(past, model, strategy, process.rundir, schedule)

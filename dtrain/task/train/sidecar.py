@@ -46,41 +46,7 @@ class Point:
     recorded: bool = False
 
 
-class LatePoints:
-    """The points of the evaluator in a task that is not the chief, which broadcasts them.
-
-    Attributes:
-        position: step of the last one that the callbacks have seen.
-    """
-
-    def __init__(self) -> None:
-        self.position = 0
-
-    def restore(self, position: int) -> None:
-        """Continue from a checkpoint, with the ``position`` that it has."""
-        self.position = position
-
-    def add(self, path: Path) -> None:
-        """Have a checkpoint evaluated."""
-
-    def ready(self) -> int:
-        """Return how many points there are to be taken in."""
-        return 0
-
-    def waiting(self) -> int:
-        """Return how many checkpoints are still to be evaluated, or to be taken in."""
-        return 0
-
-    def pop(self) -> Point | None:
-        """Return the next one."""
-        return None
-
-    def rating(self, step: int, objective: float | None) -> Rating | None:
-        """Return the rating that releases the checkpoint of a recorded point."""
-        return None
-
-
-class ChiefsPoints(LatePoints):
+class EvaluatorPoints:
     """The points of the evaluator in the chief, which follows its file.
 
     Args:
@@ -90,7 +56,6 @@ class ChiefsPoints(LatePoints):
     """
 
     def __init__(self, rundir: RunDir, past: Checkpoint | None, alone: bool):
-        super().__init__()
         self._sidecar = Sidecar(rundir)
         self._alone = alone
         resumed = past is not None and past.path.parent == rundir.checkpoints
@@ -115,8 +80,11 @@ class ChiefsPoints(LatePoints):
         self._sidecar.add(path, self._alone)
 
     def restore(self, position: int) -> None:
-        """Continue from a checkpoint: what was found up to it is seen as far as it was not yet."""
-        super().restore(position)
+        """Continue from a checkpoint: what was found up to it is seen as far as it was not yet.
+
+        Args:
+            position: step of the last point that the callbacks had seen there.
+        """
         waiting = self._sidecar.digests()
         for step, event in sorted(self._before.items()):
             recorded = step in self._recorded
@@ -153,11 +121,11 @@ class ChiefsPoints(LatePoints):
             return len(self._points)
         return 0 if self._sidecar.given_up else len(self._sidecar.items())
 
-    def pop(self) -> Point | None:
+    def pop(self) -> Point:
         """Return the next one."""
         return self._points.popleft()
 
-    def rating(self, step: int, objective: float | None) -> Rating | None:
+    def rating(self, step: int, objective: float | None) -> Rating:
         """Return the rating that releases the checkpoint of a recorded point."""
         held = self._sidecar.items().get(step)
         return Rating(step, objective, held, lambda: self._sidecar.remove(step))
@@ -176,21 +144,20 @@ class LateValidation:
     """Records the evaluator's points, shows them to callbacks and rates checkpoints by them.
 
     Args:
-        points: of the evaluator.
+        points: of the evaluator; None in a task that is not the chief, which broadcasts them.
         strategy, schedule, callbacks, records, objective: of the loop.
-
     """
 
     def __init__(
         self,
-        points: LatePoints,
+        points: EvaluatorPoints | None,
         strategy: Backend,
         schedule: Schedule,
         callbacks: Callbacks,
         records: Records,
         objective: Objective,
     ):
-        self.points = points
+        self._points, self._position = points, 0  # step of the last that the callbacks have seen
         self._strategy, self._schedule = strategy, schedule
         self._callbacks, self._records, self._objective = callbacks, records, objective
 
@@ -198,6 +165,16 @@ class LateValidation:
     def judges(self) -> bool:
         """Whether the objective is found by the evaluator."""
         return (self._objective.name or PREFIX).startswith(PREFIX)
+
+    def restore(self, position: int) -> None:
+        """Continue from a checkpoint, with the ``points_taken`` that it has."""
+        self._position = position
+        if self._points is not None:
+            self._points.restore(position)
+
+    def ready(self) -> int:
+        """Return how many points there are to be taken in; the other tasks wait for the chief's."""
+        return 0 if self._points is None else self._points.ready()
 
     def meta(self, step: int, stopped: bool) -> dict[str, Any]:
         """Return what is saved with a checkpoint.
@@ -212,7 +189,7 @@ class LateValidation:
         wanted = not stopped if within else schedule.validates(epoch - 1)
         return {
             EVALUATES: bool(wanted and schedule.validation_examples),
-            "points_taken": self.points.position,
+            "points_taken": self._position,
         }
 
     def take(self) -> Point:
@@ -223,7 +200,8 @@ class LateValidation:
         Returns:
             The point, the same in all of them.
         """
-        own, schedule = self.points.pop(), self._schedule
+        own = None if self._points is None else self._points.pop()
+        schedule = self._schedule
         point = Point(**self._strategy.tasks.gather(own and dataclasses.asdict(own))[0])
         epoch = (point.step - 1) // schedule.steps_per_epoch
         if own is not None and not own.recorded:
@@ -231,12 +209,12 @@ class LateValidation:
         logs = {**point.logs, **point.metrics}
         ends = point.step % schedule.steps_per_epoch == 0 and schedule.validates(epoch)
         self._objective.see(point.step, logs, whole=ends)  # within an epoch they are no others
-        if ends and point.step > self.points.position:
+        if ends and point.step > self._position:
             self._callbacks.validated(epoch, logs)
-        self.points.position = max(self.points.position, point.step)
-        if own is not None:
+        self._position = max(self._position, point.step)
+        if self._points is not None:
             value = self._objective.value(point.metrics)
-            self._records.rate(self.points.rating(point.step, value))
+            self._records.rate(self._points.rating(point.step, value))
         return point
 
     def wait(
@@ -261,7 +239,7 @@ class LateValidation:
         while True:
             self._records.wait()  # ORDER: what is taken in is let go before it is counted
             waiting, ready, stop = self._strategy.tasks.sum(
-                [self.points.waiting(), self.points.ready(), stopping()]
+                [0 if self._points is None else self._points.waiting(), self.ready(), stopping()]
             )
             for _ in range(int(ready)):
                 take()

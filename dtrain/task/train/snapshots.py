@@ -76,8 +76,8 @@ class Saving:
         of_callbacks, callbacks = self._callbacks.state()
         self._variables = self._variables or train_state.variables(self._model)
         snapshot = self._strategy.read(self._variables)
-        stage = finetune.of(self._model)
-        trained = {} if stage is None else {"trained_epoch": stage.epoch}
+        frozen = finetune.schedule_of(self._model)
+        trained = {} if frozen is None else {"trained_epoch": frozen.epoch}
         about = {**self._identity, **trained, **meta, "callbacks": callbacks,
                  "began": self._callbacks.began}  # fmt: skip
         return arrays | of_callbacks | snapshot, about

@@ -25,9 +25,9 @@ from dtrain.task.train import restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
-from dtrain.task.train.recorder import Records, Silence
+from dtrain.task.train.recorder import NullRecords, Records
 from dtrain.task.train.session import Action, Process, Session, quietly
-from dtrain.task.train.sidecar import ChiefsPoints, LatePoints, LateValidation
+from dtrain.task.train.sidecar import EvaluatorPoints, LateValidation
 from dtrain.task.train.snapshots import save_model
 from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.tensorboard import Summaries
@@ -74,8 +74,11 @@ class Train(Action):
         """
         config, strategy, process = session.config, session.strategy, session.process
         model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
-        late = _late_points(session)
-        records = make_records(process.rundir, config, process.journal, past, late)
+        points = None
+        if config.sidecar.evaluate and process.is_chief:
+            alone = config.sidecar.every.name == "newest"
+            points = EvaluatorPoints(process.rundir, past, alone)
+        records = make_records(process.rundir, config, process.journal, past, points)
         examples = examples_in(session.inputs.train)
         start = past.step if past else 0
         objective = Objective(
@@ -101,9 +104,9 @@ class Train(Action):
             whole["trainer.loss"] = model.loss  # which of its values auto is
         records.event("start", step=start, **whole)
         late_validation = None
-        if late is not None:
+        if config.sidecar.evaluate:
             late_validation = LateValidation(
-                late, strategy, schedule, callbacks, records, objective
+                points, strategy, schedule, callbacks, records, objective
             )
         steps.waiting.traced = functools.partial(process.phases.end, "trace")
         loop = Loop(
@@ -168,8 +171,8 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     Raises:
         UsageError: it has changed what is frozen.
     """
-    if (stages := finetune.of(model)) is not None:
-        stages.check()
+    if (schedule := finetune.schedule_of(model)) is not None:
+        schedule.check()
     if names := steps.unsaved():
         process.notice(
             f"the training step assigns {', '.join(names[:5])}, and no attribute of a layer leads "
@@ -182,23 +185,12 @@ def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
     process.begun()
 
 
-def _late_points(session: Session) -> LatePoints | None:
-    """Return where the points of the evaluator come from; None where there is none."""
-    config, process = session.config, session.process
-    if not config.sidecar.evaluate:
-        return None
-    if process.journal is None:
-        return LatePoints()
-    alone = config.sidecar.every.name == "newest"
-    return ChiefsPoints(process.rundir, session.past, alone)
-
-
 def make_records(
     rundir: RunDir,
     config: Config,
     journal: Journal | None,
     past: checkpoint.Checkpoint | None = None,
-    late: LatePoints | None = None,
+    points: EvaluatorPoints | None = None,
 ) -> Records:
     """Return what records a run; without a journal, what records nothing.
 
@@ -207,13 +199,13 @@ def make_records(
         config: of it.
         journal: of it.
         past: the checkpoint that it is resumed from, or that it forks.
-        late: has checkpoints evaluated.
+        points: of the evaluator, where there is one.
     """
     tracking, saving = config.tracking, config.checkpoint
     steps = tracking.profile_steps
     traced = (steps[0], steps[1]) if steps else None
     if journal is None:
-        return Silence(traced)
+        return NullRecords(traced)
     meta = past.meta if past else {}
     mode = meta.get("objective_mode") if config.objective_mode is Mode.auto else None
     name = meta.get("objective_name") if config.objective == AUTO else config.objective
@@ -235,7 +227,7 @@ def make_records(
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
             before=journal.sync,
             resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
-            evaluates=(late or LatePoints()).add,
+            evaluates=(lambda path: None) if points is None else points.add,
             objective=name,
         ),
     )

@@ -13,7 +13,7 @@ from dtrain.run.times import INPUT
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
-from dtrain.task.train.recorder import Silence
+from dtrain.task.train.recorder import NullRecords
 from dtrain.task.train.session import Action, Session
 
 #: Steps of a part that ends by its time: more than there is time for.
@@ -62,7 +62,7 @@ class Trial(Action):
         session.strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
 
 
-class _Losses(Silence):
+class _Losses(NullRecords):
     """Keeps the loss of each point, in memory."""
 
     keeps_model = False

@@ -2,13 +2,13 @@
 
 #: The registry of strategies: the module of each class, in this package.
 STRATEGIES = {
-    "CentralStorage": "central_storage",
-    "Default": "single",
+    "CentralStorage": "single_process",
+    "Default": "single_process",
     "LayerPlacement": "layer_placement.strategy",
     "Mesh": "dtensor.strategy",
-    "Mirrored": "mirrored",
+    "Mirrored": "single_process",
     "MultiWorker": "multiworker",
-    "OneDevice": "single",
+    "OneDevice": "single_process",
     "ParameterServer": "parameter_server.strategy",
     "Strategy": "base",
     "TPU": "tpu.strategy",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from dtrain.data.sources import Source, Splits
 from dtrain.task.backends.base import Finish
@@ -41,12 +44,12 @@ class Strategy(Replicas):
         return trace_step(model, self, examples, creates)
 
     def notices(
-        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None
+        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
     ) -> list[str | None]:
         """Try the model on some examples; say which of its numbers are not those of one device."""
         found = [metrics.notice(model, splits, self, fixed)]
         if batch is not None:
-            found.append(across.notice(model, self, splits.train, batch))
+            found.append(across.notice(model, self, splits.train, batch, seed))
         return found
 
     def answer_locally(self, model: keras.Model) -> None:
@@ -75,3 +78,16 @@ class Strategy(Replicas):
         if inputs.validation is not None:
             evaluation = self.distribute(input_pipeline.evaluation, inputs)
         return Steps(model, self, inputs, training, evaluation, jit_compile, own)
+
+
+class HostBuilt(Strategy):
+    """TensorFlow's default strategy; :meth:`place` of a subclass takes the model from the host."""
+
+    def __init__(self) -> None:
+        super().__init__(tf.distribute.get_strategy())
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Create model and metrics inside it, on the host."""
+        with tf.device("CPU:0"):
+            yield

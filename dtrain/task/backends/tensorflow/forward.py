@@ -59,9 +59,7 @@ class Forward:
         Raises:
             UsageError: model, rows and columns do not go together.
         """
-        self._call = self._traced()
-        if self._draws.counts:  # how often the model draws decides which seeds a batch takes
-            self._call = self._traced()
+        self._call = self._draws.traced(self._traced)
 
     def _traced(self) -> Any:
         rows = tf.TensorSpec([self.replicas, self.batch], tf.int64)

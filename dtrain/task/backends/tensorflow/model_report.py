@@ -15,7 +15,7 @@ from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tensorflow.dtensor import layouts
 from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
 from dtrain.task.backends.tensorflow.layer_placement.strategy import LayerPlacement
-from dtrain.task.backends.tensorflow.single import Default
+from dtrain.task.backends.tensorflow.single_process import Default
 from dtrain.task.data import dataset
 from dtrain.task.model import build
 from dtrain.task.process.answer import answer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -13,13 +15,50 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends import base
 from dtrain.task.backends.base import Abilities
-from dtrain.task.backends.tensorflow import averages
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.keras_internals.collectives import local_devices
 from dtrain.task.backends.tensorflow.replica import gradients, reduction
 from dtrain.task.backends.tensorflow.replicas import check_alike
-from dtrain.task.backends.tensorflow.tasks import CollectiveTasks
+from dtrain.task.model import train_state
+
+
+class CollectiveTasks(base.Tasks):
+    """Tasks that agree by a collective of all of them.
+
+    Args:
+        all_reduce: adds a vector up over the tasks, in a graph.
+        rank, size: as of the base class.
+    """
+
+    def __init__(self, all_reduce: Callable[[tf.Tensor], tf.Tensor], rank: int, size: int):
+        super().__init__(rank, size)
+
+        @functools.cache
+        def function(dtype: tf.DType) -> tf.Function:  # one trace for vectors of all lengths
+            return tf.function(all_reduce, [tf.TensorSpec([None], dtype)], autograph=False)
+
+        self._function = function
+
+    def all_reduce(self, vector: np.ndarray) -> np.ndarray:
+        """Add a vector up over the tasks."""
+        return self._function(tf.as_dtype(vector.dtype))(vector).numpy()
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """Add numbers up over the tasks, in float64."""
+        return self.all_reduce(np.array(numbers, np.float64)).tolist()
+
+    def _sum_bytes(self, data: bytes) -> bytes:
+        padded = data.ljust(-(-len(data) // 4) * 4, b"\0")
+        return self.all_reduce(np.frombuffer(padded, np.int32)).tobytes()[: len(data)]
+
+    def barrier(self) -> None:
+        """Wait for all tasks."""
+        # A task may be gone before another has pulled its part of this last sum, which is nothing.
+        # TensorFlow then logs "Socket closed", of the call RecvBuf.
+        with contextlib.suppress(tf.errors.OpError):
+            self.sum([0])
 
 
 class MultiWorker(Strategy):
@@ -72,8 +111,8 @@ class MultiWorker(Strategy):
         travels = compress is not None and len(cluster.tasks) > 1
         shorter = tf.as_dtype(compress) if travels else None
         reduction.use(engine, reduction.Packed(bytes_per_pack, compress=shorter))
-        rank = cluster.tasks.index(task)
-        self.tasks: CollectiveTasks = CollectiveTasks(self.all_reduce, rank, len(cluster.tasks))
+        rank, size = cluster.tasks.index(task), len(cluster.tasks)
+        self.tasks: CollectiveTasks = CollectiveTasks(self.all_reduce, rank, size)
 
     def place(self, model: keras.Model) -> None:
         """Give all tasks the chief's variables, where each is to train a model of its own.
@@ -81,10 +120,8 @@ class MultiWorker(Strategy):
         Raises:
             UsageError: a layer wants the statistics of the global batch.
         """
-        if self.sync_every == 1:
-            return
-        averages.check(model, self.sync_every)
-        for variable in averages.floating(model):
+        super().place(model)
+        for variable in _floating(model) if self.sync_every > 1 else ():
             own = np.asarray(tf.convert_to_tensor(variable.value))
             sent = own if self.tasks.rank == 0 else np.zeros_like(own)
             variable.assign(self.tasks.all_reduce(sent.reshape(-1)).reshape(own.shape))
@@ -119,7 +156,7 @@ class MultiWorker(Strategy):
         """Average the variables over the tasks at every so many steps, and at the call's end."""
         if self.sync_every > 1:
             due = (done % self.sync_every == 0) | (done == steps)
-            tf.cond(due, lambda: averages.taken(self._hosts, model), lambda: False)
+            tf.cond(due, lambda: _averaged(self._hosts, model), lambda: False)
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.
@@ -160,3 +197,35 @@ class MultiWorker(Strategy):
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(own))
 
         return self._hosts.experimental_local_results(self._hosts.run(reduce))[0]
+
+
+def _floating(model: keras.Model) -> list[Any]:
+    """Return the variables of a model and its optimizers that an average of tasks can be.
+
+    The others count steps or draws, alike in all tasks.
+    """
+    found = train_state.variables(model).values()
+    return [each for each in found if tf.convert_to_tensor(each.value).dtype.is_floating]
+
+
+def _averaged(hosts: tf.distribute.Strategy, model: keras.Model) -> bool:
+    """Replace the variables of each task by their means, one vector for each type; in a graph.
+
+    Between two averages the tasks exchange nothing (local SGD: Stich 2019, Local SGD converges fast
+    and communicates little; Lin et al. 2020, Don't use large mini-batches, use local SGD). Averaged
+    are weights, statistics and the slots of optimizers: what all tasks have then is one model, as
+    a checkpoint holds it.
+
+    Args:
+        hosts: of all tasks, with one replica in each.
+        model: of this task, in plain variables.
+    """
+    variables = _floating(model)
+
+    def replica() -> list[tf.Tensor]:
+        own = [tf.convert_to_tensor(variable.value) for variable in variables]
+        return reduction.reduce(own, tf.distribute.ReduceOp.MEAN)
+
+    for variable, mean in zip(variables, hosts.run(replica), strict=True):
+        variable.assign(hosts.experimental_local_results(mean)[0])
+    return True

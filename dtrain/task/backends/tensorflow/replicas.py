@@ -13,6 +13,7 @@ import tensorflow as tf
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task import keras_internals
 from dtrain.task.backends.base import Abilities, Tasks
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
 from dtrain.task.backends.tensorflow.replica import gradients
@@ -126,7 +127,28 @@ class Replicas:
                 variable.assign(arrays[name])
 
     def place(self, model: keras.Model) -> None:
-        """Lay the model's variables out, where :meth:`scope` did not know enough to do it."""
+        """Lay the model's variables out, where :meth:`scope` did not know enough to do it.
+
+        Raises:
+            UsageError: a layer wants the statistics of the global batch, and workers that compute
+                alone have a part each.
+        """
+        if self.replicas == 1 or self.abilities.exchanges:
+            return
+        for layer in keras_internals.layers(model):
+            if getattr(layer, "synchronized", False):
+                raise UsageError(
+                    "model", type(model).__name__,
+                    f"{type(layer).__name__} {layer.name} is synchronized=True: it normalises by "
+                    "the global batch, of which each worker has a part",
+                    "synchronized=False, one worker, or a strategy whose replicas meet in a step",
+                    self.exchanging,
+                )  # fmt: skip
+
+    @property
+    def exchanging(self) -> str:
+        """What, as it is typed, lets workers that compute alone reduce and gather in a step."""
+        return "strategy.sync_every=1" if self.sync_every > 1 else "strategy=multiworker"
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""

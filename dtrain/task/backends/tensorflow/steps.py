@@ -160,22 +160,16 @@ class Steps(Traced):
         return self._rows.sums(outcome.numpy(), examples, training=False)
 
     def _traced_evaluation(self) -> Any:
-        """Return the function of many evaluation steps.
+        """Return the function of many evaluation steps."""
 
-        On several replicas it is traced once more where a ``test_step`` draws: how often it does
-        decides which seeds the second replica takes.
-        """
-
-        def function() -> Any:
+        def trace() -> Any:
             # Of an object of its own: TensorFlow warns of functions that are traced often.
-            return tf.function(functools.partial(self._evaluate_steps), autograph=False)
+            function = tf.function(functools.partial(self._evaluate_steps), autograph=False)
+            if self._strategy.replicas > 1:  # how often one draws decides on seeds of the second
+                function.get_concrete_function(NUMBER)
+            return function
 
-        found = function()
-        if self._strategy.replicas > 1:
-            found.get_concrete_function(NUMBER)
-            if self._draws.counts:
-                found = function()
-        return found
+        return self._draws.traced(trace)
 
     def results(self, sums: Sums, training: bool = True) -> dict[str, float]:
         """Turn sums of training steps into values by name; or of evaluation steps."""

@@ -44,12 +44,12 @@ class Traced:
         Returns:
             The paths of the weights that are frozen in it, where they are others than before.
         """
-        found = finetune.of(self._model)
-        if found is None or not found.enter(epoch):
+        schedule = finetune.schedule_of(self._model)
+        if schedule is None or not schedule.enter(epoch):
             return []
         self._evaluate = None  # penalties of frozen weights are in no loss
         self._retrace()
-        return found.frozen or ["none"]
+        return schedule.frozen or ["none"]
 
     def _retrace(self) -> None:
         """Trace the training steps anew."""

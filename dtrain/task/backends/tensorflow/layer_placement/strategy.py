@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.task import keras_internals
-from dtrain.task.backends.tensorflow.host_built import HostBuilt
+from dtrain.task.backends.tensorflow.base import HostBuilt
 from dtrain.task.backends.tensorflow.layer_placement.assignment import assign
 from dtrain.task.model.walk import own, walk
 

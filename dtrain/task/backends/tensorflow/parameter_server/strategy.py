@@ -94,24 +94,6 @@ class ParameterServer(Strategy):
         """As for the model; TensorFlow puts a slot where its variable is."""
         return self.scope()
 
-    def place(self, model: keras.Model) -> None:
-        """Look at what the workers would have to do together, in the midst of a step.
-
-        Raises:
-            UsageError: a layer wants the statistics of the global batch, and each has its part.
-        """
-        if self.replicas == 1:
-            return
-        for layer in keras_internals.layers(model):
-            if getattr(layer, "synchronized", False):
-                raise UsageError(
-                    "strategy", "ps",
-                    f"{type(layer).__name__} {layer.name} is synchronized=True: it normalises by "
-                    "the global batch, of which each worker has a part",
-                    "synchronized=False, strategy.update=async, one worker, or a strategy whose "
-                    "replicas meet in a step", "strategy=multiworker",
-                )  # fmt: skip
-
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` have gradients that are sums already.
 

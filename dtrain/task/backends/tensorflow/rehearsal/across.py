@@ -22,7 +22,6 @@ from dtrain.errors import UsageError, behind
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import has_own, is_mean, leaves
 from dtrain.task.backends.tensorflow.rehearsal import noise
-from dtrain.task.backends.tensorflow.rehearsal.noise import exchanging
 from dtrain.task.backends.tensorflow.rehearsal.step import Kept, Step, Value, undisturbed
 from dtrain.task.data import reading
 
@@ -48,6 +47,7 @@ def notice(
     strategy: Replicas,
     source: Source,
     global_batch: int,
+    seed: int,
 ) -> str | None:
     """Return what the user should know where numbers or draws of replicas are not those of one.
 
@@ -56,6 +56,7 @@ def notice(
         strategy: it is to be trained on.
         source: examples to try it on.
         global_batch: examples of a step.
+        seed: of the experiment.
 
     Returns:
         A sentence or more; None where both are the same, or where that cannot be found out.
@@ -67,12 +68,17 @@ def notice(
     notices = [noise.statistics(model, strategy)]
     known = _is_known(model)
     if not known or noise.augmentations(model):
-        notices += _of_a_step(model, strategy, source, global_batch, known)
+        notices += _of_a_step(model, strategy, source, global_batch, seed, known)
     return "; ".join(text for text in notices if text is not None) or None
 
 
 def _of_a_step(
-    model: keras.Model, strategy: Replicas, source: Source, global_batch: int, known: bool
+    model: keras.Model,
+    strategy: Replicas,
+    source: Source,
+    global_batch: int,
+    seed: int,
+    known: bool,
 ) -> Iterator[str | None]:
     parts = strategy.replicas if strategy.abilities.exchanges else ALONE
     rows = min(global_batch // strategy.parts, max(FEWEST, EXAMPLES // parts))
@@ -83,7 +89,7 @@ def _of_a_step(
         with undisturbed(model, strategy) as before:
             with tf.device("CPU:0"):
                 batches = _batches(reading.first(source, examples), parts, rows)
-            step = Step(model, strategy, batches[0], parts, rows)
+            step = Step(model, strategy, batches[0], parts, rows, seed)
             drawn, counter = noise.drawn(step.graph), noise.counter(before)
             yield None if known else drawn
             difference = _difference(step, batches, strategy)
@@ -211,7 +217,7 @@ def _advice(value: Value, as_other: bool, step: Step, strategy: Replicas) -> str
         if _is_same(value, value.several / step.parts):
             return "it adds up what was gathered, once on each replica (reduction=mean)"
         return "all that it compares has to come from dtrain.replicas.gather"
-    under = f" under a strategy whose replicas meet in a step ({exchanging(strategy)})"
+    under = f" under a strategy whose replicas meet in a step ({strategy.exchanging})"
     if as_other:
         return f"dtrain.replicas.sum adds up what replicas count{under * alone}"
     own = "where it divides by a number of its own examples, such as that of tokens that count"

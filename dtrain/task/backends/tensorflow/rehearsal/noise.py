@@ -29,11 +29,6 @@ STATELESS = (
 )  # fmt: skip
 
 
-def exchanging(strategy: Replicas) -> str:
-    """Return, as it is typed, what lets workers that compute alone do so."""
-    return "strategy.sync_every=1" if strategy.sync_every > 1 else "strategy=multiworker"
-
-
 def augmentations(model: keras.Model) -> list[keras.Layer]:
     """Return the preprocessing layers of Keras' own, which may draw and look at a whole batch."""
     layers = keras_internals.layers(model)
@@ -83,7 +78,7 @@ def statistics(model: keras.Model, strategy: Replicas) -> str | None:
     if not names:
         return None
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    under = "" if strategy.abilities.exchanges else f" under {exchanging(strategy)}"
+    under = "" if strategy.abilities.exchanges else f" under {strategy.exchanging}"
     return (
         f"batch normalisation ({shown}) is by the statistics of each replica's part of a batch, "
         "and not by those of the whole, as on one device: "

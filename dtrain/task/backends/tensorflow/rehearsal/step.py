@@ -32,7 +32,6 @@ from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.rehearsal.noise import (
     augmentations,
-    exchanging,
     operations,
 )
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
@@ -116,6 +115,7 @@ class Step:
         strategy: it is to be trained on.
         batch: of ``parts * rows`` examples.
         parts, rows: how many parts such a batch has, and examples of each.
+        seed: of the experiment.
 
     Attributes:
         graph: of the step on one device.
@@ -123,8 +123,11 @@ class Step:
         gathers: whether the replicas gather something; known after :meth:`run`.
     """
 
-    def __init__(self, model: keras.Model, strategy: Replicas, batch: Any, parts: int, rows: int):
+    def __init__(
+        self, model: keras.Model, strategy: Replicas, batch: Any, parts: int, rows: int, seed: int
+    ):
         self.model, self._strategy, self.parts, self.rows = model, strategy, parts, rows
+        self._seed = seed
         self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
         self._summed = strategy.gradient_reduction == "sum"
         self._together = strategy.abilities.exchanges
@@ -243,7 +246,7 @@ class Step:
         nested: list[list[tf.Tensor]] = []
         mapping = [(v, value) for (v, _), value in zip(self._state.values(), values, strict=True)]
         with (
-            host_random.seeded(0), pictures_changed(self.model) as changed,
+            host_random.seeded(self._seed), pictures_changed(self.model) as changed,
             _Scope(mapping, self._metrics, now is not None and self._together) as scope,
             gradients.tried(now, nested), tracing(results=[]),
         ):  # fmt: skip
@@ -348,7 +351,7 @@ def undisturbed(
         raise UsageError(
             "model", type(model).__name__,
             "adds up over the replicas itself (all_reduce), and workers do not meet",
-            "a strategy whose replicas meet in a step", exchanging(strategy),
+            "a strategy whose replicas meet in a step", strategy.exchanging,
         )  # fmt: skip
 
     if not strategy.abilities.exchanges:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -26,6 +26,11 @@ class Draws:
     def of(self, generator: keras.random.SeedGenerator) -> int:
         """Return how many seeds it gives out in one step."""
         return self.counts.get(id(generator), (generator, 0))[1]
+
+    def traced(self, trace: Callable[[], Any]) -> Any:
+        """Return a function that ``trace`` traces; retraced where it draws, to know how often."""
+        function = trace()
+        return trace() if self.counts else function
 
     def advance(self, steps: int) -> None:
         """Let the generators be where they are after ``steps`` steps, one after the other."""

@@ -1,17 +1,65 @@
-"""Data parallel on one machine with every variable kept once, on the CPU."""
+"""Strategies of one process: one replica, or one on each of its devices."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from dtrain.task.backends.base import Abilities
-from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow import keras_internals, short_adam
 from dtrain.task.backends.tensorflow.base import Strategy
+from dtrain.task.backends.tensorflow.replica import reduction
 from dtrain.task.backends.tensorflow.replicas import NONE, dtype_of
 from dtrain.task.backends.tensorflow.tensors import total
+
+
+class Default(Strategy):
+    """TensorFlow's default strategy: one process, multi-threaded, the baseline."""
+
+    abilities = Abilities(several_optimizers=True, reads_in_loop=True, short_updates=True)
+
+    def __init__(self, devices: list[str]):
+        super().__init__(tf.distribute.get_strategy())
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Let ``optimizer`` reduce no gradients: there is one replica."""
+        short_adam.shorten(optimizer)
+        keras_internals.reduce_nothing(optimizer)
+
+
+class OneDevice(Default):
+    """Everything on one device.
+
+    Args:
+        devices: names of the devices of this task; the first is used.
+    """
+
+    def __init__(self, devices: list[str]):
+        Strategy.__init__(self, tf.distribute.OneDeviceStrategy(devices[0]))
+
+
+class Mirrored(Strategy):
+    """``tf.distribute.MirroredStrategy`` over the devices of this task.
+
+    Args:
+        devices: names of the devices; one replica on each.
+    """
+
+    abilities = Abilities(several_optimizers=True, short_updates=True)
+
+    def __init__(self, devices: list[str]):
+        super().__init__(tf.distribute.MirroredStrategy(devices))
+        reduction.use(self.engine, reduction.Packed())
+        if all(device.startswith("CPU") for device in devices):
+            # An iterator of its own for each replica. The usual one, which copies batches ahead of
+            # time to the memory of GPUs, has a dozen functions a replica to be traced.
+            self.input_options = tf.distribute.InputOptions(
+                experimental_fetch_to_device=False,
+                experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+            )
 
 
 class CentralStorage(Strategy):
