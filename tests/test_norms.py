@@ -142,6 +142,7 @@ def test_the_norms_of_a_run(dtrain: Any, quick: tuple[str, ...]) -> None:
     for name in ("gradient_norm", "update_ratio"):
         assert min(run.points(name).values()) > 0
         assert len(run.points(name)) == 8
+    assert next(iter(run.result["metrics"])) == "loss"
     assert not run.points("weight_norm") | run.points("val_gradient_norm")
     wrong = dtrain(*quick, "trainer.log=[gradient_norms]")
     assert wrong.code == 2

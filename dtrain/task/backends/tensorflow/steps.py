@@ -173,7 +173,9 @@ class Steps(Traced):
 
     def results(self, sums: Sums, training: bool = True) -> dict[str, float]:
         """Turn sums of training steps into values by name; or of evaluation steps."""
-        return self._rows.results(sums, training)
+        values = self._rows.results(sums, training)
+        norms = {name: values.pop(name) for name in self._norms.names if name in values}
+        return {**values, **norms}  # the loss first, where they are shown
 
     def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
         """Return the states of a metric; none of one that the model does not have."""
