@@ -158,7 +158,7 @@ def test_checks_name_layers_gradients_and_the_users_lines() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.numerics import Checked
-    from dtrain.task.backends.tensorflow.traced import step_on_one_device
+    from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 
     class Root(keras.layers.Layer):
         def call(self, x: Any) -> Any:

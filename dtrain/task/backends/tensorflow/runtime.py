@@ -17,8 +17,8 @@ from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
 from dtrain.task.backends.tensorflow.keras_internals import keep_session as building
 from dtrain.task.backends.tensorflow.numerics import Checked
 from dtrain.task.backends.tensorflow.remat import rematerialize
+from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 from dtrain.task.backends.tensorflow.sockets import give_up_after
-from dtrain.task.backends.tensorflow.traced import step_on_one_device
 from dtrain.task.data.inputs import Inputs
 
 __all__ = [

@@ -24,22 +24,26 @@ from dtrain.task.backends.tensorflow.replica import (
     host_random,
     random_draws,
 )
+from dtrain.task.backends.tensorflow.replica.global_batch import on_one_device
 from dtrain.task.backends.tensorflow.rows import Rows, table
 from dtrain.task.backends.tensorflow.tensors import fresh
-from dtrain.task.backends.tensorflow.traced import NUMBER, ORDER, Traced, on_one_device
 from dtrain.task.backends.tensorflow.waiting import Waiting
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import Inputs
+from dtrain.task.model import finetune
 
 if TYPE_CHECKING:
     from dtrain.task.backends.tensorflow.replicas import Replicas
+
+#: Of what ``Steps.train`` gives: without them each number of steps would be traced anew.
+NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
 
 
 #: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
 ROWS_BYTES = 2**20
 
 
-class Steps(Traced):
+class Steps:
     """Training and evaluation of one model under one strategy.
 
     Args:
@@ -87,6 +91,35 @@ class Steps(Traced):
         self._one_device = on_one_device(model, inputs.global_batch, self._seed)
         self._draws_of_any_shape = has_draws_of_any_shape(model)
         self._train_step = self._made_step()
+
+    def _made_step(self) -> Any:
+        """Return a step of one replica, compiled where that is asked for."""
+        if not self._jit_compile:
+            return self._train_part
+        return tf.function(self._train_part, autograph=False, jit_compile=True)
+
+    def enter(self, epoch: int) -> list[str]:
+        """Train what is trained in an epoch, from 1, and trace the steps anew where need be.
+
+        Returns:
+            The paths of the weights that are frozen in it, where they are others than before.
+        """
+        schedule = finetune.schedule_of(self._model)
+        if schedule is None or not schedule.enter(epoch):
+            return []
+        self._evaluate = None  # penalties of frozen weights are in no loss
+        self._retrace()
+        return schedule.frozen or ["none"]
+
+    def _retrace(self) -> None:
+        """Trace the training steps anew."""
+        if self._trains:
+            self._one_device = on_one_device(self._model, self._global_batch, self._seed)
+            self._train_step = self._made_step()
+            self._train = tf.function(
+                self._train_steps, autograph=False, input_signature=[NUMBER, ORDER]
+            )
+            self._train.get_concrete_function()  # now, and not in a call that is timed
 
     def unsaved(self) -> list[str]:
         """Return the names of variables that a step assigns and that no checkpoint has."""

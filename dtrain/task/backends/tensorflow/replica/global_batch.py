@@ -14,11 +14,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError, behind
+from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
 from dtrain.task.backends.tensorflow.replica.dependence import Examples, looked_up, lookups
+from dtrain.task.model import optimizers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,3 +219,24 @@ def _refused(does: str, accepted: str) -> UsageError:
     return UsageError(
         "model", "train_step", does, f"{accepted}, or one replica", "strategy=one_device"
     )
+
+
+def on_one_device(model: keras.Model, examples: int, seed: int) -> GlobalBatch:
+    """Return the training step of a model, compiled and built, on a batch of ``examples``."""
+    return GlobalBatch(step_on_one_device(model), examples, seed)
+
+
+def step_on_one_device(model: keras.Model) -> Callable[[Any], None]:
+    """Return the training step of a model without its updates, to be traced."""
+
+    def step(data: Any) -> None:
+        states = [v for metric in model.metrics for v in metric.variables]
+        scope = keras.StatelessScope(
+            [(v, tf.zeros(v.shape, v.dtype)) for v in states], collect_losses=True
+        )
+        # Regularizers ask the scope for weights; its constructor would read them.
+        scope.state_mapping.update({id(v): v.value for v in model.trainable_variables})
+        with scope, optimizers.caught(model):
+            model.train_step(unwrapped(data))
+
+    return step
