@@ -31,8 +31,8 @@ COMMON = ["dataset=csv", "dataset.on_error=skip", "tracking=none"]
 SHORT = ["model=mlp", "trainer.epochs=2", "trainer.batch_size=4"]
 #: What is held against scikit-learn, by the last epoch: no epoch is chosen by the held-out rows.
 LONGER = [
-    "model=wide_deep", "model.dropout=0.3", "optimizer/schedule=cosine", "trainer.epochs=60",
-    "trainer.batch_size=32",
+    "model=wide_deep", "model.units=[64]", "model.dropout=0.7", "optimizer.learning_rate=0.005",
+    "optimizer/schedule=cosine", "trainer.epochs=60", "trainer.batch_size=32",
 ]  # fmt: skip
 #: Training and validation rows of a comparison, at least: with fewer, a row is more than the bound.
 ENOUGH = 400
