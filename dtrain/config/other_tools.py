@@ -215,7 +215,6 @@ TOOLS: dict[str, dict[str, str]] = {
         "output_features": "dataset.target",
         "validation_metric": "objective",
         "random_seed": "seed",
-        "backend": "launcher",
         "launcher=horovod": "strategy=multiworker",
     },
     "Horovod": {

@@ -63,12 +63,12 @@ class Shapes(Action):
         process.begun()
         data = dataset.load(config)
         process.ending.enter_context(data.pool)
-        with calls.watched(shapes, symbolic=True) as seen, before_training(config.dataset):
+        with calls.watched(shapes, symbolic=True) as watching, before_training(config.dataset):
             try:
-                with seen():
+                with watching():
                     model = build.model(config, data.splits, Default([]), 1, 1, trains=False)
                 shapes.clear()
-                with seen():
+                with watching():
                     spec = reading.specs(data.splits.train, config.trainer.batch_size)
                     _trace(model, spec)
             except Exception as error:

@@ -83,7 +83,7 @@ def counted(moment, function):
 @functools.wraps(datasets.synthetic)
 def data(**options):
     if multiprocessing.parent_process() is not None:  # a task
-        from dtrain.task import train_state as state
+        from dtrain.task.model import train_state as state
 
         state._problem = counted("restoring", state._problem)
         at("dataset")

@@ -73,15 +73,15 @@ class Sums:
         """Add ``other``, and keep what is known of each step."""
         behind = other._steps()
         if self.examples == 0:
-            known = behind
+            before = behind
         else:
             states, returned = self._steps()
-            known = (
+            before = (
                 [np.concatenate(pair) for pair in zip(states, behind[0], strict=True)],
                 {name: np.concatenate([returned[name], behind[1][name]]) for name in returned},
             )
         self.add(other)
-        self._by_step = known
+        self._by_step = before
 
     def split(self, borders: Iterable[int]) -> Iterator[Sums]:
         """Yield the sums between the borders, steps counted from 0, each of as many examples.

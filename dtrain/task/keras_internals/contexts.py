@@ -29,17 +29,17 @@ def check() -> None:
     Raises:
         TrainingError: saying so.
     """
-    found: list[Any] = []
+    passed: list[Any] = []
 
     class Probe(keras.layers.Layer):
         def call(self, x: Any) -> Any:
-            found.extend(_state().get_global_attribute(name) for name in NAMES)
+            passed.extend(_state().get_global_attribute(name) for name in NAMES)
             return x
 
     state = _state()
     if all(hasattr(state, f"{verb}_global_attribute") for verb in ("get", "set")):
         Probe(dtype="mixed_bfloat16")(keras.ops.zeros([1]))
-    if not found or not all(found):
+    if not passed or not all(passed):
         raise unknown("passes training and precision to layers", "leave hardware.remat empty")
 
 

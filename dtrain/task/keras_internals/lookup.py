@@ -45,5 +45,5 @@ def parameters(function: Any) -> list[str] | None:
 
 def function(owner: Any, name: str, expected: Sequence[str]) -> Callable[..., Any] | None:
     """Return a function of ``owner`` with these parameters, None where it has no such one."""
-    found: Any = getattr(owner, name, None)
-    return found if parameters(found) == list(expected) else None
+    attribute: Any = getattr(owner, name, None)
+    return attribute if parameters(attribute) == list(expected) else None

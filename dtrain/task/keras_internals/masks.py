@@ -30,7 +30,7 @@ def set_mask(tensor: Any, mask: Any) -> None:
 
 
 def _masking(name: str, expected: list[str]) -> Callable[..., Any]:
-    found = function(module(MASKING), name, expected)
-    if found is None:
+    getter = function(module(MASKING), name, expected)
+    if getter is None:
         raise unknown("keeps the masks of tensors", ONE_REPLICA)
-    return found
+    return getter

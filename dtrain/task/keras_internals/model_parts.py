@@ -56,15 +56,15 @@ def of_own_classes(model: keras.Model) -> list[keras.Variable]:
 
     What Keras' own layers keep is known; these may keep anything.
     """
-    found: dict[int, keras.Variable] = {}
+    variables: dict[int, keras.Variable] = {}
     for layer in layers(model):
         if is_of_keras(layer):
             continue
         inside = {id(v) for part in _flattened(layer, include_self=False) for v in part.variables}
         for variable in layer.variables:
             if id(variable) not in inside and variable.dtype != "string":
-                found[id(variable)] = variable
-    return [v for v in found.values() if "seed_generator_state" not in v.name]
+                variables[id(variable)] = variable
+    return [v for v in variables.values() if "seed_generator_state" not in v.name]
 
 
 def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
@@ -90,7 +90,7 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
     """Return what layers of the user's hold: variables that Keras does not know, and generators."""
     of_keras = {id(v) for v in (*model.variables, *states(model))}
     held: dict[int, tuple[str, Any]] = {}
-    seen: set[int] = set()
+    visited: set[int] = set()
 
     def walk(path: str, value: Any, depth: int) -> None:
         if isinstance(value, runtime().VARIABLES):
@@ -98,8 +98,8 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
                 held.setdefault(id(value), (path, value))
         elif isinstance(value, runtime().GENERATORS):
             held.setdefault(id(value), (path, value))
-        elif depth and id(value) not in seen:
-            seen.add(id(value))
+        elif depth and id(value) not in visited:
+            visited.add(id(value))
             for name, item in _items(value):
                 walk(f"{path}/{name}", item, depth - 1)
 
@@ -134,14 +134,14 @@ def states(model: keras.Model) -> list[keras.Variable]:
 
     Keras has them among the variables of neither the layer nor the model.
     """
-    found: dict[int, keras.Variable] = {}
+    carried: dict[int, keras.Variable] = {}
     for layer in layers(model):
         if getattr(layer, "stateful", False):
             for state in keras.tree.flatten(getattr(layer, "states", None)):
                 if isinstance(state, keras.Variable):
-                    found[id(state)] = state
-    known = {id(variable) for variable in model.variables}
-    return [state for key, state in found.items() if key not in known]
+                    carried[id(state)] = state
+    listed = {id(variable) for variable in model.variables}
+    return [state for key, state in carried.items() if key not in listed]
 
 
 def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:

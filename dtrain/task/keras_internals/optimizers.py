@@ -21,10 +21,10 @@ def updated(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     Raises:
         TrainingError: this version of Keras keeps them in another way.
     """
-    found = getattr(optimizer, "_trainable_variables", None)
-    if found is None:
+    variables = getattr(optimizer, "_trainable_variables", None)
+    if variables is None:
         raise unknown("keeps the weights that an optimizer updates")
-    return list(found)
+    return list(variables)
 
 
 def adam_slots(optimizer: keras.optimizers.Adam, variable: Any) -> tuple[Any, Any]:

@@ -17,10 +17,10 @@ def stored(variable: keras.Variable) -> Any:
     Raises:
         TrainingError: this version of Keras stores it in another way.
     """
-    found = getattr(variable, "_value", None)
-    if found is None:
+    value = getattr(variable, "_value", None)
+    if value is None:
         raise unknown("stores variables")
-    return found
+    return value
 
 
 def exchange(variable: keras.Variable, other: Any) -> None:

@@ -24,15 +24,15 @@ def named(model: keras.Model) -> dict[str, keras.optimizers.Optimizer]:
     that lead to it: ``d_optimizer``, ``optimizers/0``, ``generator/optimizer``. Of those only the
     ones that have been built have a state.
     """
-    found: dict[str, keras.optimizers.Optimizer] = {}
+    optimizers: dict[str, keras.optimizers.Optimizer] = {}
     if model.optimizer is not None:
-        found["optimizer"] = model.optimizer
-    known = {id(optimizer) for optimizer in found.values()}
+        optimizers["optimizer"] = model.optimizer
+    ids = {id(optimizer) for optimizer in optimizers.values()}
     for path, optimizer in _walk(model, "", set()):
-        if id(optimizer) not in known:
-            known.add(id(optimizer))
-            found[path] = optimizer
-    return found
+        if id(optimizer) not in ids:
+            ids.add(id(optimizer))
+            optimizers[path] = optimizer
+    return optimizers
 
 
 def held(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.optimizers.Optimizer]:
@@ -40,15 +40,15 @@ def held(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.optimizers.Op
 
     A loss scale optimizer has one; one of a user's own may have several.
     """
-    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
+    by_id: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
     # TensorFlow's own lists of what an object has come last, as of `_walk`.
     for name, value in sorted(vars(optimizer).items(), key=lambda i: (i[0][0] == "_", i[0])):
         for path, inner in _walk(value, name, set()):
-            found.setdefault(id(inner), (path, inner))
-    return dict(found.values())
+            by_id.setdefault(id(inner), (path, inner))
+    return dict(by_id.values())
 
 
-def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _walk(value: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, keras.optimizers.Optimizer):
         yield path, value
         return
@@ -61,10 +61,10 @@ def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
         items = enumerate(value)
     else:
         return
-    if id(value) not in seen:
-        seen.add(id(value))
+    if id(value) not in visited:
+        visited.add(id(value))
         for name, item in items:
-            yield from _walk(item, f"{path}/{name}" if path else str(name), seen)
+            yield from _walk(item, f"{path}/{name}" if path else str(name), visited)
 
 
 def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], config: Config) -> None:

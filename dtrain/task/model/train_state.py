@@ -61,14 +61,14 @@ def variables(model: keras.Model) -> dict[str, Any]:
         prefix = path if path == "optimizer" else f"optimizer/{path}"
         if path == "optimizer" or optimizer.built:
             groups.append((prefix, optimizer.variables))
-        known = {id(variable) for variable in optimizer.variables}
+        owned = {id(variable) for variable in optimizer.variables}
         for place, inner in optimizers.held(optimizer).items():
             # Of a loss scale optimizer they are its own as well.
-            rest = [variable for variable in inner.variables if id(variable) not in known]
-            known |= {id(variable) for variable in rest}
+            rest = [variable for variable in inner.variables if id(variable) not in owned]
+            owned |= {id(variable) for variable in rest}
             groups.append((f"{prefix}/{place}", rest if inner.built else []))
-    for prefix, found in groups:
-        for variable in found:
+    for prefix, members in groups:
+        for variable in members:
             name, count = f"{prefix}/{variable.path}", 1
             while name in named:  # two layers of a user's model may share a name
                 count += 1

@@ -95,12 +95,12 @@ class PerHost(StrategyPlan):
         """Return what of it gives other numbers than one device has."""
         if len(cluster.tasks) == 1:
             return {}
-        found = {}
+        rows = {}
         if self._compress is not None:
-            found["compress"] = f"gradients travel as {self._compress}: the numbers change"
+            rows["compress"] = f"gradients travel as {self._compress}: the numbers change"
         if self._sync_every > 1:
-            found["sync every"] = f"{self._sync_every} steps, by averages: the numbers change"
-        return found
+            rows["sync every"] = f"{self._sync_every} steps, by averages: the numbers change"
+        return rows
 
 
 class LayerPlan(PerDevice):
@@ -141,14 +141,14 @@ class MeshPlan(PerDevice):
             UsageError: the axes do not multiply out to the devices.
         """
         batch, model = self._batch, self._model
-        known = (batch or 1) * (model or 1)
-        if devices % known or (batch and model and devices != known):
+        product = (batch or 1) * (model or 1)
+        if devices % product or (batch and model and devices != product):
             raise UsageError(
                 "strategy.mesh", f"{{batch: {batch or 'null'}, model: {model or 'null'}}}",
                 f"does not multiply out to the {devices} devices of the run",
-                "batch x model = devices, null for the rest", f"hardware.devices={known}",
+                "batch x model = devices, null for the rest", f"hardware.devices={product}",
             )  # fmt: skip
-        return batch or devices // known
+        return batch or devices // product
 
     def rows(self, cluster: Cluster) -> dict[str, str]:
         """Return the two axes."""

@@ -168,8 +168,8 @@ class Callbacks:
             The finite numbers that they added or changed, by name, and the names of other values
             that they added. Of one that has raised, and those behind it, there is nothing.
         """
-        seen = [each.seen for each in self._behind if each.seen is not None]
-        last = seen[-1] if seen else {}
+        values = [each.seen for each in self._behind if each.seen is not None]
+        last = values[-1] if values else {}
         for each in self._behind:
             each.seen = None
         changed = {k: v for k, v in last.items() if k not in logs or _differ(v, logs[k])}
@@ -266,7 +266,7 @@ def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[s
     it does not replace, nor a method.
     """
     kind = type(callback)
-    given = set(inspect.signature(kind).parameters)
+    parameters = set(inspect.signature(kind).parameters)
     configured = keras_internals.is_of_keras(kind)  # all texts of Keras' own
     return {
         name: value
@@ -274,7 +274,7 @@ def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[s
         if not (name.startswith("_") or hasattr(kind, name) or secrets.named(name))
         and isinstance(value, (bool, int, float, str, type(None)))
         and not (
-            (configured or name in given)
+            (configured or name in parameters)
             and (isinstance(value, str) or isinstance(vars(callback).get(name), str))
         )
     }

@@ -311,8 +311,8 @@ class Loop:
             logs = dict(self._unvalidated)
         else:
             logs = self._steps.results(self._epoch)
-            seen = {"epoch_examples": self._epoch.examples, "examples": self.examples}
-            counts = {name: float(count) for name, count in seen.items()}
+            numbers = {"epoch_examples": self._epoch.examples, "examples": self.examples}
+            counts = {name: float(count) for name, count in numbers.items()}
             self._records.point(self.step, epoch + 1, "epoch", counts)
         validation: dict[str, float] = {}
         validates, late = self._schedule.validates(epoch), self._late is not None

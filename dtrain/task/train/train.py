@@ -53,18 +53,18 @@ class Train(Action):
         if has_own(model, "train_step", "compute_metrics"):
             return
         trainer = config.trainer
-        known = [name for name, _ in named("", model.get_metrics_result())]
+        metrics = [name for name, _ in named("", model.get_metrics_result())]
         if schedule.validation_examples:
-            known += [f"val_{name}" for name in known]
-        known += trainer.log
-        self._names = known
+            metrics += [f"val_{name}" for name in metrics]
+        metrics += trainer.log
+        self._names = metrics
         if any(not str(each.get("_target_")).startswith("keras.") for each in
                trainer.callbacks):  # fmt: skip
-            self._names = [name for name in known if name == ORDER[0]]  # one of theirs may be it
+            self._names = [name for name in metrics if name == ORDER[0]]  # one of theirs may be it
             return
         for key, name in names.monitored(trainer.callbacks, trainer.early_stopping):
-            names.check_monitor(key, name, known)
-        names.check_objective(config.objective, known)
+            names.check_monitor(key, name, metrics)
+        names.check_objective(config.objective, metrics)
 
     def run(self, session: Session) -> None:
         """Train; a task without a journal keeps nothing.

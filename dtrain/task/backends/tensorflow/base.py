@@ -47,10 +47,10 @@ class Strategy(Replicas):
         self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
     ) -> list[str | None]:
         """Try the model on some examples; say which of its numbers are not those of one device."""
-        found = [metrics.notice(model, splits, self, fixed)]
+        notices = [metrics.notice(model, splits, self, fixed)]
         if batch is not None:
-            found.append(across.notice(model, self, splits.train, batch, seed))
-        return found
+            notices.append(across.notice(model, self, splits.train, batch, seed))
+        return notices
 
     def answer_locally(self, model: keras.Model) -> None:
         """Let ``predict`` and ``evaluate`` of a callback compute in this task alone."""

@@ -91,8 +91,8 @@ class Forward:
         Returns:
             The columns, ``[replicas * batch, ...]``.
         """
-        found = self._call(tf.constant(rows, tf.int64), tf.constant(numbers, tf.int64))
-        return {name: value.numpy() for name, value in found.items()}
+        columns = self._call(tf.constant(rows, tf.int64), tf.constant(numbers, tf.int64))
+        return {name: value.numpy() for name, value in columns.items()}
 
     def _whole(self, rows: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
         def replica(rows: tf.Tensor, numbers: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -103,21 +103,21 @@ class Forward:
                 parts = take(self._source, mine)
             return self._columns(self.predicted(parts[0], number), parts)
 
-        found = self._strategy.engine.run(replica, args=(rows, numbers))
+        columns = self._strategy.engine.run(replica, args=(rows, numbers))
         with tf.device("CPU:0"):
-            return {name: self._joined(value) for name, value in found.items()}
+            return {name: self._joined(value) for name, value in columns.items()}
 
     def _joined(self, value: Any) -> tf.Tensor:
         parts = self._strategy.engine.experimental_local_results(value)
         return tf.concat(parts, 0) if len(parts) > 1 else tf.identity(parts[0])
 
     def _columns(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
-        found = self._finish(outputs, parts)
+        columns = self._finish(outputs, parts)
         self.specs = {
             name: ColumnSpec(tuple(column.shape[1:]), column.dtype.name)
-            for name, column in found.items()
+            for name, column in columns.items()
         }
-        return found
+        return columns
 
     def predicted(self, x: Any, number: tf.Tensor) -> Any:
         """Return what the model predicts for one batch of inputs; in a graph."""

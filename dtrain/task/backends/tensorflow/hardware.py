@@ -77,10 +77,10 @@ def overlooked(hardware: Hardware, cluster: Cluster) -> str | None:
     """
     if cluster.device_kind != "cpu" or hardware.kind is not Kind.auto:
         return None
-    found = len(tf.config.list_physical_devices("GPU"))
-    if not found:
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    if not gpus:
         return None
     return (
-        f"TensorFlow sees {found} GPU{'s' if found > 1 else ''} that hardware=auto did not find: "
+        f"TensorFlow sees {gpus} GPU{'s' if gpus > 1 else ''} that hardware=auto did not find: "
         "this run computes on the CPU"
     )

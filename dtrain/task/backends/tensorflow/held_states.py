@@ -72,15 +72,15 @@ class HeldStates:
         Raises:
             Elsewhere: a tensor could not come out of where a metric is updated.
         """
-        found: list[tf.Tensor] = []
+        ends: list[tf.Tensor] = []
         held = self._exchange()
         try:
             for state in held:
                 state.begin()
             for metric in self._metrics:
                 metric.reset_state()
-            yield found
-            found += [state.end() for state in held]
+            yield ends
+            ends += [state.end() for state in held]
         finally:
             self._put_back()
 

@@ -204,8 +204,8 @@ def _floating(model: keras.Model) -> list[Any]:
 
     The others count steps or draws, alike in all tasks.
     """
-    found = train_state.variables(model).values()
-    return [each for each in found if tf.convert_to_tensor(each.value).dtype.is_floating]
+    variables = train_state.variables(model).values()
+    return [each for each in variables if tf.convert_to_tensor(each.value).dtype.is_floating]
 
 
 def _averaged(hosts: tf.distribute.Strategy, model: keras.Model) -> bool:

@@ -64,7 +64,7 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
         with contexts.replaced({contexts.PRECISION: None}):
             before = [(v, tf.identity(v.value)) for v in layer.non_trainable_variables]
         own = [tf_internals.losses_of(inner) for inner in keras_internals.layers(layer)]
-        known = [(losses, len(losses)) for losses in own]
+        lengths = [(losses, len(losses)) for losses in own]
         first: Any = None
         added: list[tf.Tensor] = []
 
@@ -77,8 +77,8 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
             positional, named = keras.tree.pack_sequence_as((args, kwargs), filled)
             if first is None:
                 first = call(*positional, **named)
-                added = [loss for losses, count in known for loss in losses[count:]]
-                for losses, count in known:  # their gradients go through what is returned alone
+                added = [loss for losses, count in lengths for loss in losses[count:]]
+                for losses, count in lengths:  # their gradients go through what is returned alone
                     del losses[count:]
                 return first, _summed(added)
             stateless = keras.StatelessScope(before, collect_losses=True)

@@ -88,15 +88,15 @@ class Rows:
     ) -> list[tf.Tensor]:
         """Read, by ``read``, and reset what one step has added; see :func:`joined`."""
         self.names[training] = list(logs)
-        known = dict(zip(self.held.positions, held, strict=True)) if held else {}
+        tensors = dict(zip(self.held.positions, held, strict=True)) if held else {}
         # ORDER: all reads before the first reset.
-        found = [
-            read(known.get(position, variable.value))
+        values = [
+            read(tensors.get(position, variable.value))
             for position, variable in enumerate(self.variables)
             if self.sizes[position]
         ]
-        found += [read(value) * rows * self.parts(name, training) for name, value in logs.items()]
-        vectors = joined(found)
+        values += [read(value) * rows * self.parts(name, training) for name, value in logs.items()]
+        vectors = joined(values)
         with tf.control_dependencies(vectors):
             self._strategy.reset(self.held.others if held else self._model.metrics)
         return vectors
@@ -129,8 +129,8 @@ class Rows:
     def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
         """Return the states of a metric in sums; none of one that the model does not have."""
         places = {id(variable): place for place, variable in enumerate(self.variables)}
-        found = [places.get(id(variable)) for variable in metric.variables]
-        return [sums.states[place] for place in found if place is not None and sums.states]
+        indices = [places.get(id(variable)) for variable in metric.variables]
+        return [sums.states[place] for place in indices if place is not None and sums.states]
 
     def results(self, sums: Sums, training: bool) -> dict[str, float]:
         """Turn sums into values by name.
@@ -188,8 +188,8 @@ class Rows:
                 # A result may be the variable itself, which has this value in here alone. Those of
                 # `compile` have none where a model of no call never computes them.
                 built = getattr(metric, "built", True)
-                found = named(metric.name, metric.result()) if built else ()
-                results.append({name: tf.convert_to_tensor(value) for name, value in found})
+                pairs = named(metric.name, metric.result()) if built else ()
+                results.append({name: tf.convert_to_tensor(value) for name, value in pairs})
             made = self._model.get_metrics_result() if any(self._returned.derived.values()) else {}
             results.append(scalars(made))
         return results
@@ -206,10 +206,10 @@ def table(steps: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
         float64 ``[steps, m]``.
     """
 
-    def body(i: tf.Tensor, found: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-        return i + 1, found.write(tf.cast(i, tf.int32), row(i))
+    def body(i: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+        return i + 1, rows.write(tf.cast(i, tf.int32), row(i))
 
-    found = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
-    start = [tf.constant(0, tf.int64), found]
-    _, found = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
-    return found.stack()
+    rows = tf.TensorArray(tf.float64, tf.cast(steps, tf.int32), infer_shape=False)
+    start = [tf.constant(0, tf.int64), rows]
+    _, rows = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
+    return rows.stack()

@@ -57,13 +57,13 @@ def scalars(logs: Any) -> dict[str, tf.Tensor]:
 
     As Keras' ``fit`` does with what a ``train_step`` returns.
     """
-    found: dict[str, tf.Tensor] = {}
+    numbers: dict[str, tf.Tensor] = {}
     for name, value in flattened(logs):
         if value is not None:
             number = tf.convert_to_tensor(value)
             if number.shape.rank == 0 and (number.dtype.is_floating or number.dtype.is_integer):
-                found[name] = tf.cast(number, tf.float32)
-    return found
+                numbers[name] = tf.cast(number, tf.float32)
+    return numbers
 
 
 def _updating(update: Any, adds_up: bool, weighs: bool) -> Any:

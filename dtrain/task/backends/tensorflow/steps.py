@@ -154,8 +154,8 @@ class Steps:
             The metric sums over exactly these steps and all replicas.
         """
         order = self.waiting.on_host(lambda: self._reads.order(steps))
-        given = fresh(np.int64(steps)), fresh(order)
-        rows = self._rows.held.tried(lambda: self._train(*given)).numpy()
+        arguments = fresh(np.int64(steps)), fresh(order)
+        rows = self._rows.held.tried(lambda: self._train(*arguments)).numpy()
         return self._rows.sums(self.waiting.taken(rows), steps * self._global_batch, training=True)
 
     def drain(self) -> Sums:
@@ -327,9 +327,9 @@ class Steps:
             self._strategy.average(self._model, i + 1, steps)
             return self.waiting.added(own)
 
-        found = table(steps, row)
+        all_rows = table(steps, row)
         width = self._rows.size(training) + (self.waiting.width if training else 0)
-        return self._strategy.all_reduce(tf.ensure_shape(found, [None, width]))
+        return self._strategy.all_reduce(tf.ensure_shape(all_rows, [None, width]))
 
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""

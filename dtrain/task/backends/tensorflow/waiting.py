@@ -93,9 +93,9 @@ class Waiting:
     def on_host(self, read: Callable[[], Any]) -> Any:
         """Return what ``read`` returns, and add how long that took."""
         begin = time.perf_counter()
-        found = read()
+        data = read()
         self.add(time.perf_counter() - begin)
-        return found
+        return data
 
     def pop(self) -> Mapping[str, float]:
         """Return the seconds since the last such call; nothing where they are not measured."""

@@ -45,8 +45,8 @@ class MeshForward(Forward):
             parts = self._read(tf.constant(rows.reshape(-1), tf.int64))
             x = nest.mapped(lambda leaf: self._mesh.pack(leaf, True), parts[0])
             outputs = self._step(x)
-            found = self._end(nest.mapped(lambda leaf: tf.constant(leaf.numpy()), outputs), parts)
-        return {name: value.numpy() for name, value in found.items()}
+            columns = self._end(nest.mapped(lambda leaf: tf.constant(leaf.numpy()), outputs), parts)
+        return {name: value.numpy() for name, value in columns.items()}
 
     @tf.function(autograph=False)
     def _step(self, x: Any) -> Any:

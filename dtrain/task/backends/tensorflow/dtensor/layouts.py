@@ -67,12 +67,12 @@ def place(rules: Any, variables: Iterable[tuple[str, Shape]], parts: int) -> lis
         UsageError: a rule cannot be read, matches nothing, or names an axis that is not there or
             that ``parts`` does not divide.
     """
-    known = list(variables)
+    shapes = list(variables)
     if rules == "auto":
-        return [_largest(shape, parts) for _, shape in known]
-    chosen = choose(rules, [path for path, _ in known], "variable", _read)
+        return [_largest(shape, parts) for _, shape in shapes]
+    chosen = choose(rules, [path for path, _ in shapes], "variable", _read)
     placements = []
-    for rule, (path, shape) in zip(chosen, known, strict=True):
+    for rule, (path, shape) in zip(chosen, shapes, strict=True):
         if rule is None:
             placements.append(Placement())
         else:

@@ -153,8 +153,8 @@ class MeshSteps(Steps):
         except tf.errors.OpError as error:
             if "dtensor" not in str(error).lower():
                 raise
-            found = re.search(r"'tf\.(\w+)' op does not implement layout", str(error))
-            reason = found.group(1) if found else str(error).split("error: ")[-1].split("\n")[0]
+            match = re.search(r"'tf\.(\w+)' op does not implement layout", str(error))
+            reason = match.group(1) if match else str(error).split("error: ")[-1].split("\n")[0]
             raise self._refused(f"DTensor cannot lay this model out ({reason})") from None
 
     def _refused(self, problem: str) -> UsageError:

@@ -52,15 +52,15 @@ def _indexing(original: Any) -> Any:
         at = keys.index(...) if ... in keys else len(keys)
         keys[at : at + 1] = rest
         cut = [slice(k, k + 1 or None) if isinstance(k, int) else k for k in keys if k is not None]
-        found, axis = original(tensor, tuple(cut)), 0
+        part, axis = original(tensor, tuple(cut)), 0
         for k in keys:
             if isinstance(k, int):
-                found = tf.squeeze(found, [axis])
+                part = tf.squeeze(part, [axis])
                 continue
             if k is None:
-                found = tf.expand_dims(found, axis)
+                part = tf.expand_dims(part, axis)
             axis += 1
-        return found
+        return part
 
     return index
 
@@ -181,8 +181,8 @@ def _pair(value: Any) -> tuple[int, int]:
     """Return what is given for height and width: one number, two, or those of four axes."""
     if isinstance(value, int):
         return value, value
-    found = [int(each) for each in value]
-    return (found[0], found[-1]) if len(found) <= 2 else (found[1], found[2])
+    sizes = [int(each) for each in value]
+    return (sizes[0], sizes[-1]) if len(sizes) <= 2 else (sizes[1], sizes[2])
 
 
 class _Span:

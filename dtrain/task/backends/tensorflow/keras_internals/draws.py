@@ -39,11 +39,11 @@ def functions(name: str = MODULE) -> Any:
     Raises:
         TrainingError: one is not.
     """
-    found = module(name)
+    owner = module(name)
     for each, expected in {**{each: ["seed"] for each in SEEDS}, **PARAMETERS}.items():
-        if parameters(getattr(found, each, None)) != expected:
+        if parameters(getattr(owner, each, None)) != expected:
             raise unknown(f"draws random numbers ({name}.{each})", ONE_REPLICA)
-    return found
+    return owner
 
 
 def seed_of(owner: Any, seed: Any) -> Any:

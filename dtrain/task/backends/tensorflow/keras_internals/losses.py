@@ -35,10 +35,10 @@ def losses_of(layer: keras.Layer) -> Any:
     Raises:
         TrainingError: this version of Keras keeps them in another way.
     """
-    found = getattr(layer, "_losses", None)
-    if not isinstance(found, list | _Apart):
+    losses = getattr(layer, "_losses", None)
+    if not isinstance(losses, list | _Apart):
         raise unknown("keeps losses that layers add", ONE_REPLICA)
-    return found
+    return losses
 
 
 def keep_losses_apart(model: keras.Model) -> None:

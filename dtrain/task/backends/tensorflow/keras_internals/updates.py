@@ -35,11 +35,11 @@ def take_gradients_as_they_are(optimizer: keras.optimizers.Optimizer) -> None:
     if not _branches(optimizer):
         return
     for name in MODULES:
-        found = module(f"keras.src.optimizers.{name}")
-        if not hasattr(found, "ops"):
+        owner = module(f"keras.src.optimizers.{name}")
+        if not hasattr(owner, "ops"):
             raise unknown("has optimizers that branch", ONE_REPLICA)
-        if not isinstance(found.ops, _Operations):
-            found.ops = _Operations(found.ops)
+        if not isinstance(owner.ops, _Operations):
+            owner.ops = _Operations(owner.ops)
 
 
 def reduce_nothing(optimizer: keras.optimizers.Optimizer) -> None:

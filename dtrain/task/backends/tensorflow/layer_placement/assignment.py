@@ -24,21 +24,21 @@ def assign(rules: Any, layers: Iterable[tuple[str, int]], devices: int) -> list[
     Raises:
         UsageError: a rule cannot be read, matches nothing, or names a device that is not there.
     """
-    known = list(layers)
+    sizes = list(layers)
     if rules == "auto":
-        return _shares([size for _, size in known], devices)
-    paths = [path for path, _ in known]
-    found = choose(rules, paths, "layer", lambda rule: _read(rule, devices))
-    return [rule[1] if rule else 0 for rule in found]
+        return _shares([size for _, size in sizes], devices)
+    paths = [path for path, _ in sizes]
+    chosen = choose(rules, paths, "layer", lambda rule: _read(rule, devices))
+    return [rule[1] if rule else 0 for rule in chosen]
 
 
 def _shares(sizes: list[int], devices: int) -> list[int]:
     """Cut a row of layers into runs of about equal bytes: each goes where its middle falls."""
-    total, before, found = sum(sizes) or 1, 0, []
+    total, before, shares = sum(sizes) or 1, 0, []
     for size in sizes:
-        found.append(max(0, ((2 * before + size) * devices - 1) // (2 * total)))
+        shares.append(max(0, ((2 * before + size) * devices - 1) // (2 * total)))
         before += size
-    return found
+    return shares
 
 
 def _read(rule: Any, devices: int) -> tuple[str, int]:

@@ -82,9 +82,9 @@ class Feed:
         parts = self._numbers
         if self._local is not None:
             begin = time.perf_counter()
-            found = [(next(self._local), part) for part in parts]
+            arguments = [(next(self._local), part) for part in parts]
             self.seconds += time.perf_counter() - begin
-            return found
+            return arguments
         if self._training:
             turn, at = divmod(step, self._ahead)
             mine = slice(at * len(parts), (at + 1) * len(parts))

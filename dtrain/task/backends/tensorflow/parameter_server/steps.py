@@ -64,7 +64,7 @@ def check_pure(moved: list[keras.Variable], scope: Scope) -> None:
         )
 
 
-def check_whole(applied: list[Any], given: list[Any]) -> None:
+def check_whole(applied: list[Any], taped: list[Any]) -> None:
     """Refuse a ``train_step`` that needs the gradient of the whole batch, which a worker has not.
 
     Args:
@@ -74,7 +74,7 @@ def check_whole(applied: list[Any], given: list[Any]) -> None:
     Raises:
         UsageError: it does more than to hand one over as the other.
     """
-    if any(g is not None and all(g is not each for each in given) for g in applied):
+    if any(g is not None and all(g is not each for each in taped) for g in applied):
         raise _refused(
             "changes gradients between the tape and the optimizer, and a worker has those of its "
             "part of the batch"
@@ -147,10 +147,10 @@ class CoordinatedSteps(Steps):
 
     def fed(self) -> list[tuple[Any, ...]]:
         """Return the arguments of the next training step, and take note of how long that took."""
-        found = self._feed.arguments(self._step)
+        arguments = self._feed.arguments(self._step)
         self.waiting.add(self._feed.seconds)
         self._feed.seconds = 0.0
-        return found
+        return arguments
 
     #: What :meth:`interval` tells is of whole calls, and a call has no cost that a long one saves.
     spans_points = False
@@ -261,8 +261,8 @@ class CoordinatedSteps(Steps):
             A vector of the norms that are logged, float64; of none, no vector.
         """
         pairs = zip(gradients, self._model.trainable_variables, strict=True)
-        found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        _, measured = self._norms.measured(lambda: self._model.optimizer.apply_gradients(found))
+        updates = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        _, measured = self._norms.measured(lambda: self._model.optimizer.apply_gradients(updates))
         return [tf.cast(norms, tf.float64) for norms in joined(list(measured.values()))]
 
     def _account(

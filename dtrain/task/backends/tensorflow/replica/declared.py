@@ -25,9 +25,9 @@ def install(current: Callable[[], Any]) -> None:
 
     def of_the_part(value: Any) -> Any:
         """Return what was divided by TensorFlow's number of replicas as what is wanted."""
-        now, known = current(), tf.distribute.get_strategy().num_replicas_in_sync
+        now, divisor = current(), tf.distribute.get_strategy().num_replicas_in_sync
         parts = now.replicas if now is not None and now.summed else 1
-        return value if known == parts else value * tf.cast(known / parts, value.dtype)
+        return value if divisor == parts else value * tf.cast(divisor / parts, value.dtype)
 
     @functools.wraps(average)
     def compute_average_loss(

@@ -36,12 +36,12 @@ class Examples:
         What a stateful operation gives (a random number, a collective, Python code) may, unless it
         reads a variable; the shape of a tensor does where :meth:`decide_sizes` says so.
         """
-        waiting, seen = [tensor], set()
+        waiting, visited = [tensor], set()
         while waiting:
             each = waiting.pop()
-            if each.ref() in seen or not tf.is_symbolic_tensor(each):
+            if each.ref() in visited or not tf.is_symbolic_tensor(each):
                 continue
-            seen.add(each.ref())
+            visited.add(each.ref())
             if each.ref() in self._own:
                 return True
             operation = each.op
@@ -65,12 +65,12 @@ class Examples:
         The dimensions of the examples themselves are the same on all replicas: batches are padded
         to one length.
         """
-        waiting, seen = [tensor], set()
+        waiting, visited = [tensor], set()
         while waiting:
             each = waiting.pop()
-            if each.shape.is_fully_defined() or each.ref() in self._own or each.ref() in seen:
+            if each.shape.is_fully_defined() or each.ref() in self._own or each.ref() in visited:
                 continue
-            seen.add(each.ref())
+            visited.add(each.ref())
             operation = each.op
             if operation.type == "Placeholder":
                 outside = _outside(each)

@@ -133,8 +133,8 @@ def of_another_batch(given: list[Any], own: list[Any]) -> contextlib.AbstractCon
 
 def current() -> Step | None:
     """Return the step that is traced in this thread, None outside of one."""
-    found: Step | None = now().step
-    return found
+    step: Step | None = now().step
+    return step
 
 
 def parts() -> int:
@@ -227,29 +227,29 @@ def install() -> None:
             if of_variables and traced.targets is not None:
                 traced.targets.append(_tensors(target))
                 return tf.nest.map_structure(lambda v: tf.zeros(v.shape, v.dtype), sources)
-            found = original(self, target, sources, *args, **kwargs)
+            gradients = original(self, target, sources, *args, **kwargs)
         if not of_variables:
-            return found
+            return gradients
         if traced.note is not None:
-            traced.note(_tensors(target), tf.nest.flatten(found))
+            traced.note(_tensors(target), tf.nest.flatten(gradients))
         if traced.other is not None:
-            return _exchanged(found, sources, *traced.other)
+            return _exchanged(gradients, sources, *traced.other)
         step = current()
         if step is None or not (step.given is not None or tf.distribute.has_strategy()):
-            return found
-        return _of_the_global_batch(found, _tensors(target), sources, step)
+            return gradients
+        return _of_the_global_batch(gradients, _tensors(target), sources, step)
 
     gradient.by_dtrain = True  # type: ignore[attr-defined]
     tf.GradientTape.gradient = gradient
 
 
-def _exchanged(found: Any, sources: Any, given: list[Any], own: list[Any]) -> Any:
-    gradients, use = tf.nest.flatten(found), bool(given)
+def _exchanged(structure: Any, sources: Any, others: list[Any], own: list[Any]) -> Any:
+    gradients, use = tf.nest.flatten(structure), bool(others)
     for i, source in enumerate(tf.nest.flatten(sources)):
         if gradients[i] is not None and _is_variable(source):
-            gradients[i] = given.pop(0) if use else tf.convert_to_tensor(gradients[i])
+            gradients[i] = others.pop(0) if use else tf.convert_to_tensor(gradients[i])
             own.append(gradients[i])
-    return tf.nest.pack_sequence_as(found, gradients)
+    return tf.nest.pack_sequence_as(structure, gradients)
 
 
 def _of_the_global_batch(nested: Any, targets: list[tf.Tensor], sources: Any, step: Step) -> Any:

@@ -71,8 +71,8 @@ def part(
     if replicas == 1:
         return None
     install()
-    known = tf.get_static_value(replica)
-    index = tf.cast(replica, tf.int32) if known is None else int(known)
+    static = tf.get_static_value(replica)
+    index = tf.cast(replica, tf.int32) if static is None else int(static)
     return Part(index, replicas, rows, iter(draws or ()))
 
 
@@ -164,15 +164,15 @@ def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments
-        own = {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
+        arguments = bound.arguments
+        own = {ours: arguments[theirs] for ours, theirs in names.items() if theirs in arguments}
         if own.get("maxval", 1) is None:
             own["maxval"] = 1
-        own |= {"shape": given["shape"], "dtype": given["dtype"], "seed": given["seed"]}
+        own |= {"shape": arguments["shape"], "dtype": arguments["dtype"], "seed": arguments["seed"]}
         draw = {"uniform": rows_of_draws.uniform, "normal": rows_of_draws.normal}[of]
 
         def as_ever(**changed: Any) -> Any:
-            return original(**{**given, "shape": changed.get("shape", given["shape"])})
+            return original(**{**arguments, "shape": changed.get("shape", arguments["shape"])})
 
         return _drawn(name, tf.convert_to_tensor, as_ever, draw, own)
 
@@ -180,34 +180,34 @@ def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
 
 
 def _drawn(
-    name: str, seed_of: Any, original: Callable[..., Any], draw: Any, given: dict[str, Any]
+    name: str, seed_of: Any, original: Callable[..., Any], draw: Any, arguments: dict[str, Any]
 ) -> Any:
     """Draw as :func:`tracing` has it: see :func:`part` and :func:`watched`."""
     own: Part | None = now().draws
     record: Record | None = now().record
     if record is not None:
         record.names.append(name)
-        record.sizes.append(_first(given))
+        record.sizes.append(_first(arguments))
     if own is None and record is None:
-        return original(**given)
+        return original(**arguments)
     # What Keras calls to draw is part of this draw, and none of its own.
     with (
         tracing(draws=None, record=None),
         contextlib.nullcontext() if record is None else tf.name_scope(SCOPE),
     ):
         if own is None:
-            return original(**given)
-        return draw(Draw(seed_of, original, own, next(own.draws, None)), **given)
+            return original(**arguments)
+        return draw(Draw(seed_of, original, own, next(own.draws, None)), **arguments)
 
 
-def _first(given: dict[str, Any]) -> int | None:
+def _first(arguments: dict[str, Any]) -> int | None:
     """Return the first dimension of a draw, None where it has none or it is not known."""
-    whole = next((given[key] for key in ("logits", "inputs", "x") if key in given), None)
-    shape = given.get("noise_shape")
+    whole = next((arguments[key] for key in ("logits", "inputs", "x") if key in arguments), None)
+    shape = arguments.get("noise_shape")
     if whole is not None:
         sizes = shape_of(tf.convert_to_tensor(whole))
         if shape is not None:
             sizes = [a if b is None else b for a, b in zip(sizes, sizes_of(shape), strict=True)]
     else:
-        sizes = sizes_of(given.get("shape", ()))
+        sizes = sizes_of(arguments.get("shape", ()))
     return sizes[0] if sizes and is_known(sizes[0]) else None

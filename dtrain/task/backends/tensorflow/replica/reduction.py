@@ -46,7 +46,7 @@ class Packed:
             op: how.
             of_gradients: they may travel as :attr:`compress`.
         """
-        found: list[Any] = [None] * len(values)
+        reduced: list[Any] = [None] * len(values)
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         for pack in self._packs(values, of_gradients):
             chosen = [values[i] for i in pack]
@@ -56,8 +56,8 @@ class Packed:
                 total = total / tf.cast(replicas, total.dtype)
             parts = tf.split(total, [_size(value) for value in chosen])
             for i, part in zip(pack, parts, strict=True):
-                found[i] = tf.reshape(part, _shape(values[i]))
-        return found
+                reduced[i] = tf.reshape(part, _shape(values[i]))
+        return reduced
 
     def total(self, gradients: tf.Tensor) -> tf.Tensor:
         """Add a vector of gradients up over the replicas; its type is the same before and after."""
@@ -87,8 +87,8 @@ class Packed:
 
 
 def _size(value: tf.Tensor) -> Any:
-    known = value.shape.num_elements()
-    return tf.size(value) if known is None else known
+    elements = value.shape.num_elements()
+    return tf.size(value) if elements is None else elements
 
 
 def _shape(value: tf.Tensor) -> Any:
@@ -119,11 +119,11 @@ def reduce(values: list[Any], op: tf.distribute.ReduceOp, of_gradients: bool = F
         return list(context.all_reduce(op, values))
     sparse = [i for i, value in enumerate(values) if isinstance(value, tf.IndexedSlices)]
     dense = [i for i in range(len(values)) if i not in sparse]
-    found: list[Any] = [None] * len(values)
+    results: list[Any] = [None] * len(values)
     reduced = packed.reduce([values[i] for i in dense], op, of_gradients)
     for i, value in zip(dense, reduced, strict=True):
-        found[i] = value
+        results[i] = value
     rows = context.all_reduce(op, [values[i] for i in sparse]) if sparse else ()
     for i, value in zip(sparse, rows, strict=True):
-        found[i] = value
-    return found
+        results[i] = value
+    return results

@@ -181,14 +181,14 @@ def is_known(size: Any) -> bool:
 def sizes_of(shape: Any) -> list[Any]:
     """Return the dimensions of a shape: ints where they are known, None, or int32 scalars."""
     if tf.is_tensor(shape):
-        known = tf.get_static_value(shape)
-        shape = tf.unstack(shape) if known is None else known
+        static = tf.get_static_value(shape)
+        shape = tf.unstack(shape) if static is None else static
     sizes = []
     for size in shape:
-        known = size if size is None else tf.get_static_value(size)
-        if known is None and size is not None:
+        static = size if size is None else tf.get_static_value(size)
+        if static is None and size is not None:
             size = tf.cast(size, tf.int32)
-        sizes.append(size if known is None else int(known))
+        sizes.append(size if static is None else int(static))
     return sizes
 
 
