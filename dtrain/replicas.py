@@ -173,7 +173,7 @@ def _check_called(name: str, x: Any) -> None:
 
 
 def _check_exchanges(step: gradients.Step, name: str) -> None:
-    if step.given is not None:
+    if step.taped is not None:
         raise step.needs(
             f"the model calls dtrain.replicas.{name}, and each worker has its part of the batch "
             "alone",

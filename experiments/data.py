@@ -387,6 +387,7 @@ def measure(reader: str, kind: str, folder: Path, seconds: float) -> None:
     tf.config.set_visible_devices([], "GPU")
     side, _, name = reader.partition(":")
     if side == "dtrain":
+        # The import alone is measured.
         import dtrain.task.backends.tensorflow.input_pipeline  # noqa: F401
 
         batches = dtrain_reader(name, kind, folder)

@@ -42,9 +42,9 @@ def logged(kind: str = "", devices: int = 1, strategy: Any = None, chosen: Any =
 
     keras.utils.clear_session()
     _, _, steps, _ = prepare(kind, devices, chosen or config(), strategy=strategy)
-    found = steps.results(steps.train(STEPS))
+    numbers = steps.results(steps.train(STEPS))
     assert not set(LOG) & set(steps.results(steps.evaluate(1, 3), training=False))
-    return [found[name] for name in LOG]
+    return [numbers[name] for name in LOG]
 
 
 def served(cluster: Cluster, task: Task, devices: list[str], update: str) -> Any:
@@ -73,8 +73,8 @@ def test_norms_are_those_of_the_definition() -> None:
         changes = [v.numpy() - a for v, a in zip(model.trainable_variables, before, strict=True)]
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
         rows.append([norm(dense), norm(before), norm(changes) / norm(before)])
-    found = logged("OneDevice", chosen=config("Adam", 0.01))
-    assert found == pytest.approx(np.mean(rows, 0), rel=1e-5)
+    norms = logged("OneDevice", chosen=config("Adam", 0.01))
+    assert norms == pytest.approx(np.mean(rows, 0), rel=1e-5)
 
 
 @pytest.mark.task(devices=4)
@@ -84,14 +84,14 @@ def test_norms_are_those_of_the_definition() -> None:
 def test_norms_are_the_same_under_every_strategy_of_a_process(kind: str) -> None:
     from tests.test_dtensor import mesh
 
-    found = logged(kind, 2, mesh() if kind == "Mesh" else None)
-    assert found == pytest.approx(logged("Default"), rel=1e-5)
+    norms = logged(kind, 2, mesh() if kind == "Mesh" else None)
+    assert norms == pytest.approx(logged("Default"), rel=1e-5)
 
 
 @pytest.mark.parametrize(("update", "workers"), [("sync", 2), ("async", 1)])
 def test_norms_are_those_of_what_parameter_servers_apply(update: str, workers: int) -> None:
-    [found] = together(served, servers(workers, 1), replicas=workers, update=update)
-    assert found == pytest.approx(warm.call(logged, 1, {"kind": "Default"}), rel=1e-5)
+    [norms] = together(served, servers(workers, 1), replicas=workers, update=update)
+    assert norms == pytest.approx(warm.call(logged, 1, {"kind": "Default"}), rel=1e-5)
 
 
 def branched(input_shape: Any, classes: int) -> Any:
@@ -115,8 +115,8 @@ def test_norms_with_accumulated_and_with_scaled_gradients_and_in_a_branch() -> N
     from dtrain.errors import UsageError
 
     def each(steps: Any, count: int = 2) -> list[list[float]]:
-        found = [steps.results(steps.train(1)) for _ in range(count)]
-        return [[numbers[name] for name in LOG] for numbers in found]
+        points = [steps.results(steps.train(1)) for _ in range(count)]
+        return [[numbers[name] for name in LOG] for numbers in points]
 
     keras.utils.clear_session()
     first, second = each(prepare("Mirrored", 2, config(gradient_accumulation_steps=2))[2])

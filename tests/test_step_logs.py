@@ -16,13 +16,13 @@ def test_batches_and_numbers() -> None:
     from dtrain.task.backends.tensorflow.step_metrics import scalars
 
     assert step_logs.unwrapped((3,)) == 3 and step_logs.unwrapped((3, 4)) == (3, 4)
-    given = {"a": 1, "b": {"c": {"d": tf.constant(2.0)}}, "e": None, "f": tf.ones([2]), "g": "text"}
-    assert [name for name, _ in step_logs.flattened(given)] == ["a", "d", "e", "f", "g"]
+    logs = {"a": 1, "b": {"c": {"d": tf.constant(2.0)}}, "e": None, "f": tf.ones([2]), "g": "text"}
+    assert [name for name, _ in step_logs.flattened(logs)] == ["a", "d", "e", "f", "g"]
     assert list(step_logs.flattened(None)) == []
-    assert {k: float(v) for k, v in scalars(given).items()} == {"a": 1, "d": 2}
+    assert {k: float(v) for k, v in scalars(logs).items()} == {"a": 1, "d": 2}
     result = {"x": tf.constant(1.0), "y": tf.constant([[2.0, 3.0]]), "z": np.float32(4)}
-    found = {k: float(v) for k, v in step_logs.named("m", result)}
-    assert found == {"x": 1, "y_0": 2, "y_1": 3, "z": 4}
+    values = {k: float(v) for k, v in step_logs.named("m", result)}
+    assert values == {"x": 1, "y_0": 2, "y_1": 3, "z": 4}
 
 
 @pytest.mark.task
@@ -37,9 +37,9 @@ def test_results_of_metrics_under_other_names() -> None:
     returned = Returned(model)
     total.update_state(3.0)
     with tracing(results=[]):
-        given = {"loss": total.result(), "total": total.result(), "other": keras.ops.ones([])}
-        found = returned.values(given, training=True)
-    assert {k: float(v) for k, v in found.items()} == {"other": 1}
+        logs = {"loss": total.result(), "total": total.result(), "other": keras.ops.ones([])}
+        values = returned.values(logs, training=True)
+    assert {k: float(v) for k, v in values.items()} == {"other": 1}
     assert returned.names == {True: {"total": {"loss", "total"}}, False: None}
 
 

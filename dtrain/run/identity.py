@@ -35,7 +35,7 @@ FIXED = (
     "init",
     "finetune",
 )
-#: What a strategy does that has no such key, and a run that had none.
+#: What a missing key stands for: in a strategy without it, or in a checkpoint older than the key.
 WITHOUT = {"strategy.sync_every": 1, "trainer.log": []}
 #: What may be otherwise about two jobs that are the same one.
 OUTSIDE = (

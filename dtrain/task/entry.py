@@ -26,7 +26,7 @@ class StatusPipe:
     def __init__(self, pipe: Any):
         self._pipe = pipe
         self._done = threading.Event()
-        # Nobody may read: a task is not to wait for that.
+        # A full pipe that the launcher does not read must not block the task.
         os.set_blocking(pipe.fileno(), False)
 
     def __call__(self, status: str) -> None:

@@ -16,7 +16,7 @@ with late("keras.wrappers", "matplotlib", "matplotlib.pyplot", "matplotlib.patch
     # Unused here, because forked tasks find it imported, and its framework.
     import keras  # noqa: F401
 
-# What almost every task needs, too.
+# What almost every task needs, too; imported here (E402) for what it shares with tasks (F401).
 import dtrain.datasets  # noqa: E402
 import dtrain.models  # noqa: E402
 import dtrain.task.entry  # noqa: E402

@@ -1,4 +1,4 @@
-"""What is known of a step while it is traced, in the thread that traces it.
+"""The state of the step that a thread traces: one frozen record, in a thread-local.
 
 Functions of Keras and of the framework that dtrain wraps look here for what to do; outside of
 :func:`tracing` they do what they always do.

@@ -174,16 +174,29 @@ class _Finished:
             own = None if key is None else (*key, int(number))
             parts.append(self._members[number](rows[at] - self._starts[number], own))
             places.append(at)
-            difference = spec_difference(spec_of(parts[0].parts), spec_of(parts[-1].parts))
-            if difference is not None:
-                raise UsageError(
-                    "dataset.members", f"member {number + 1}", f"{difference}, unlike another one",
-                    "members whose examples have one structure, shape and type",
-                    "datasets with the same inputs and targets",
-                )  # fmt: skip
+            refuse_unlike(number, parts[0].parts, parts[-1].parts)
         order = np.argsort(np.concatenate(places), kind="stable")
         first, *others = parts
         return first.map(lambda *leaves: np.concatenate(leaves)[order], *others)
+
+
+def refuse_unlike(number: int, first: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    """Refuse a member of a mixture whose examples are unlike those of the first.
+
+    Args:
+        number: of the member, from 0.
+        first, other: examples of the first member and of this one.
+
+    Raises:
+        UsageError: they differ in structure, shape or type.
+    """
+    difference = spec_difference(spec_of(first), spec_of(other))
+    if difference is not None:
+        raise UsageError(
+            "dataset.members", f"member {number + 1}", f"{difference}, unlike the first",
+            "members whose examples have one structure, shape and type",
+            "datasets with the same inputs and targets",
+        )  # fmt: skip
 
 
 class HostPipeline:

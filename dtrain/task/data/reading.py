@@ -16,13 +16,21 @@ import tensorflow as tf
 
 from dtrain import secrets
 from dtrain.data import failures, nest, transforms
-from dtrain.data.example import Example, parts_of, spec_difference, spec_of
+from dtrain.data.example import Example, parts_of, spec_of
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError, UsageError
 from dtrain.task.backends.runtime import framework_errors
-from dtrain.task.data.host_pipeline import Reader, by_rows, is_alone, read, readers, taken
+from dtrain.task.data.host_pipeline import (
+    Reader,
+    by_rows,
+    is_alone,
+    read,
+    readers,
+    refuse_unlike,
+    taken,
+)
 
 #: Examples that are read at once where all are tried.
 CHUNK = 256
@@ -103,13 +111,7 @@ def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> 
         chosen = tf.equal(owners, number)
         mine = tf.boolean_mask(tf.cast(indices, tf.int64), chosen) - int(source.starts[number])
         examples = _some(member, mine, None if key is None else tf.concat([key, [number]], 0))
-        problem = spec_difference(spec_of((parts or [examples])[0]), spec_of(examples))
-        if problem is not None:
-            raise UsageError(
-                "dataset.members", f"member {number + 1}", f"{problem}, unlike the first",
-                "members whose examples have one structure, shape and type",
-                "datasets with the same inputs and targets",
-            )  # fmt: skip
+        refuse_unlike(number, (parts or [examples])[0], examples)
         parts.append(examples)
         places_of.append(tf.boolean_mask(places, chosen))
 

@@ -41,7 +41,7 @@ def model(
         splits: gives the shape of an example and the number of classes.
         strategy: decides how variables are created.
         total_steps: of the run, for learning-rate schedules.
-        steps_per_epoch: likewise.
+        steps_per_epoch: of the run, for learning-rate schedules by epoch.
         trains: whether it is to be trained; without, its optimizers get no slots.
         more: makes metrics beside those of the configuration, of that, with its loss and metrics
             settled, and of what the model has predicted.

@@ -26,13 +26,13 @@ def walk(
         model: is not yielded itself.
         enters: whether the layers inside of a layer are yielded as well.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
 
     def inside(layer: keras.Layer, prefix: str) -> Iterator[tuple[str, keras.Layer]]:
         for part in keras_internals.inner(layer):
-            if id(part) in seen or isinstance(part, keras.layers.InputLayer):
+            if id(part) in visited or isinstance(part, keras.layers.InputLayer):
                 continue
-            seen.add(id(part))
+            visited.add(id(part))
             yield f"{prefix}{part.name}", part
             if enters(part):
                 yield from inside(part, f"{prefix}{part.name}/")

@@ -71,7 +71,7 @@ class Callbacks:
         callbacks: the instances.
         model: what they act on.
         epochs: of the run, for ``params``.
-        steps_per_epoch: likewise.
+        steps_per_epoch: of the run, for ``params``.
         share: returns the chief's numbers by name, given those of this task; each task calls it at
             the same points.
         late: validations come late: callbacks that monitor one see the end of an epoch then

@@ -126,7 +126,7 @@ def make_schedule(
     Args:
         config: of the run.
         examples: to train on; None where that is not known.
-        validation_examples: to evaluate on; likewise.
+        validation_examples: to evaluate on; None where that is not known.
 
     An epoch is ``examples // batch_size`` steps unless ``trainer.steps_per_epoch`` says otherwise.
     What does not fill its last batch opens the next epoch: nothing is dropped.

@@ -82,15 +82,7 @@ class Forward:
         return not tf.config.get_visible_devices("GPU")
 
     def __call__(self, rows: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Predict rows of a batch for each replica.
-
-        Args:
-            rows: int64 ``[replicas, batch]``.
-            numbers: of these batches, int64 ``[replicas]``: what is drawn depends on it.
-
-        Returns:
-            The columns, ``[replicas * batch, ...]``.
-        """
+        """Predict rows of a batch for each replica: :class:`dtrain.task.backends.base.Forward`."""
         columns = self._call(tf.constant(rows, tf.int64), tf.constant(numbers, tf.int64))
         return {name: value.numpy() for name, value in columns.items()}
 

@@ -149,7 +149,7 @@ class MultiWorker(Strategy):
         if self.sync_every == 1:
             return super().replica_step(part, summed)
         return gradients.replica_step(
-            self.replicas, part, given=[], why=("sync_every", self.sync_every)
+            self.replicas, part, taped=[], why=("sync_every", self.sync_every)
         )
 
     def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:

@@ -90,6 +90,7 @@ def _noted(original: Any, owner: Any) -> Any:
             results += [(owner, name, each) for name, each in flattened(logs)]
         return value
 
+    # A mark on a function, which types of functions do not have.
     result.by_dtrain = True  # type: ignore[attr-defined]
     return result
 

@@ -144,15 +144,7 @@ class Steps:
         return optimizer is None or isinstance(optimizer.learning_rate, keras.Variable)
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
-        """Run ``steps`` training steps in one call.
-
-        Args:
-            steps: how many.
-            ahead: how many more may be begun before it returns; of use where steps overlap.
-
-        Returns:
-            The metric sums over exactly these steps and all replicas.
-        """
+        """Run training steps in one call: :meth:`dtrain.task.backends.base.Steps.train`."""
         order = self.waiting.on_host(lambda: self._reads.order(steps))
         arguments = fresh(np.int64(steps)), fresh(order)
         rows = self._rows.held.tried(lambda: self._train(*arguments)).numpy()

@@ -66,9 +66,9 @@ def notice(
     if strategy.parts == 1:
         return None
     notices = [noise.statistics(model, strategy)]
-    known = _is_known(model)
-    if not known or noise.augmentations(model):
-        notices += _of_a_step(model, strategy, source, global_batch, seed, known)
+    is_known = _is_known(model)
+    if not is_known or noise.augmentations(model):
+        notices += _of_a_step(model, strategy, source, global_batch, seed, is_known)
     return "; ".join(text for text in notices if text is not None) or None
 
 
@@ -78,7 +78,7 @@ def _of_a_step(
     source: Source,
     global_batch: int,
     seed: int,
-    known: bool,
+    is_known: bool,
 ) -> Iterator[str | None]:
     parts = strategy.replicas if strategy.abilities.exchanges else ALONE
     rows = min(global_batch // strategy.parts, max(FEWEST, EXAMPLES // parts))
@@ -91,9 +91,9 @@ def _of_a_step(
                 batches = _batches(reading.first(source, examples), parts, rows)
             step = Step(model, strategy, batches[0], parts, rows, seed)
             drawn, counter = noise.drawn(step.graph), noise.counter(before)
-            yield None if known else drawn
+            yield None if is_known else drawn
             difference = _difference(step, batches, strategy)
-            yield None if known else counter or difference
+            yield None if is_known else counter or difference
     except Exception as error:
         if (refused := behind(error)) is not None:
             raise refused from None

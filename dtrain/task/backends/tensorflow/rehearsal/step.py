@@ -232,7 +232,7 @@ class Step:
         def replica(number: Any) -> Outcome:
             own: list[Any] | None = None if self._together else []  # gradients of this part
             why = ("sync_every", every) if every > 1 else ("", "ps")
-            now = gradients.Step(self.parts, given=own, summed=self._summed, why=why)
+            now = gradients.Step(self.parts, taped=own, summed=self._summed, why=why)
             draws = random_draws.part(number, self.parts, self.rows, self._draws)
             with tracing(draws=draws):
                 return self._traced(self._part(batch, number), values, now, number)

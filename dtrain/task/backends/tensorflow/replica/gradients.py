@@ -39,17 +39,17 @@ class Step:
     Attributes:
         replicas: how many share the global batch.
         part: says of gradients what of them is there for each example; None where no tape asks.
-        given: the gradients that tapes have given, where the replicas cannot meet: each is in a
+        taped: the gradients that tapes have given, where the replicas cannot meet: each is in a
             process of its own, and its gradients are averaged elsewhere. Of each also which of its
             rows all replicas have (see :func:`dependence.divided`). None where they can meet.
         summed: the losses are parts of that of the global batch, and not losses of parts: their
             gradients are added up (``trainer.gradient_reduction=sum``).
-        why: the key of the strategy, and its value, for which ``given`` is not None.
+        why: the key of the strategy, and its value, for which ``taped`` is not None.
     """
 
     replicas: int
     part: Part | None = None
-    given: list[tuple[Any, list[bool]]] | None = None
+    taped: list[tuple[Any, list[bool]]] | None = None
     summed: bool = False
     why: tuple[str, Any] = ("", "ps")
 
@@ -80,22 +80,22 @@ def replica_step(
     replicas: int,
     part: Part,
     summed: bool = False,
-    given: list[tuple[Any, list[bool]]] | None = None,
+    taped: list[tuple[Any, list[bool]]] | None = None,
     why: tuple[str, Any] = ("", "ps"),
 ) -> Step | None:
     """Return the training step of a replica, for :func:`tracing`; None where there is one replica.
 
     Its tapes give gradients of the global batch. Where they are averaged elsewhere, only the mean
-    over the replicas of those in ``given`` is, as they are.
+    over the replicas of those in ``taped`` is, as they are.
 
     Args:
         replicas: how many share the global batch.
         part: of it, that the replica has.
-        given, summed, why: as of :class:`Step`.
+        taped, summed, why: as of :class:`Step`.
     """
-    if replicas > 1 or given is not None:
+    if replicas > 1 or taped is not None:
         install()
-    return Step(replicas, part, given, summed, why) if replicas > 1 else None
+    return Step(replicas, part, taped, summed, why) if replicas > 1 else None
 
 
 def tried(step: Step | None, targets: list[Any]) -> contextlib.AbstractContextManager[None]:
@@ -120,15 +120,15 @@ def noted(
     return tracing(step=None, note=note)
 
 
-def of_another_batch(given: list[Any], own: list[Any]) -> contextlib.AbstractContextManager[None]:
-    """Let tapes give, one after the other, the gradients ``given``; where there are none their own.
+def of_another_batch(others: list[Any], own: list[Any]) -> contextlib.AbstractContextManager[None]:
+    """Let tapes give ``others``, one gradient after the other; where there are none their own.
 
     Args:
-        given: dense gradients for variables, used up.
+        others: dense gradients for variables, used up.
         own: filled in with those that tapes have given.
     """
     install()
-    return tracing(other=(given, own))
+    return tracing(other=(others, own))
 
 
 def current() -> Step | None:
@@ -169,7 +169,7 @@ def mean(
             replica has for itself.
     """
     step = current()
-    if step is not None and step.given is not None:
+    if step is not None and step.taped is not None:
         raise step.needs(
             "the model's loss is divided by a number of all examples, such as that of the tokens "
             "that are not masked, and each worker knows its own alone",
@@ -235,7 +235,7 @@ def install() -> None:
         if traced.other is not None:
             return _exchanged(gradients, sources, *traced.other)
         step = current()
-        if step is None or not (step.given is not None or tf.distribute.has_strategy()):
+        if step is None or not (step.taped is not None or tf.distribute.has_strategy()):
             return gradients
         return _of_the_global_batch(gradients, _tensors(target), sources, step)
 
@@ -264,11 +264,11 @@ def _of_the_global_batch(nested: Any, targets: list[tf.Tensor], sources: Any, st
     ]
     if not chosen:
         return nested
-    if step.given is not None:
+    if step.taped is not None:
         for i in chosen:
             if summed:
                 gradients[i] = _times(gradients[i], step.replicas)
-            step.given.append((gradients[i], same[i]))
+            step.taped.append((gradients[i], same[i]))
         return tf.nest.pack_sequence_as(nested, gradients)
     op = tf.distribute.ReduceOp.SUM if summed else tf.distribute.ReduceOp.MEAN
     reduced = _reduced([gradients[i] for i in chosen], [same[i] for i in chosen], op)
