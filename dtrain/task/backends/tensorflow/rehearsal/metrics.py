@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.data.sources import Source, Splits
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import adds_up, evaluates, leaves, unwrapped
@@ -83,7 +84,7 @@ def _add_up(
         before = [(v, tf.constant(v.numpy(), v.dtype)) for v in variables]
         adds -= {id(v) for v, value in before if id(v) in states and np.any(value)}
         for first in (0, rows):
-            batch = reading.first(source, rows, first)
+            batch = nest.mapped(tf.convert_to_tensor, reading.first(source, rows, first))
             added = _tried(model, batch, before, {})
             telling |= {name for name in states if np.any(added[name])}
             for sign in (2, -2):
