@@ -23,6 +23,9 @@ from dtrain.task.backends.step_logs import (
 )
 from dtrain.task.backends.step_metrics import Returned, scalars
 
+#: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
+ROWS_BYTES = 2**20
+
 
 class Rows(ABC):
     """What the steps of a model give, as rows: states of metrics, then returned values.
@@ -53,6 +56,20 @@ class Rows(ABC):
         averaged = {id(variable) for metric in self.averaged for variable in metric.variables}
         self.sizes = [0 if id(v) in averaged else math.prod(v.shape) for v in self.variables]
         self.width = sum(self.sizes)
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps one call may have: it returns the metric states of each."""
+        return max(1, ROWS_BYTES // 8 // max(1, self.width))
+
+    @property
+    def spans_points(self) -> bool:
+        """Whether points can be distinguished within a call: of each step all is known.
+
+        It is not of the learning rate that a schedule has had: that is read after a call.
+        """
+        optimizer = self._model.optimizer
+        return optimizer is None or isinstance(optimizer.learning_rate, keras.Variable)
 
     def size(self, training: bool) -> int:
         """Return how many numbers a row has."""
