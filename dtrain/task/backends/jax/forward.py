@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import keras
@@ -14,9 +15,6 @@ from dtrain.run.predictions.formats import ColumnSpec
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.runtime import runtime
 
-if TYPE_CHECKING:
-    from dtrain.task.backends.jax.strategy import OneDevice
-
 
 class Forward:
     """Predicts batches of one model, a batch on each row of devices.
@@ -25,13 +23,13 @@ class Forward:
 
     Args:
         model: built in the strategy's scope, with the weights to use.
-        strategy: lays batches out.
         source: has the rows.
         batch: rows of a batch.
         finish: makes columns.
+        replicas: how many batches a call takes.
+        put: sends a batch to the devices.
 
     Attributes:
-        replicas: how many batches a call takes.
         specs: of the columns, of one row each.
     """
 
@@ -39,10 +37,16 @@ class Forward:
     at_once = 2
 
     def __init__(
-        self, model: keras.Model, strategy: OneDevice, source: Source, batch: int, finish: Finish
+        self,
+        model: keras.Model,
+        source: Source,
+        batch: int,
+        finish: Finish,
+        replicas: int,
+        put: Callable[[Any], Any],
     ):
-        self._model, self._strategy, self._source, self._finish = model, strategy, source, finish
-        self.replicas, self.batch = strategy.replicas, batch
+        self._model, self._source, self._finish = model, source, finish
+        self.replicas, self.batch, self._put = replicas, batch, put
         self.specs: dict[str, ColumnSpec] = {}
         self._call = jax.jit(self._predicted)
 
@@ -61,7 +65,7 @@ class Forward:
             [v.value for v in self._model.trainable_variables],
             [v.value for v in self._model.non_trainable_variables],
         )
-        outputs = self._call(values, self._strategy.put(parts[0]), numbers[0])
+        outputs = self._call(values, self._put(parts[0]), numbers[0])
         with keras.device("cpu:0"):
             columns = self._finish(jax.device_get(outputs), parts)
         arrays = {name: np.asarray(column) for name, column in columns.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,11 +50,21 @@ class Layouts(keras.distribution.ModelParallel):
             return [Placement() for _ in shapes]
         return place(self._rules, shapes, self._sizes[self._axis])
 
+    def _placement(self, path: str, shape: tuple[int, ...]) -> Placement:
+        """Place one variable; a rule that fits none is refused when all are there."""
+        rules = self._rules
+        if isinstance(rules, list):
+            rules = [rule for rule in rules if re.search(rule["path"], path)][:1]
+        if not rules:
+            return Placement()
+        [placement] = place(rules, [(path, shape)], self._sizes[self._axis])
+        return placement
+
     def get_variable_layout(self, variable: keras.Variable) -> TensorLayout:
         """Return the layout of a variable that is being made."""
         rank = len(variable.shape)
         axes: list[str | None] = [None] * rank
-        [placement] = self.placements([(variable.path, tuple(variable.shape))])
+        placement = self._placement(variable.path, tuple(variable.shape))
         if placement.axis is not None:
             axes[placement.axis] = self._axis
         return TensorLayout(axes, self.device_mesh)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import keras
@@ -20,9 +20,6 @@ from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import finetune
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.jax.strategy import OneDevice
 
 
 class Waiting:
@@ -51,12 +48,12 @@ class Steps:
 
     Args:
         model: compiled and built in the strategy's scope.
-        strategy: lays batches out.
         inputs: what to read.
+        put: sends a batch to the devices.
     """
 
-    def __init__(self, model: keras.Model, strategy: OneDevice, inputs: Inputs):
-        self._model, self._strategy, self._inputs = model, strategy, inputs
+    def __init__(self, model: keras.Model, inputs: Inputs, put: Callable[[Any], Any]):
+        self._model, self._inputs, self._put = model, inputs, put
         self.waiting = Waiting()
         self._rows = Rows(model)
         self._norms = Norms(model, ())
@@ -108,7 +105,7 @@ class Steps:
         values, table = self._state.read(), []
         for _ in range(steps):
             [batch] = self.waiting.fetched(self._batches)
-            values, row = self._train(values, self._strategy.put(batch))
+            values, row = self._train(values, self._put(batch))
             table.append(row)
         self._state.write(values)
         batch_size = self._inputs.global_batch
@@ -131,15 +128,15 @@ class Steps:
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
         values, table, counts = self._state.read(), [], []
-        weights, held, *others = values
+        weights, held, slots, others = values
         for _ in range(steps + bool(rest)):
             [(batch, count)] = next(self._held)
             real = nest.mapped(lambda part, count=count: part[:count], batch)
-            data = self._strategy.put(real)
-            held, row = self._evaluate((weights, held, *others), data, count)
+            data = self._put(real)
+            held, row = self._evaluate((weights, held, slots, others), data, count)
             table.append(row)
             counts.append(count)
-        self._state.write((weights, held, *others))
+        self._state.write((weights, held, slots, others))
         rows = self._rows.table(table, counts)
         return self._rows.sums(rows, sum(counts), training=False)
 

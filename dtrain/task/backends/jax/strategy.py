@@ -63,7 +63,7 @@ class OneDevice:
         return self.scope()
 
     def place(self, model: keras.Model) -> None:
-        """Refuse what a compiled program would not carry from step to step, and rules that fit nothing.
+        """Refuse what a step would not carry on to the next, and rules that fit nothing.
 
         Raises:
             UsageError: naming the layer or the rule.
@@ -130,11 +130,11 @@ class OneDevice:
             inputs: what to read.
             jit_compile: has no effect: XLA compiles every step.
         """
-        return Steps(model, self, inputs)
+        return Steps(model, inputs, self.put)
 
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""
-        return Forward(model, self, source, batch, finish)
+        return Forward(model, source, batch, finish, self.replicas, self.put)
 
     def answer_locally(self, model: keras.Model) -> None:
         """Leave ``predict`` and ``evaluate`` to Keras, which divide batches over the devices."""
@@ -170,8 +170,8 @@ class Mirrored(OneDevice):
 class FullySharded(OneDevice):
     """A part of each batch, of each weight and of each slot of the optimizer on each device.
 
-    Also known as ZeRO-3 (Rajbhandari et al. 2020, arXiv 1910.02054): weights are gathered where they
-    are read, and gradients scattered.
+    Also known as ZeRO-3 (Rajbhandari et al. 2020, arXiv 1910.02054): weights are gathered where
+    they are read, and gradients scattered.
 
     Args:
         devices: names of the devices.
