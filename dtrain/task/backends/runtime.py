@@ -101,6 +101,15 @@ class Runtime(Protocol):
     def augmented(self, augment: Augment, x: Any, keys: Any) -> Any:
         """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
 
+    def uniform(self, seed: Any, shape: Sequence[int]) -> Any:
+        """Return numbers from 0 to 1, float32, that are a function of a seed of two integers."""
+
+    def fold_in(self, seed: Any, number: int) -> Any:
+        """Return another seed, for each number one."""
+
+    def exchange(self, name: str, x: Any) -> Any:
+        """Return ``gather``, ``sum`` or ``mean`` over the replicas: :mod:`dtrain.replicas`."""
+
     def checked(self, model: keras.Model) -> Checked:
         """Return the training step of a model, which updates nothing, with checks."""
 
