@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from dtrain.config.schema import Hardware
-from dtrain.data.sources import Source
+from dtrain.data.sources import Source, Splits
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import backends
 from dtrain.task.data.inputs import Augment, Inputs
@@ -86,6 +86,17 @@ class Runtime(Protocol):
 
     def trace(self, function: Callable[..., Any], *specs: Any) -> None:
         """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
+
+    def readable(self, splits: Splits, target: str) -> Splits:
+        """Return splits as the backend reads them.
+
+        Args:
+            splits: of a run.
+            target: the name of the dataset function.
+
+        Raises:
+            UsageError: it cannot.
+        """
 
     def read(self, source: Source, rows: np.ndarray) -> tuple[Any, ...]:
         """Return the examples at ``rows``, int64 ``[b]``, as arrays, at once and on the CPU.

@@ -80,9 +80,8 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     node, options = divided(config.dataset)
 
     def made() -> Splits:
-        return adapted(
-            targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
-        )
+        value = targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
+        return runtime().readable(adapted(value), str(node["_target_"]))
 
     splits = dataclasses.replace(_with_some(made(), node), task=options.task)
     splits = padded(splits, options.pad)

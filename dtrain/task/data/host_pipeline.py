@@ -9,8 +9,10 @@ graph has to ask for batches, and there images and records are decoded beside ea
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,8 +22,7 @@ import numpy as np
 
 from dtrain.data import failures, nest, transforms
 from dtrain.data.example import Example
-from dtrain.data.streams import Stream
-from dtrain.errors import UsageError
+from dtrain.data.streams import PythonStream, Stream
 from dtrain.task.data.batch_reader import BatchReader, Key, is_alone, readers
 from dtrain.task.data.inputs import Inputs, draw_keys
 
@@ -39,9 +40,6 @@ class HostPipeline:
         replicas: that share each batch.
         chosen: those that are fed here.
         training: or the evaluation.
-
-    Raises:
-        UsageError: the evaluation is a stream.
     """
 
     def __init__(
@@ -57,7 +55,8 @@ class HostPipeline:
         self._whole = isinstance(source, Stream) or bool(transforms.by_batch(source))
         threads = 1
         if isinstance(source, Stream):
-            self._work = self._of_stream(source, training)
+            assert isinstance(source, PythonStream)
+            self._work = self._of_stream(source) if training else self._held_stream(source)
         else:
             self._reader = BatchReader(source)
             if not is_alone(source):
@@ -92,11 +91,8 @@ class HostPipeline:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _read(self, rows: np.ndarray, key: Key | None) -> Example:
-        try:
+        with _naming():
             return self._reader(rows, key)
-        except Exception as error:
-            raised = failures.of_reading(error)
-            raise raised from raised.__cause__
 
     def _training(self) -> Iterator[Callable[[], list[Any]]]:
         inputs, order, step = self._inputs, self._inputs.positions, self._inputs.start_step
@@ -138,21 +134,42 @@ class HostPipeline:
         x = nest.mapped(np.asarray, runtime().augmented(augment, part.x, keys))
         return dataclasses.replace(part, x=x).parts
 
-    def _of_stream(self, stream: Stream, training: bool) -> Iterator[Callable[[], list[Any]]]:
-        if not training:
-            raise UsageError(
-                "dataset", "a stream", "cannot be evaluated without TensorFlow",
-                "a validation with random access, or none", "backend=tensorflow",
-            )  # fmt: skip
+    def _of_stream(self, stream: PythonStream) -> Iterator[Callable[[], list[Any]]]:
         size, step = self._inputs.global_batch, self._inputs.start_step
-        batches = stream.endless(size).skip(step).as_numpy_iterator()
+        batches = itertools.islice(stream.endless(size), step, None)
 
         def cut(begin: int) -> list[Any]:
-            return self._cut(Example(*next(batches)), begin)
+            return self._cut(Example(*_next(batches)), begin)
 
         while True:
             yield functools.partial(cut, step * size)
             step += 1
+
+    def _held_stream(self, stream: PythonStream) -> Iterator[Callable[[], list[Any]]]:
+        """Yield what reads the evaluation of a stream, pass after pass."""
+        inputs, replicas = self._inputs, self._replicas
+        size, examples = inputs.evaluation_batch, inputs.evaluation_examples
+        turns, local = -(-examples // size), size // replicas
+
+        def one_pass() -> Iterator[list[Any]]:
+            batches = stream.batches(size, remainder=True)
+            for number in range(turns):
+                batch = next(batches, None)  # none where a pass is shorter than it was counted
+                rows = 0 if batch is None else len(nest.leaves(batch)[0])
+                count = min(examples - number * size, rows)
+                whole = Example(*(stream.first(1) if batch is None else batch))
+                parts = []
+                for replica in range(replicas)[self._chosen]:
+                    at = np.minimum(replica * local + np.arange(local), max(rows - 1, 0))
+                    real = min(max(count - replica * local, 0), local)
+                    parts.append((whole.map(lambda leaf, at=at: leaf[at]).parts, real))
+                yield parts
+
+        passes = itertools.chain.from_iterable(one_pass() for _ in itertools.count())
+        before = inputs.validations * turns if stream.reshuffles else 0
+        steps = itertools.islice(passes, before, None)
+        while True:
+            yield functools.partial(_next, steps)
 
     def _evaluation(self) -> Iterator[Callable[[], list[Any]]]:
         inputs, replicas = self._inputs, self._replicas
@@ -169,3 +186,19 @@ class HostPipeline:
         while True:
             for turn in table:
                 yield functools.partial(batches, turn)
+
+
+def _next(batches: Iterator[Any]) -> Any:
+    """Return the next of what is endless."""
+    with _naming():
+        return next(batches)
+
+
+@contextlib.contextmanager
+def _naming() -> Iterator[None]:
+    """Let reading raise what a run ends with."""
+    try:
+        yield
+    except Exception as error:
+        raised = failures.of_reading(error)
+        raise raised from raised.__cause__

@@ -101,7 +101,7 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
 
 def specs(source: Source | Stream, rows: int | None) -> tuple[Any, ...]:
     """Return what a batch of so many examples is: nests of :class:`ArraySpec`."""
-    parts = source.batches(1).element_spec if isinstance(source, Stream) else first(source, 1)
+    parts = source.spec if isinstance(source, Stream) else first(source, 1)
     leaves = {
         name: ArraySpec((rows, *shape), "string" if kind == "text" else kind)
         for name, (kind, shape) in spec_of(parts, transforms.by_batch(source)).items()

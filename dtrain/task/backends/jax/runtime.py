@@ -13,15 +13,18 @@ import keras
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.example import Example, label
+from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.jax.hardware import configure, overlooked
-from dtrain.task.data.batch_reader import read_at_once as read
+from dtrain.task.data.batch_reader import as_arrays as readable
+from dtrain.task.data.batch_reader import read_at_once
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Augment, Inputs
 from dtrain.task.data.reading import ArraySpec
 
-__all__ = ["configure", "overlooked", "read"]
+__all__ = ["configure", "overlooked", "readable"]
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)
@@ -48,6 +51,23 @@ def variable(value: Any, dtype: str) -> Any:
 def to_numpy(variable: keras.Variable) -> np.ndarray:
     """Return what a variable holds, on the host."""
     return np.array(jax.device_get(variable.value))
+
+
+def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    """Return some examples as arrays of numbers, at once.
+
+    Raises:
+        DataError: one cannot be read.
+        UsageError: a part is text.
+    """
+    parts = read_at_once(source, rows)
+    for name, leaf in Example.of(parts).leaves.items():
+        if leaf.dtype.kind in "OSU":
+            raise UsageError(
+                "dataset", label(name), "is text, and arrays of JAX hold numbers",
+                "numbers, such as the encoded columns of a table", "backend=tensorflow",
+            )  # fmt: skip
+    return parts
 
 
 def trace(function: Callable[..., Any], *specs: Any) -> None:
