@@ -84,7 +84,7 @@ def adds_up(metric: keras.metrics.Metric) -> bool:
     """Whether the state after two batches is the sum of the states after each.
 
     ``adds_up`` of a class is its author's word;
-    :mod:`dtrain.task.backends.tensorflow.rehearsal.metrics` tries the others, and sets it.
+    :mod:`dtrain.task.backends.unsummed` tries the others, and sets it.
     Metrics of Keras' own do, and have no such attribute.
     """
     return bool(getattr(metric, "adds_up", True))

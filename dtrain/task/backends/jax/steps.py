@@ -12,6 +12,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.run.times import INPUT
+from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.norms import Norms
 from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
@@ -67,10 +68,14 @@ class Steps:
         self._state = State(self._model)
         # What a step returns lies as what it was given: nothing is compiled a second time.
         layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
-        self._train = jax.jit(self._train_step, donate_argnums=0, out_shardings=(layouts, None))
-        self._evaluate = jax.jit(
-            self._evaluation_step, static_argnums=2, out_shardings=(layouts[1], None)
+        self._train = traceable.compiled(
+            self._model, self._train_step, donate_argnums=0, out_shardings=(layouts, None)
         )
+        self._evaluate = traceable.compiled(
+            self._model, self._evaluation_step, static_argnums=2, out_shardings=(layouts[1], None)
+        )
+        #: How often a training step was traced, and so compiled, since the last point.
+        self._compilations, self._compiled = 0, False
 
     def unsaved(self) -> list[str]:
         """Return nothing: what a step assigns and no checkpoint has is refused before."""
@@ -114,6 +119,7 @@ class Steps:
 
     def _train_step(self, values: Values, data: Any) -> tuple[Values, Vectors]:
         self.waiting.traced()
+        self._compilations += 1
         with tracing(rows=self._inputs.global_batch, results=[]):
             (logs, metrics, after), norms = self._norms.measured(
                 values[0], lambda: self._state.trained(values, data)
@@ -169,8 +175,10 @@ class Steps:
         return schedule.frozen or ["none"]
 
     def interval(self) -> dict[str, float]:
-        """Return what else there is to report of the steps since the last such call."""
-        return {}
+        """Return how often a step was compiled anew, for a batch of another shape, if it was."""
+        compilations, self._compilations = self._compilations, 0
+        anew, self._compiled = compilations - (not self._compiled), True
+        return {"compilations": float(anew)} if anew > 0 else {}
 
     def summary(self) -> dict[str, Any]:
         """Return what else there is to report of the whole run, as JSON values."""
