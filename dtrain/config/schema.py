@@ -44,6 +44,7 @@ class Backend(enum.Enum):
     """Frameworks that Keras computes with, of which dtrain has the steps."""
 
     tensorflow = 1
+    jax = 2
 
 
 class Precision(enum.Enum):
