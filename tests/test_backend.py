@@ -16,6 +16,7 @@ from dtrain.controller.task_environment import task_environment
 from dtrain.errors import UsageError
 from dtrain.host import forkserver, frameworks
 from dtrain.run import strategy_plan
+from dtrain.task.backends.jax import STRATEGIES
 from tests.test_plan import composed, planned
 
 JAX = "backend=jax"
@@ -45,7 +46,11 @@ def refused(*overrides: str, gpus: int = 0) -> str:
         (["strategy=tpu", "strategy.zone=eu"], "type: strategy.zone=null"),
     ],
 )  # fmt: skip
-def test_what_jax_has_not(overrides: list[str], message: str) -> None:
+def test_what_jax_has_not(
+    overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MultiWorker", "TPU"):
+        monkeypatch.setitem(STRATEGIES, name, "strategy")
     planned(*overrides)  # TensorFlow has it
     assert message in refused(JAX, *overrides)
 

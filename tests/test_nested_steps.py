@@ -216,7 +216,7 @@ def test_losses_of_outputs_are_means_over_examples() -> None:
     import tensorflow as tf
 
     from dtrain.task import keras_internals
-    from dtrain.task.backends.tensorflow.step_metrics import wrap
+    from dtrain.task.backends.step_metrics import wrap
     from dtrain.task.backends.tracing import tracing
 
     inputs = keras.Input([1])

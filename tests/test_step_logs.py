@@ -13,7 +13,7 @@ def test_batches_and_numbers() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends import step_logs
-    from dtrain.task.backends.tensorflow.step_metrics import scalars
+    from dtrain.task.backends.step_metrics import scalars
 
     assert step_logs.unwrapped((3,)) == 3 and step_logs.unwrapped((3, 4)) == (3, 4)
     logs = {"a": 1, "b": {"c": {"d": tf.constant(2.0)}}, "e": None, "f": tf.ones([2]), "g": "text"}
@@ -29,7 +29,7 @@ def test_batches_and_numbers() -> None:
 def test_results_of_metrics_under_other_names() -> None:
     import keras
 
-    from dtrain.task.backends.tensorflow.step_metrics import Returned
+    from dtrain.task.backends.step_metrics import Returned
     from dtrain.task.backends.tracing import tracing
 
     model = keras.Model()
@@ -49,8 +49,8 @@ def test_trackers_of_losses_have_the_sum_of_the_parts() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends import step_logs
+    from dtrain.task.backends.step_metrics import wrap
     from dtrain.task.backends.tensorflow.replica.gradients import Step
-    from dtrain.task.backends.tensorflow.step_metrics import wrap
     from dtrain.task.backends.tracing import tracing
 
     losses = ["loss", "My_Loss", "d_loss", "TotalLoss", "loss_1", "KL/losses", "KLLoss"]

@@ -24,7 +24,7 @@ import dtrain.task.main  # noqa: E402
 import dtrain.task.train.train  # noqa: E402, F401
 from dtrain.task import backends  # noqa: E402
 
-for name in ("runtime", "base"):
+for name in ("runtime", backends.module().STRATEGIES["OneDevice"]):
     backends.module(name)
 
 gc.enable()

@@ -47,6 +47,11 @@ class Tracing:
     norms: Any = None
     layers: list[str] | None = None
 
+    @property
+    def parts(self) -> int:
+        """Of how many parts a loss of the step is the sum; 1 where it is a mean."""
+        return self.step.replicas if self.step is not None and self.step.summed else 1
+
 
 class _Local(threading.local):
     """MirroredStrategy traces each replica in a thread of its own, and they take turns."""

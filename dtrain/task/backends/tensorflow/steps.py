@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
 
 
-#: What a call returns, and the tasks of a cluster reduce in one go, is not larger than about this.
-ROWS_BYTES = 2**20
-
-
 class Steps:
     """Training and evaluation of one model under one strategy.
 
@@ -131,17 +127,13 @@ class Steps:
 
     @property
     def max_steps(self) -> int:
-        """How many steps one call may have: it returns the metric states of each."""
-        return max(1, ROWS_BYTES // 8 // max(1, self._rows.width))
+        """How many steps one call may have."""
+        return self._rows.max_steps
 
     @property
     def spans_points(self) -> bool:
-        """Whether points can be distinguished within a call: of each step all is known.
-
-        It is not of the learning rate that a schedule has had: that is read after a call.
-        """
-        optimizer = self._model.optimizer
-        return optimizer is None or isinstance(optimizer.learning_rate, keras.Variable)
+        """Whether a call may reach across steps of which the journal has points."""
+        return self._rows.spans_points
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run training steps in one call: :meth:`dtrain.task.backends.base.Steps.train`."""

@@ -28,6 +28,7 @@ from dtrain.task.backends.step_logs import (
     named,
     unwrapped,
 )
+from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow import unsaved
 from dtrain.task.backends.tensorflow.rehearsal.noise import (
@@ -35,7 +36,6 @@ from dtrain.task.backends.tensorflow.rehearsal.noise import (
     operations,
 )
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
-from dtrain.task.backends.tensorflow.step_metrics import Returned
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.model import optimizers
 from dtrain.task.model.train_state import variables

@@ -137,12 +137,6 @@ def current() -> Step | None:
     return step
 
 
-def parts() -> int:
-    """Return of how many parts a loss is the sum, in the step that is traced in this thread."""
-    step = current()
-    return step.replicas if step is not None and step.summed else 1
-
-
 def prepare(optimizer: keras.optimizers.Optimizer) -> None:
     """Let ``optimizer`` take its gradients for those of the global batch: it reduces no more.
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import (
@@ -24,7 +23,6 @@ from dtrain.task.backends.step_logs import (
     leaves,
     named,
 )
-from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.backends.tracing import now
 
 
@@ -52,30 +50,31 @@ def wrap(model: keras.Model) -> None:
         model.get_metrics_result = _noted(own, model)
 
 
-def scalars(logs: Any) -> dict[str, tf.Tensor]:
+def scalars(logs: Any) -> dict[str, Any]:
     """Keep what a step returned that is one number, as float32; a dict in it gives its own names.
 
     As Keras' ``fit`` does with what a ``train_step`` returns.
     """
-    numbers: dict[str, tf.Tensor] = {}
+    numbers: dict[str, Any] = {}
     for name, value in flattened(logs):
         if value is not None:
-            number = tf.convert_to_tensor(value)
-            if number.shape.rank == 0 and (number.dtype.is_floating or number.dtype.is_integer):
-                numbers[name] = tf.cast(number, tf.float32)
+            number = keras.ops.convert_to_tensor(value)
+            kind = keras.backend.standardize_dtype(number.dtype)
+            if len(number.shape) == 0 and ("float" in kind or "int" in kind):
+                numbers[name] = keras.ops.cast(number, "float32")
     return numbers
 
 
 def _updating(update: Any, adds_up: bool, weighs: bool) -> Any:
     @functools.wraps(update)
     def update_state(values: Any, sample_weight: Any = None) -> Any:
-        parts, rows = gradients.parts(), now().rows
+        parts, rows = now().parts, now().rows
         if adds_up and parts > 1:
-            values = tf.convert_to_tensor(values)
-            if values.shape.rank == 0:  # a loss for each example is averaged as ever
-                values = values * tf.cast(parts, values.dtype)
+            values = keras.ops.convert_to_tensor(values)
+            if len(values.shape) == 0:  # a loss for each example is averaged as ever
+                values = values * keras.ops.cast(parts, values.dtype)
         if weighs and sample_weight is None and rows is not None:
-            sample_weight = tf.cast(rows, tf.float32)
+            sample_weight = keras.ops.cast(rows, "float32")
         return update(values, sample_weight)
 
     return update_state
@@ -121,7 +120,7 @@ class Returned:
         self.derived: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
         self._model, self._averaged = model, {id(metric) for metric in averaged}
 
-    def values(self, logs: Any, training: bool) -> dict[str, tf.Tensor]:
+    def values(self, logs: Any, training: bool) -> dict[str, Any]:
         """Return the numbers that are read from no state of a metric; called where the step was."""
         numbers, results = scalars(logs), now().results or ()
         metrics = {id(metric) for metric in self._model.metrics}
@@ -138,7 +137,7 @@ class Returned:
             if id(value) in averaged:
                 numbers.pop(name, None)
                 for shown, number in named(name, value):
-                    numbers[shown] = tf.cast(tf.convert_to_tensor(number), tf.float32)
+                    numbers[shown] = keras.ops.cast(number, "float32")
                     self.averaged.add(shown)
             elif id(value) in of_metrics:
                 pairs = zip(named(of_metrics[id(value)], value), named(name, value), strict=True)

@@ -1,0 +1,67 @@
+"""Rows of a compiled step: what it added to metrics and returned."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from dtrain.task.backends import rows
+
+#: A row, or a table of rows, as a step gives it: a vector for each run of one type.
+Vectors = list[Any]
+
+
+class Rows(rows.Rows):
+    """Makes rows of a step on the global batch.
+
+    Args:
+        model: compiled and built.
+    """
+
+    def __init__(self, model: keras.Model):
+        super().__init__(model)
+        self._results = jax.jit(self.metric_results)
+
+    def vectors(self, metrics: Sequence[Any], logs: dict[str, Any], training: bool) -> Vectors:
+        """Return the row of a step; traced. JAX computes in 32 bits: types stay as they are.
+
+        Args:
+            metrics: what :attr:`variables` have after it.
+            logs: what it returned by name.
+            training: which kind of step.
+        """
+        self.names[training] = list(logs)
+        pairs = zip(metrics, self.sizes, strict=True)
+        values = [*(value for value, size in pairs if size), *logs.values()]
+        return [
+            jnp.concatenate([jnp.ravel(value) for value in group])
+            for _, group in itertools.groupby(values, lambda value: value.dtype)
+        ]
+
+    def table(self, steps: Sequence[Vectors], examples: Sequence[int]) -> np.ndarray:
+        """Wait for the rows of some steps; what they returned counts for each example.
+
+        Args:
+            steps: of :meth:`vectors`.
+            examples: how many each step had.
+
+        Returns:
+            float64 ``[k, m]``.
+        """
+        table = np.array(
+            [np.concatenate([*map(np.float64, row), []]) for row in jax.device_get(list(steps))]
+        )
+        table[:, self.width :] *= np.asarray(examples, np.float64)[:, None]
+        return table
+
+    def _evaluated(self, states: list[np.ndarray]) -> list[dict[str, Any]]:
+        pairs = zip(states, self.variables, strict=True)
+        with keras.device("cpu:0"):
+            results = self._results([np.asarray(s, v.dtype) for s, v in pairs])
+        return [dict(each) for each in jax.device_get(results)]

@@ -1,0 +1,110 @@
+"""The process of a task, as JAX has it (:class:`dtrain.task.backends.runtime.Runtime`)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from dtrain.data.sources import Source
+from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.jax.hardware import configure, overlooked
+from dtrain.task.data.host_pipeline import HostPipeline
+from dtrain.task.data.inputs import Augment, Inputs
+
+__all__ = ["configure", "overlooked"]
+ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
+TENSORS: tuple[type, ...] = (jax.Array,)
+VARIABLES: tuple[type, ...] = (keras.Variable,)
+GENERATORS: tuple[type, ...] = ()
+
+
+def give_up_after(seconds: float, cluster: Cluster, task: Task) -> None:
+    """Do nothing: a service of JAX' own ends the tasks of one that is lost."""
+
+
+def on_cpu() -> AbstractContextManager[Any]:
+    """Compute what is called inside on the CPU."""
+    device: AbstractContextManager[Any] = keras.device("cpu:0")
+    return device
+
+
+def variable(value: Any, dtype: str) -> Any:
+    """Return what a variable of Keras' holds: an array."""
+    return jax.numpy.asarray(value, dtype)
+
+
+def to_numpy(variable: keras.Variable) -> np.ndarray:
+    """Return what a variable holds, on the host."""
+    return np.array(jax.device_get(variable.value))
+
+
+def trace(function: Callable[..., Any], *specs: Any) -> None:
+    """Call ``function`` with tensors of these shapes; nothing is computed."""
+    jax.eval_shape(function, *specs)
+
+
+def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
+    """Yield the batches of a training on one replica."""
+    for [batch] in HostPipeline(inputs):
+        yield batch
+
+
+def augmented(augment: Augment, x: Any, keys: Any) -> Any:
+    """Return inputs ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
+    return jax.vmap(lambda one, key: augment(one, seed=key))(x, keys)
+
+
+def checked(model: keras.Model) -> Any:
+    """Refuse a search for what is not finite.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        "debug", "nan", "is not there for backend=jax yet", "another backend", "backend=tensorflow"
+    )
+
+
+def start_trace(folder: str) -> None:
+    """Begin a profile for TensorBoard."""
+    jax.profiler.start_trace(folder)
+
+
+def stop_trace() -> None:
+    """End it, and write it."""
+    jax.profiler.stop_trace()
+
+
+def arithmetic() -> dict[str, Any]:
+    """Return what the last bits of a number depend on, on a CPU."""
+    return {"backend": "jax"}
+
+
+def building() -> AbstractContextManager[None]:
+    """Let a user's function that makes a model leave what dtrain has set up as it is."""
+    return contextlib.nullcontext()
+
+
+def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
+    """Refuse to compute layers a second time (``hardware.remat``).
+
+    Raises:
+        UsageError: there are patterns.
+    """
+    if patterns:
+        raise UsageError(
+            "hardware.remat", list(patterns), "is not there for backend=jax", "[]",
+            "keras.RematScope in the model's own function",
+        )  # fmt: skip
+
+
+def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    """Return some examples, int64 ``[b]``, at once."""
+    raise NotImplementedError

@@ -1,0 +1,150 @@
+"""The variables of a model as values that a compiled step takes and returns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from dtrain.task import keras_internals
+from dtrain.task.backends.step_logs import unwrapped
+from dtrain.task.model import optimizers
+
+#: Values of the variables, by kind: trainable weights, other variables of the model, slots of the
+#: optimizer of ``compile``, and those of all other optimizers.
+Values = tuple[list[Any], list[Any], list[Any], list[Any]]
+
+
+class State:
+    """Names the variables of a model and its optimizers, in the order of Keras' own state.
+
+    ``train_step(state, data)`` is given what Keras gives it: weights, other variables, slots and
+    metrics. It runs in a ``keras.StatelessScope`` that holds all of them, so that a step of the
+    user's may also update variables by their methods, as that of a second optimizer does.
+
+    Args:
+        model: compiled and built.
+    """
+
+    def __init__(self, model: keras.Model):
+        self._model = model
+        main = model.optimizer
+        slots = [] if main is None else list(main.variables)
+        owned = {id(variable) for variable in slots}
+        others = []
+        for each in optimizers.named(model).values():
+            for variable in each.variables if each.built else ():
+                if id(variable) not in owned:
+                    owned.add(id(variable))
+                    others.append(variable)
+        self._groups: tuple[list[keras.Variable], ...] = (
+            list(model.trainable_variables), list(model.non_trainable_variables), slots, others,
+        )  # fmt: skip
+        self._metrics: list[keras.Variable] = list(model.metrics_variables)
+
+    def read(self) -> Values:
+        """Return what the variables hold."""
+        first, second, third, fourth = ([v.value for v in group] for group in self._groups)
+        return first, second, third, fourth
+
+    def write(self, values: Values) -> None:
+        """Set the variables."""
+        for group, new in zip(self._groups, values, strict=True):
+            for variable, value in zip(group, new, strict=True):
+                variable.assign(value)
+
+    def _begun(self) -> list[Any]:
+        """Return what metrics hold when they begin anew."""
+        with keras.StatelessScope() as scope:
+            for metric in self._model.metrics:
+                metric.reset_state()
+        begun = [scope.get_current_value(variable) for variable in self._metrics]
+        return [
+            variable.value if value is None else value
+            for variable, value in zip(self._metrics, begun, strict=True)
+        ]
+
+    def trained(self, values: Values, data: Any) -> tuple[Any, list[Any], Values]:
+        """Run ``train_step``; traced.
+
+        Args:
+            values: before it.
+            data: the global batch.
+
+        Returns:
+            What it returns, what metrics have after it, and the variables.
+        """
+        before = *values, self._begun()
+        groups = *self._groups, self._metrics
+        with self._scope(groups, before) as current, self._partial_updates():
+            first = current()
+            *kinds, others, metrics = before
+            logs, (*kinds, metrics) = self._model.train_step((*kinds, metrics), unwrapped(data))
+            after = _merged((*kinds, others, metrics), first, current())
+        weights, rest, slots, others, metrics = after
+        return logs, metrics, (weights, rest, slots, others)
+
+    def evaluated(self, values: Values, data: Any) -> tuple[Any, list[Any], list[Any]]:
+        """Run ``test_step``; traced.
+
+        Args, Returns:
+            As of :meth:`trained`; of the variables those of the model that are not trained.
+        """
+        weights, rest, _, _ = values
+        metrics = self._begun()
+        with self._scope((*self._groups, self._metrics), (*values, metrics)) as current:
+            first = current()
+            state = weights, rest, metrics
+            logs, (_, rest, metrics) = self._model.test_step(state, unwrapped(data))
+            rest, metrics = _merged(
+                (rest, metrics), (first[1], first[4]), (current()[1], current()[4])
+            )
+        return logs, metrics, rest
+
+    @contextlib.contextmanager
+    def _scope(self, groups: Any, values: Any) -> Iterator[Callable[[], list[list[Any]]]]:
+        """Let variables have these values inside.
+
+        Yields:
+            Returns what they have now.
+        """
+        mapping = [
+            pair
+            for variables, group in zip(groups, values, strict=True)
+            for pair in zip(variables, group, strict=True)
+        ]
+        with keras.StatelessScope(mapping) as scope:
+            yield lambda: [[scope.get_current_value(v) for v in group] for group in groups]
+
+    @contextlib.contextmanager
+    def _partial_updates(self) -> Iterator[None]:
+        """Let the optimizer of ``compile`` update the weights that are trained in this epoch alone.
+
+        Keras' ``stateless_apply`` takes all weights that it was built for or none.
+        """
+        optimizer, weights = self._model.optimizer, self._groups[0]
+        if optimizer is None or len(weights) == len(keras_internals.updated(optimizer)):
+            yield
+            return
+
+        def stateless_apply(slots: Any, gradients: Any, values: Any) -> tuple[Any, Any]:
+            with self._scope((weights, optimizer.variables), (values, slots)) as current:
+                optimizer.apply(gradients, weights)
+                after, slots = current()
+            return after, slots
+
+        optimizer.stateless_apply = stateless_apply
+        try:
+            yield
+        finally:
+            del optimizer.stateless_apply
+
+
+def _merged(returned: Any, before: Any, after: Any) -> list[list[Any]]:
+    """Return what a step has returned, or assigned to a variable by its methods."""
+    return [
+        [new if old is assigned else assigned for new, old, assigned in zip(*group, strict=True)]
+        for group in zip(returned, before, after, strict=True)
+    ]

@@ -1,0 +1,200 @@
+"""Strategies: what of a model lies where on the devices; the program is the same for all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from dtrain.data import nest
+from dtrain.data.sources import Source, Splits
+from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster
+from dtrain.task import keras_internals
+from dtrain.task.backends.base import Abilities, Finish, Tasks
+from dtrain.task.backends.jax.forward import Forward
+from dtrain.task.backends.jax.layouts import Layouts
+from dtrain.task.backends.jax.state import State
+from dtrain.task.backends.jax.steps import Steps
+from dtrain.task.backends.step_logs import unwrapped
+from dtrain.task.data.inputs import Inputs
+from dtrain.task.model import optimizers
+from dtrain.task.model.optimizers import Update
+
+
+class OneDevice:
+    """Everything on one device.
+
+    Args:
+        devices: names of the devices of this task; the first is used.
+    """
+
+    abilities = Abilities(
+        several_optimizers=True, plain_variables=False, dense_lookups=True, has_float64=False
+    )
+    gradient_reduction = "mean"
+    sync_every = 1
+    #: How arrays lie on several devices; None: there is one.
+    layouts: Layouts | None = None
+    replicas = 1
+    #: The step sees the whole global batch.
+    parts = 1
+
+    def __init__(self, devices: list[str]):
+        self.tasks = Tasks()
+
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """What of the strategy the last bits of a prediction may depend on; JSON values."""
+        return (
+            {} if self.layouts is None else {"devices": int(self.layouts.device_mesh.devices.size)}
+        )
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Create model and metrics inside it."""
+        return contextlib.nullcontext() if self.layouts is None else self.layouts.scope()
+
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Create the optimizer and its slots inside it."""
+        return self.scope()
+
+    def place(self, model: keras.Model) -> None:
+        """Refuse what a step would not carry on to the next, and rules that fit nothing.
+
+        Raises:
+            UsageError: naming the layer or the rule.
+        """
+        for layer in keras_internals.layers(model):
+            if getattr(layer, "stateful", False):
+                raise UsageError(
+                    "model", layer.name,
+                    "is stateful=True, and a step of backend=jax carries no state of layers on to "
+                    "the next batch", "stateful=False, or the backend that does",
+                    "backend=tensorflow",
+                )  # fmt: skip
+        if self.layouts is not None:
+            self.layouts.placements([(v.path, tuple(v.shape)) for v in model.variables])
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Leave an optimizer as it is: its gradients are those of the global batch."""
+
+    def trace_step(
+        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+    ) -> list[Update]:
+        """Trace ``train_step`` and run nothing; return what optimizers would update.
+
+        Raises:
+            UsageError: the step is to create variables, which none on JAX can.
+        """
+        if creates:
+            raise UsageError(
+                "model", type(model).__name__, "makes its variables in train_step",
+                "a model whose call, or build, makes them", "a method build(self, input_shape)",
+            )  # fmt: skip
+        state = State(model)
+        with optimizers.caught(model) as updates:
+            data = unwrapped(nest.mapped(np.asarray, examples))
+            jax.eval_shape(
+                lambda values: state.trained(values, data, len(examples))[0], state.read()
+            )
+        return updates
+
+    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copy variables to the host."""
+        values = jax.device_get([variable.value for variable in variables.values()])
+        return {name: np.array(value) for name, value in zip(variables, values, strict=True)}
+
+    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Set each variable to the array of its name."""
+        for name, variable in variables.items():
+            variable.assign(arrays[name])
+
+    def check_copies(self, model: keras.Model) -> None:
+        """Check nothing: the copies of an array are one array of the program."""
+
+    def notices(
+        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
+    ) -> list[str | None]:
+        """Return nothing: all numbers are those of one device."""
+        return []
+
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
+        """Return the compiled functions that train and evaluate ``model`` on ``inputs``.
+
+        Args:
+            model: built under this strategy.
+            inputs: what to read.
+            jit_compile: has no effect: XLA compiles every step.
+        """
+        return Steps(model, inputs, self.put)
+
+    def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
+        """Return the function that predicts; the arguments are those of :class:`Forward`."""
+        return Forward(model, source, batch, finish, self.replicas, self.put)
+
+    def answer_locally(self, model: keras.Model) -> None:
+        """Leave ``predict`` and ``evaluate`` to Keras, which divide batches over the devices."""
+
+    def put(self, batch: Any) -> Any:
+        """Send a batch of arrays ``[b, ...]`` to the devices, divided where they divide it."""
+        if self.layouts is None:
+            return jax.device_put(batch)
+        divided = len(nest.leaves(batch)[0]) % self.replicas == 0
+        layouts = self.layouts
+        return nest.mapped(
+            lambda leaf: jax.device_put(leaf, layouts.sharding(np.ndim(leaf), divided)), batch
+        )
+
+
+class Default(OneDevice):
+    """One process without a layout of its own: the same as :class:`OneDevice` on JAX."""
+
+
+class Mirrored(OneDevice):
+    """All of the model on each device, and a part of each batch.
+
+    Args:
+        devices: names of the devices.
+    """
+
+    def __init__(self, devices: list[str]):
+        super().__init__(devices)
+        self.replicas = len(devices)
+        self.layouts = Layouts(devices, (len(devices), 1))
+
+
+class FullySharded(OneDevice):
+    """A part of each batch, of each weight and of each slot of the optimizer on each device.
+
+    Also known as ZeRO-3 (Rajbhandari et al. 2020, arXiv 1910.02054): weights are gathered where
+    they are read, and gradients scattered.
+
+    Args:
+        devices: names of the devices.
+        rules: which variables are in parts, and along which axis.
+    """
+
+    def __init__(self, devices: list[str], rules: Any = "auto"):
+        super().__init__(devices)
+        self.replicas = len(devices)
+        self.layouts = Layouts(devices, (len(devices), 1), rules, "batch")
+
+
+class Mesh(OneDevice):
+    """Rows of devices, each with a part of each batch and the whole model, in parts on the row.
+
+    Args:
+        devices: names of the devices, a row of the mesh after the other.
+        cluster: its replicas are the rows.
+        rules: which variables are in parts, and along which axis.
+    """
+
+    def __init__(self, devices: list[str], cluster: Cluster, rules: Any):
+        super().__init__(devices)
+        self.replicas = cluster.replicas
+        sizes = cluster.replicas, len(devices) // cluster.replicas
+        self.layouts = Layouts(devices, sizes, rules)
