@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data import nest
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.unsummed import Trial
@@ -24,7 +25,7 @@ def trial(model: keras.Model) -> Trial:
                 value = start.get(id(variable), variable.numpy())
                 mapping.append((variable, tf.cast(tf.constant(value), variable.dtype)))
             with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-                model.test_step(unwrapped(batch))
+                model.test_step(unwrapped(nest.mapped(tf.convert_to_tensor, batch)))
             return {id(v): np.asarray(scope.get_current_value(v), np.float64) for v in metrics}
 
     return evaluated
