@@ -57,6 +57,11 @@ def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
         yield name, result
 
 
+def tensor(value: Any) -> Any:
+    """Return a number of a step as a tensor, also where it is a variable of Keras'."""
+    return value.value if isinstance(value, keras.Variable) else keras.ops.convert_to_tensor(value)
+
+
 def is_loss(name: str) -> bool:
     """Whether a number of this name is summed over the replicas where losses are.
 

@@ -86,7 +86,7 @@ def _add_up(own: list[keras.metrics.Metric], source: Source, rows: int, trial: T
     nothing, such as one without the class that is counted, nothing is seen.
     """
     states = {id(v): v for metric in own for v in metric.variables}
-    adds = {name for name, v in states.items() if not np.any(keras.ops.convert_to_numpy(v))}
+    adds = {name for name, v in states.items() if not np.any(v.numpy())}
     telling = set()
     for first in (0, rows):
         batch = reading.first(source, rows, first)

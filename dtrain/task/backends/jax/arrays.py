@@ -32,7 +32,7 @@ def _narrowed(leaf: Any) -> np.ndarray:
             "dataset", "texts", "are no numbers, and JAX computes with numbers alone",
             "numbers, such as of tokens, or a backend that has texts", "backend=tensorflow",
         )  # fmt: skip
-    narrow = NARROW.get(array.dtype)
+    narrow: np.dtype[Any] | None = NARROW.get(array.dtype)
     if narrow is None:
         return array
     if narrow.kind in "iu" and array.size:

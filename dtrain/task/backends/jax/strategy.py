@@ -23,7 +23,6 @@ from dtrain.task.backends.jax.layouts import Layouts
 from dtrain.task.backends.jax.state import State
 from dtrain.task.backends.jax.steps import Steps
 from dtrain.task.backends.jax.traceable import check_steps
-from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers
 from dtrain.task.model.optimizers import Update
@@ -101,10 +100,8 @@ class OneDevice:
             )  # fmt: skip
         state = State(model)
         with optimizers.caught(model) as updates:
-            data = unwrapped(nest.mapped(np.asarray, examples))
-            jax.eval_shape(
-                lambda values: state.trained(values, data, len(examples))[0], state.read()
-            )
+            data = narrowed(examples)
+            jax.eval_shape(lambda values: state.trained(values, data)[0], state.read())
         return updates
 
     def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
