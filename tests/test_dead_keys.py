@@ -19,6 +19,7 @@ from dtrain.config import fine_tuning, groups, schema, strategies
 from dtrain.config.presets import launchers
 from dtrain.data.holdout import Holdout
 from dtrain.data.options import Options
+from tests.strategies import OF_TENSORFLOW
 from tests.test_schema import composed
 
 PACKAGE = Path(schema.__file__).parent.parent
@@ -244,9 +245,7 @@ def test_nodes_in_groups_are_read() -> None:
     assert {"node['schedule']", "pop('schedule')", "get('schedule')"} & nodes()
 
 
-@pytest.mark.parametrize(
-    "name", sorted(p.stem for p in (groups.folder("conf") / "strategy").glob("*.yaml"))
-)
+@pytest.mark.parametrize("name", OF_TENSORFLOW)
 def test_every_key_of_a_strategy_is_used_by_its_class_or_its_plan(name: str) -> None:
     strategy = composed(f"strategy={name}").strategy
     taken = used(strategy["_target_"]) | used(strategy["plan"]["_target_"])

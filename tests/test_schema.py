@@ -17,6 +17,7 @@ from dtrain.data.holdout import Holdout
 from dtrain.data.options import Options
 from dtrain.run import strategy_plan
 from tests import warm
+from tests.strategies import OF_TENSORFLOW
 
 CONF = groups.folder("conf")
 PRESETS = sorted(
@@ -193,7 +194,7 @@ def test_defaults_at_the_top_of_conf_are_those_of_the_schema() -> None:
                 assert found[field.name] == ours, field.name
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (CONF / "strategy").glob("*.yaml")))
+@pytest.mark.parametrize("name", OF_TENSORFLOW)
 def test_keys_of_a_strategy_are_for_the_plan_or_for_its_class(name: str) -> None:
     config = composed(f"strategy={name}")
     target = config.strategy._target_

@@ -43,17 +43,11 @@ def pieces(strategy: Any, rows: int) -> Any:
 
 
 @pytest.mark.task
-def test_the_registry_has_what_conf_names() -> None:
-    import yaml
-
+def test_every_strategy_of_the_registry_has_abilities() -> None:
     from dtrain.task import strategies
     from dtrain.task.backends import base, tensorflow
-    from tests.strategies import FOLDER
 
-    nodes = [yaml.safe_load(path.read_text()) for path in FOLDER.glob("*.yaml")]
-    named = {node["_target_"].rpartition(".")[2] for node in nodes}
-    assert named == tensorflow.STRATEGIES.keys() - {"Strategy"}
-    for name in named:
+    for name in tensorflow.STRATEGIES.keys() - {"Strategy"}:
         assert isinstance(getattr(strategies, name).abilities, base.Abilities), name
 
 

@@ -136,7 +136,6 @@ TOOLS: dict[str, dict[str, str]] = {
         "strategy=dp": "strategy=mirrored",
         "strategy=ddp_spawn": "strategy=mirrored",
         "strategy=ddp_multi_node": "strategy=multiworker",
-        "strategy=fsdp": "strategy=hybrid",
         "strategy=tensor_parallel": "strategy=hybrid",
         "strategy=auto": "strategy=default",
         "logger": "tracking",

@@ -98,6 +98,17 @@ class MeshStrategy(Strategy):
 
 
 @dataclasses.dataclass
+class FullySharded(Strategy):
+    """Data parallel, with a part of every variable on each device.
+
+    Attributes:
+        rules: which axes are split: auto, or a list such as [{path: REGEX, gather: 0}].
+    """
+
+    rules: Any = formed("auto", PLACEMENT)
+
+
+@dataclasses.dataclass
 class LayerPlacement(Strategy):
     """One model over all devices, layer by layer.
 

@@ -1,4 +1,4 @@
-"""Has TensorFlow imported while Hydra is imported and composes. Light: it is to begin first."""
+"""Has the framework imported while Hydra is imported and composes. Light: it is to begin first."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from dtrain.controller.task_environment import task_environment
 from dtrain.host import forkserver
+from dtrain.host.frameworks import FRAMEWORKS
 
 #: Options of a command that trains; with any other it only answers.
 _TRAINS = re.compile(r"(-m|--multirun|-r|--run|(-cd|--config-dir)(=.*)?)", re.S)
@@ -23,7 +24,7 @@ def begun(arguments: Sequence[str]) -> Iterator[None]:
         arguments: of a command line without a command.
     """
     if trains(arguments):
-        forkserver.guess(task_environment())
+        forkserver.guess(task_environment(backend=_backend(arguments)))
     try:
         yield
     finally:
@@ -39,12 +40,19 @@ def trains(arguments: Sequence[str]) -> bool:
     return all(map(_may_train, arguments))
 
 
+def _backend(arguments: Sequence[str]) -> str:
+    words = [argument.lstrip("+~").partition("=") for argument in arguments]
+    return next((value for key, _, value in reversed(words) if key == "backend"), "tensorflow")
+
+
 def _may_train(argument: str) -> bool:
     if argument.startswith("-"):
         return _TRAINS.fullmatch(argument) is not None
     key, _, value = argument.lstrip("+~").partition("=")
     if key == "launcher":
         return value in _FORKING
+    if key == "backend":
+        return value in FRAMEWORKS
     if key == "dry_run":
         return value == "false"
     return key != "launcher._target_" and "onednn" not in argument

@@ -14,10 +14,12 @@ from typing import Any
 from dtrain.config import section
 from dtrain.config.schema import Config, Precision
 from dtrain.controller import folders
+from dtrain.controller.backend import check_here
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.task_environment import task_environment
 from dtrain.errors import DtrainError
 from dtrain.files import reading, writing
+from dtrain.host import frameworks
 from dtrain.host.versions import version
 from dtrain.run import checkpoint, exports
 from dtrain.run.checkpoint.format import read_manifest
@@ -86,9 +88,11 @@ class Exporter:
         cluster = Cluster(
             (Task("chief", 0, 1),), "cpu", 1, task_environment(backend=config.backend.name)
         )
+        check_here(cluster)
         self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
             "export", values, cluster, asked, hear, waiting, gives_way
         )
+        self._framework = frameworks.of(cluster.environment)
         self._rundir, self._formats, self._weights, self._hear = rundir, formats, weights, hear
 
     def export(self, choose: Callable[[], list[Path]], place: Path) -> Iterator[Made]:
@@ -133,7 +137,7 @@ class Exporter:
             return Made(made.path, already, None, {})
         writing.make_folder(made.aside)
         try:
-            self._hear("importing TensorFlow, which takes 3 to 15 s")
+            self._hear(self._framework.importing)
             places = {"folder": str(made.aside), "work": str(path)}
             try:
                 written = self._ask(

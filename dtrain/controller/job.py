@@ -26,6 +26,7 @@ from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
+from dtrain.host import frameworks
 from dtrain.run import checkpoint, sidecar
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -146,7 +147,7 @@ class Job:
             self._view.detail(f"run folder: {short(self._rundir.path)}")
             if self._hosts_here is not None:
                 self._view.detail(self._hosts_here)
-            self._view.detail("starting: importing TensorFlow takes 3 to 15 s")
+            self._view.detail(f"starting: {frameworks.of(self._cluster.environment).importing}")
             failure = self._attempts(signals)
         except KeyboardInterrupt:
             signals.count = max(1, signals.count)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dtrain.config import targets
 from dtrain.config.schema import Config
-from dtrain.controller import evaluator
+from dtrain.controller import backend, evaluator
 from dtrain.controller.resources import limits
 from dtrain.controller.resources import threads as of_operations
 from dtrain.controller.resources.devices import Machine, device_count, device_kind
@@ -105,6 +105,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     Raises:
         UsageError: they do not go together.
     """
+    backend.check(config)
     hardware, strategy = config.hardware, strategy_plan.of(config)
     if not strategy.on_hosts and hardware.hosts not in (None, 1):
         raise UsageError(

@@ -44,7 +44,7 @@ class Start:
         self._launching = time.time()
 
     def launched(self) -> None:
-        """Take note that they are: TensorFlow is imported, for a fork has been answered."""
+        """Take note that they are: the framework is imported, for a fork has been answered."""
         self._launched = time.time()
 
     def stepped(self, progress: Any) -> None:

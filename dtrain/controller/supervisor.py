@@ -259,7 +259,7 @@ class Supervisor:
             self._beside.ended(code, stopping or (gone and not self._is_followed()))
 
     def _reads(self, name: str) -> None:
-        """Give a task that reads (TensorFlow, a checkpoint, its data) as much time again."""
+        """Give a task that reads (the framework, a checkpoint, its data) as much time again."""
         now = time.monotonic()
         if name in self._waited_for:
             self._start_deadline = max(self._start_deadline, now + self._launcher.start_timeout)

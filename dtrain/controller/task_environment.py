@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import os
 
+from dtrain.host.frameworks import VARIABLE
+
+#: Of the log of XLA and TensorFlow.
+_LOG = "TF_CPP_MIN_LOG_LEVEL"
+
 
 def task_environment(onednn: bool = True, backend: str = "tensorflow") -> dict[str, str]:
     """Return them.
 
+    They are the same for every kind of device, so that all processes of a job are forked from one
+    warm server: those that look at data, too, which leave a GPU alone.
+
     Args:
-        onednn: ``hardware.onednn``.
+        onednn: ``hardware.onednn``, of TensorFlow.
         backend: of Keras.
     """
-    return {
-        "KERAS_BACKEND": backend,
-        "TF_ENABLE_ONEDNN_OPTS": "1" if onednn else "0",
-        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
-    }
+    common = {VARIABLE: backend, _LOG: os.environ.get(_LOG, "2")}
+    if backend == "jax":
+        return {**common, "JAX_PLATFORMS": "cpu"}  # a task on another device changes it in JAX
+    return {**common, "TF_ENABLE_ONEDNN_OPTS": "1" if onednn else "0"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
-from dtrain.controller import evaluator, initial, logging_models
+from dtrain.controller import backend, evaluator, initial, logging_models
 from dtrain.controller.job import Job
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
@@ -102,6 +102,8 @@ def check(
             key: text for key, text in load.flatten(load.written(config)).items() if _shared(key)
         }
         facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
+        if launcher.sees_data:
+            backend.check_here(early.cluster)
         cluster = launcher.check(early.cluster, facts)
         if prepare:
             launcher.prepare(cluster)

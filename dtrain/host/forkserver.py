@@ -1,4 +1,4 @@
-"""The warm server, which imports TensorFlow once, and the processes that are forked from it."""
+"""The warm server, which imports the framework once, and the processes that are forked from it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ LOCK = threading.RLock()
 def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
     """Start the server, or find it running, and return the context to make processes with.
 
-    The import of TensorFlow is paid once for each controller process. TensorFlow reads part of the
-    environment while it is imported, so a job that needs another one gets a fresh interpreter.
+    The import is paid once for each controller process. A framework reads part of the environment
+    while it is imported, so a job that needs another one gets a fresh interpreter.
     Where forking is not safe (macOS, Windows) every process is a fresh one too, and where the
     folder for temporary files has so long a path that the server's socket has no room in it.
     """
@@ -90,7 +90,7 @@ def end_guessed() -> None:
 
 
 def ready(environment: dict[str, str]) -> None:
-    """Wait until the server has imported TensorFlow, where there is one."""
+    """Wait until the server has imported the framework, where there is one."""
     context: Any = warm(environment)
     if context.get_start_method() == "forkserver":
         process = context.Process(target=_nothing)

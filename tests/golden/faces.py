@@ -37,7 +37,7 @@ PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r"\b20\d\d-\d\d-\d\d\b", "DATE"),
     (r"^epoch \d+/\d+  step .*\n", ""),
     (r"^[a-z][\w ]+ \.\.\.\n", ""),
-    (r"^starting: importing TensorFlow takes .*\n", ""),
+    (r"^starting: importing \w+ takes .*\n", ""),
     (r"^(?:job \d+: )?tracking: back again\n", ""),
     (r"\b\d\d-\d\d-\d\d(?=_)", "TIME"),
     (r"(given_|dtrain_model_|data_|\d_)[0-9a-f]{8,32}\b", r"\1HASH"),

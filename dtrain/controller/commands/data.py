@@ -16,6 +16,7 @@ from dtrain.config import section, targets
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli
+from dtrain.controller.backend import check_here
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.launchers import Launcher
@@ -26,6 +27,7 @@ from dtrain.controller.terminal.activity import Activity
 from dtrain.controller.validate import check_address
 from dtrain.errors import UsageError, printable
 from dtrain.files import writing
+from dtrain.host import frameworks
 from dtrain.host.forkserver import warm
 
 _MOST = 1000  # examples that are shown
@@ -95,8 +97,11 @@ class Data(cli.OneConfiguration):
         if config.hardware.kind.name == "gpu" and not launcher.shares_machine:
             here = dataclasses.replace(here, gpus=config.hardware.devices or max(1, here.gpus))
         self._activity.begin("looking at the data")
-        environment = plan(config, None, here).cluster.environment
-        warm(environment)  # the import of TensorFlow, beside which the data is looked at
+        cluster = plan(config, None, here).cluster
+        check_here(cluster)
+        warm(
+            environment := cluster.environment
+        )  # the import of the framework, beside which the data is looked at
         cluster = plan(config, sizes(config), here).cluster
         images = self._given.images
         asked = {
@@ -105,7 +110,7 @@ class Data(cli.OneConfiguration):
             "measure": self._given.measure,
             "check": self._given.check,
         }
-        self._activity.begin("importing TensorFlow, which takes 3 to 15 s")
+        self._activity.begin(frameworks.of(environment).importing)
         values = section.plain(config)
         ask("data", values, cluster, asked, self._hear, self._activity.continues)
         if self._pictures is not None:

@@ -22,7 +22,7 @@ class Launcher(ABC):
     Args:
         grace_seconds: from the request to stop to the end by force.
         start_timeout: seconds until every task must have joined the cluster, or must at least
-            have read something (TensorFlow, a checkpoint); None for :attr:`patience`.
+            have read something (the framework, a checkpoint); None for :attr:`patience`.
         stall_timeout: seconds without a step after which the job is ended; None for never.
         max_restarts: how often the tasks may be started again after one of them died.
         peer_timeout: seconds of silence after which another host is lost.
@@ -73,7 +73,7 @@ class Launcher(ABC):
         return self.part(machine)
 
     def prepare(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
-        """Begin early with what takes long (importing TensorFlow), before the job is checked."""
+        """Begin early with what takes long (importing the framework), before the job is checked."""
 
     def ready(self, cluster: Cluster) -> None:  # noqa: B027 - an optional hook
         """Wait for what :meth:`prepare` has begun."""

@@ -26,7 +26,7 @@ class Inline(Launcher):
         return cluster
 
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
-        """Import TensorFlow here and train here."""
+        """Import the framework here and train here."""
         os.environ.update(cluster.environment)
         from dtrain.task.main import run  # the one place where the controller's process has it
 

@@ -1,4 +1,4 @@
-"""Processes on this machine, forked from a warm server that has imported TensorFlow once."""
+"""Processes on this machine, forked from a warm server that has imported the framework once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.cluster_env.tf_config import host_port
 from dtrain.controller.launchers.ports import Ports
 from dtrain.controller.launchers.processes import LocalProcesses
+from dtrain.host import frameworks
 from dtrain.host.forkserver import LOCK, Process, ready, warm
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
@@ -30,16 +31,16 @@ class Local(Launcher, LocalProcesses):
         self._started: dict[str, Process] = {}
 
     def prepare(self, cluster: Cluster) -> None:
-        """Start the import of TensorFlow."""
+        """Start the import of the framework."""
         if warm(cluster.environment).get_start_method() == "spawn":
             print(
-                "dtrain: tasks start as fresh processes here, each importing TensorFlow anew "
-                "(about 10 to 30 s)",
+                "dtrain: tasks start as fresh processes here, each importing "
+                f"{frameworks.of(cluster.environment).title} anew (about 10 to 30 s)",
                 file=sys.stderr,
             )
 
     def ready(self, cluster: Cluster) -> None:
-        """Wait until TensorFlow is imported."""
+        """Wait until the framework is imported."""
         ready(cluster.environment)
 
     def place(self, cluster: Cluster) -> Cluster:

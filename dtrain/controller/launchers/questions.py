@@ -1,4 +1,4 @@
-"""Asks a process that may import TensorFlow: forked for one question, and gone with its answer."""
+"""Asks a process that may import the framework: forked for one question, gone with its answer."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from dtrain.controller.sweep.runner import Runner, examine
 from dtrain.controller.sweep.state import FILE, Record, read
 from dtrain.controller.sweep.table import Table
 from dtrain.errors import DamagedFile, UsageError, nearest
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short
 from dtrain.tracking import choose
 from dtrain.tracking.base import SweepRecord, Tracker
@@ -55,7 +56,7 @@ def run(master: Master, source: Source) -> int:
         first = None if ahead else source.next()  # of a search: it stands for all
         for number, overrides in enumerate(ahead if first is None else [first]):
             drafts.append(composer.compose(number, overrides))
-            # Of the first this begins the import of TensorFlow, beside which the others continue.
+            # Of the first this begins the framework's import, beside which the others continue.
             done[number] = examine(composer, past, drafts[-1])
         _check_baseline(settings.baseline, drafts, source)
         todo = [draft for draft in drafts if done[draft.number] is None]
@@ -143,7 +144,7 @@ def run(master: Master, source: Source) -> int:
                     count = settings.parallel or parallel if submitted else parallel
                     shown.message(f"{jobs(len(todo) + to_come)}, {count} at a time")
                     if launcher is None:
-                        shown.message("starting: importing TensorFlow takes 3 to 15 s")
+                        shown.message(f"starting: {FRAMEWORKS[config.backend.name].importing}")
                     _wait_for_server(todo)
                 signals.started = True
                 runner.run(signals)

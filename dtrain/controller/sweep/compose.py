@@ -218,7 +218,7 @@ class Composer:
                 )  # fmt: skip
 
     def check(self, draft: Draft, past: str | None) -> None:
-        """Check one job against this machine and its data, and begin the import of TensorFlow.
+        """Check one job against this machine and its data, and begin the import of the framework.
 
         Args:
             draft: is changed.

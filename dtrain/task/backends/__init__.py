@@ -6,8 +6,7 @@ import importlib
 import os
 from types import ModuleType
 
-#: Where Keras reads the name of its backend from, while it is imported.
-VARIABLE = "KERAS_BACKEND"
+from dtrain.host.frameworks import VARIABLE
 
 
 def module(name: str = "") -> ModuleType:

@@ -103,6 +103,21 @@ class PerHost(StrategyPlan):
         return rows
 
 
+class ShardedPlan(PerDevice):
+    """One process with a replica, and a part of every variable, on each of its devices."""
+
+    divides = "variables"
+    in_process = False
+
+    def parts(self, cluster: Cluster) -> int:
+        """Return in how many parts a variable is."""
+        return cluster.chief.devices
+
+    def rows(self, cluster: Cluster) -> dict[str, str]:
+        """Return in how many parts variables are."""
+        return {"shards": f"{cluster.chief.devices} (parameters, optimizer state, gradients)"}
+
+
 class LayerPlan(PerDevice):
     """One replica across all devices of one process."""
 

@@ -160,7 +160,7 @@ class Agents(Launcher, LocalProcesses):
         return self.place(cluster)
 
     def prepare(self, cluster: Cluster) -> None:
-        """Have the agents begin to import TensorFlow."""
+        """Have the agents begin to import the framework."""
         for host in self._used():
             host.send("prepare", environment=cluster.environment)
 

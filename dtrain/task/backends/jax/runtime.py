@@ -13,10 +13,10 @@ import keras
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.example import Example, label
 from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.hardware import configure, overlooked
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once
@@ -54,19 +54,14 @@ def to_numpy(variable: keras.Variable) -> np.ndarray:
 
 
 def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
-    """Return some examples as arrays of numbers, at once.
+    """Return some examples as arrays, at once.
 
     Raises:
         DataError: one cannot be read.
-        UsageError: a part is text.
+        UsageError: it has texts, or whole numbers of more than 32 bits.
     """
     parts = read_at_once(source, rows)
-    for name, leaf in Example.of(parts).leaves.items():
-        if leaf.dtype.kind in "OSU":
-            raise UsageError(
-                "dataset", label(name), "is text, and arrays of JAX hold numbers",
-                "numbers, such as the encoded columns of a table", "backend=tensorflow",
-            )  # fmt: skip
+    narrowed(parts)  # as every batch will be; what is recorded of the data keeps its types
     return parts
 
 
@@ -76,7 +71,8 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
     def struct(spec: ArraySpec) -> jax.ShapeDtypeStruct:
         # JAX knows no open length.
         shape = [_LENGTH if size is None else size for size in spec.shape]
-        return jax.ShapeDtypeStruct(shape, spec.dtype)
+        dtype = np.dtype(spec.dtype)
+        return jax.ShapeDtypeStruct(shape, NARROW.get(dtype, dtype))
 
     jax.eval_shape(function, *(nest.mapped(struct, spec) for spec in specs))
 

@@ -1,0 +1,109 @@
+"""What a backend has, and what its framework needs here, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from dtrain.config.ranges import typed
+from dtrain.config.schema import Backend, Config
+from dtrain.errors import UsageError
+from dtrain.host import frameworks
+from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.host.versions import version
+from dtrain.run import strategy_plan
+from dtrain.run.cluster import Cluster
+
+_NO_PACKING = "JAX adds gradients up inside the compiled step"
+#: Keys that JAX does not read: the value that they have then, and why there is no other.
+_NOT_IN_JAX: dict[str, tuple[str, str]] = {
+    "hardware.inter_op_threads": (
+        "null",
+        "JAX has one pool of threads (hardware.intra_op_threads)",
+    ),
+    "hardware.onednn": ("true", "JAX does not use these kernels"),
+    "hardware.jit_compile": ("false", "every step of JAX is compiled by XLA"),
+    "strategy.communication": ("auto", "JAX has gloo on CPUs, and NCCL on NVIDIA GPUs"),
+    "strategy.bytes_per_pack": ("null", _NO_PACKING),
+    "strategy.compress": ("null", _NO_PACKING),
+    "strategy.sync_every": ("1", "a step of JAX is one program of all processes"),
+    "strategy.tpu": ("local", "a process of JAX runs on a host of the TPU itself"),
+    "strategy.zone": ("null", "a process of JAX runs on a host of the TPU itself"),
+    "strategy.project": ("null", "a process of JAX runs on a host of the TPU itself"),
+}
+#: What JAX calls the devices of a kind.
+_PLATFORMS = {"cpu": {"cpu"}, "gpu": {"gpu", "cuda", "rocm"}, "tpu": {"tpu"}}
+
+
+def check(config: Config) -> None:
+    """Refuse a strategy that the backend does not have, and keys that it does not read.
+
+    Raises:
+        UsageError: naming the backend that has it.
+    """
+    backend, having = config.backend.name, strategy_plan.backends(config)
+    if backend not in having:
+        titles = " and ".join(FRAMEWORKS[name].title for name in having)
+        raise UsageError(
+            "strategy", config.strategy.name, f"{titles} has this strategy, and "
+            f"{FRAMEWORKS[backend].title} has not",
+            f"those of docs/backends.md, or backend={having[0]}", f"backend={having[0]}",
+        )  # fmt: skip
+    if config.backend is Backend.jax:
+        for key, (accepted, why) in _NOT_IN_JAX.items():
+            group, _, name = key.partition(".")
+            if name not in config.strategy and group == "strategy":
+                continue
+            value = typed(getattr(getattr(config, group), name))
+            if value != accepted:
+                raise UsageError(
+                    key, value, f"is for backend=tensorflow: {why}",
+                    f"{accepted}, or backend=tensorflow", f"{key}={accepted}",
+                )  # fmt: skip
+
+
+def check_here(cluster: Cluster) -> None:
+    """Refuse a framework that is not installed here, and variables that contradict the plan.
+
+    Raises:
+        UsageError: naming the package or the variable.
+    """
+    framework = frameworks.of(cluster.environment)
+    if any(version(package) is None for package in framework.packages):
+        raise UsageError(
+            "backend", cluster.environment[frameworks.VARIABLE],
+            f"{framework.title} is not installed", "backends that are installed",
+            framework.install,
+        )  # fmt: skip
+    if framework is FRAMEWORKS["jax"]:
+        for problem in _collisions(cluster):
+            raise UsageError(*problem)
+
+
+def _collisions(cluster: Cluster) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the arguments of an error for each variable of JAX that contradicts the cluster."""
+    kind, devices = cluster.device_kind, max(1, cluster.chief.devices)
+    flag = "--xla_force_host_platform_device_count"
+    counts = re.findall(rf"{flag}=(\S+)", os.environ.get("XLA_FLAGS", ""))
+    variable = "JAX_NUM_CPU_DEVICES"
+    for name, value in [*(("XLA_FLAGS", f"{flag}={n}") for n in counts[-1:]),
+                        *((variable, n) for n in [os.environ.get(variable)] if n)]:  # fmt: skip
+        number = value.rpartition("=")[2]
+        if kind == "cpu" and number != str(devices):
+            yield (
+                name, value, f"the run has {devices} CPU devices (hardware.devices)",
+                f"{devices}, or no such variable", f"hardware.devices={number}",
+            )  # fmt: skip
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms and not _PLATFORMS[kind] & set(platforms.split(",")):
+        yield (
+            "JAX_PLATFORMS", platforms, f"the run computes on {kind} (hardware.kind)",
+            f"{kind}, or no such variable", "unset JAX_PLATFORMS, or hardware=cpu",
+        )  # fmt: skip
+    wide = os.environ.get("JAX_ENABLE_X64", "")
+    if wide.lower() in ("1", "true", "t", "yes", "y", "on"):
+        yield (
+            "JAX_ENABLE_X64", wide, "types of 64 bits make other numbers than "
+            "hardware.precision says", "0, or no such variable", "unset JAX_ENABLE_X64",
+        )  # fmt: skip

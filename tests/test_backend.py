@@ -1,0 +1,128 @@
+"""``backend``: which strategies and keys it has, and what its framework needs before a start."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from dtrain.config import groups
+from dtrain.config.schema import Backend
+from dtrain.controller import backend
+from dtrain.controller.early_import import begun
+from dtrain.controller.resources.devices import Machine
+from dtrain.controller.task_environment import task_environment
+from dtrain.errors import UsageError
+from dtrain.host import forkserver, frameworks
+from dtrain.run import strategy_plan
+from dtrain.task.backends.jax import STRATEGIES
+from tests.test_plan import composed, planned
+
+JAX = "backend=jax"
+
+
+def refused(*overrides: str, gpus: int = 0) -> str:
+    with pytest.raises(UsageError) as error:
+        planned(*overrides, on=Machine(gpus, 8))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["strategy=ps"], "strategy=ps: TensorFlow has this strategy, and JAX has not; accepted: "
+         "those of docs/backends.md, or backend=tensorflow; type: backend=tensorflow"),
+        (["strategy=central_storage"], "strategy=central_storage: TensorFlow has"),
+        (["strategy=layer_placement"], "strategy=layer_placement: TensorFlow has"),
+        (["hardware.inter_op_threads=2"], "type: hardware.inter_op_threads=null"),
+        (["hardware.onednn=false"], "hardware.onednn=false: is for backend=tensorflow: "),
+        (["hardware.jit_compile=true"], "type: hardware.jit_compile=false"),
+        (["strategy=multiworker", "strategy.communication=ring"], "type: strategy.communication="),
+        (["strategy=multiworker", "strategy.bytes_per_pack=9"], "type: strategy.bytes_per_pack=nu"),
+        (["strategy=multiworker", "strategy.compress=bfloat16"], "type: strategy.compress=null"),
+        (["strategy=multiworker", "strategy.sync_every=4"], "type: strategy.sync_every=1"),
+        (["strategy=tpu", "strategy.tpu=null"], "strategy.tpu=null: is for backend=tensorflow"),
+        (["strategy=tpu", "strategy.zone=eu"], "type: strategy.zone=null"),
+    ],
+)  # fmt: skip
+def test_what_jax_has_not(
+    overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MultiWorker", "TPU"):
+        monkeypatch.setitem(STRATEGIES, name, "strategy")
+    planned(*overrides)  # TensorFlow has it
+    assert message in refused(JAX, *overrides)
+
+
+def test_what_tensorflow_has_not() -> None:
+    message = refused("strategy=fsdp")
+    assert message.startswith("strategy=fsdp: JAX has this strategy, and TensorFlow has not")
+    assert message.endswith("type: backend=jax")
+    found = planned("strategy=fsdp", JAX, "hardware.devices=4").cluster
+    assert (found.chief.devices, found.replicas, len(found.tasks)) == (4, 4, 1)
+    assert found.environment["KERAS_BACKEND"] == "jax"
+
+
+def test_registries_and_files_of_strategies_agree() -> None:
+    having: dict[str, set[str]] = {}
+    for path in (groups.folder("conf") / "strategy").glob("*.yaml"):
+        config = composed(f"strategy={path.stem}")
+        for name in strategy_plan.backends(config):
+            having.setdefault(name, set()).add(config.strategy["_target_"].rpartition(".")[2])
+    for each in Backend:
+        package = importlib.import_module(f"dtrain.task.backends.{each.name}")
+        assert set(package.STRATEGIES) - {"Strategy"} == having[each.name]
+    assert {each.name for each in Backend} == set(frameworks.FRAMEWORKS)
+    assert "tensorflow" not in sys.modules and "jax" not in sys.modules
+
+
+def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = planned(JAX).cluster
+    monkeypatch.setattr(backend, "version", lambda name: None if name == "jaxlib" else "1")
+    with pytest.raises(UsageError) as error:
+        backend.check_here(cluster)
+    assert str(error.value) == (
+        "backend=jax: JAX is not installed; accepted: backends that are installed; type: "
+        "pip install 'dtrain[jax]'"
+    )
+    backend.check_here(planned().cluster)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("XLA_FLAGS", "--xla_dump_to=/tmp --xla_force_host_platform_device_count=8",
+         "XLA_FLAGS=--xla_force_host_platform_device_count=8: the run has 2 CPU devices "),
+        ("XLA_FLAGS", "--xla_dump_to=/tmp --xla_force_host_platform_device_count=2", None),
+        ("JAX_NUM_CPU_DEVICES", "8", "type: hardware.devices=8"),
+        ("JAX_PLATFORMS", "cuda", "JAX_PLATFORMS=cuda: the run computes on cpu"),
+        ("JAX_PLATFORMS", "cuda,cpu", None),
+        ("JAX_ENABLE_X64", "True", "JAX_ENABLE_X64=True: types of 64 bits"),
+        ("JAX_ENABLE_X64", "0", None),
+    ],
+)  # fmt: skip
+def test_variables_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str | None
+) -> None:
+    monkeypatch.setattr(backend, "version", lambda name: "1")
+    monkeypatch.setenv(name, value)
+    cluster = planned(JAX, "strategy=mirrored").cluster
+    backend.check_here(planned("strategy=mirrored").cluster)  # they are not TensorFlow's
+    if message is None:
+        backend.check_here(cluster)
+        return
+    with pytest.raises(UsageError) as error:
+        backend.check_here(cluster)
+    assert message in str(error.value)
+
+
+def test_the_import_of_the_right_framework_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    guesses: list[dict[str, str]] = []
+    monkeypatch.setattr(forkserver, "guess", guesses.append)
+    for words in ("seed=1", "backend=jax seed=1", "backend=tensorflow +backend=jax", "backend=x",
+                  "-m backend=tensorflow,jax", "~backend"):  # fmt: skip
+        with begun(words.split()):
+            pass
+    assert guesses == [task_environment(), *[task_environment(backend="jax")] * 2]
+    assert guesses[0] != guesses[1] and planned(JAX).cluster.environment == guesses[1]
