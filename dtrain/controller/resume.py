@@ -278,7 +278,7 @@ def check(config: Config, overrides: list[str]) -> None:
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
     if found is not None and (edited := identity.changed(found.meta["config"], begun)):
         [key, *_] = (each for each in begun if each in edited)
-        if found.meta["versions"]["dtrain"] != identity.versions()["dtrain"]:
+        if found.meta["versions"]["dtrain"] != identity.versions(config.backend)["dtrain"]:
             raise _of_another_version(config.resume, f"with another form of {key}", found)
         raise UsageError(
             "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",
