@@ -69,6 +69,9 @@ class Runtime(Protocol):
             The names of the devices.
         """
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Let Keras import no other framework than its backend in what is called inside."""
+
     def overlooked(self, hardware: Hardware, cluster: Cluster) -> str | None:
         """Return a sentence about devices that are there and not used, if there are any."""
 

@@ -24,8 +24,9 @@ from dtrain.task.data.batch_reader import read_at_once
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Augment, Inputs
 from dtrain.task.data.reading import ArraySpec
+from dtrain.task.keras_internals import without_tensorflow as alone
 
-__all__ = ["configure", "overlooked", "readable"]
+__all__ = ["alone", "configure", "overlooked", "readable"]
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +30,7 @@ __all__ = [
     "GENERATORS",
     "TENSORS",
     "VARIABLES",
+    "alone",
     "arithmetic",
     "augmented",
     "batches",
@@ -54,6 +56,11 @@ ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
 TENSORS: tuple[type, ...] = (tf.Tensor,)
 VARIABLES: tuple[type, ...] = (tf.Variable, tf.distribute.DistributedValues, keras.Variable)
 GENERATORS: tuple[type, ...] = (tf.random.Generator,)
+
+
+def alone() -> AbstractContextManager[None]:
+    """Change nothing: TensorFlow is imported."""
+    return contextlib.nullcontext()
 
 
 def on_cpu() -> AbstractContextManager[Any]:
