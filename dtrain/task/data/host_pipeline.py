@@ -167,7 +167,7 @@ class HostPipeline:
         """Yield what reads the evaluation of a stream, pass after pass."""
         inputs, replicas = self._inputs, self._replicas
         size, examples = inputs.evaluation_batch, inputs.evaluation_examples
-        turns, local = -(-examples // size), size // replicas
+        turns, local = -(-examples // size), inputs.part_rows(replicas)
 
         def one_pass() -> Iterator[list[Any]]:
             batches = stream.batches(size, remainder=True)
@@ -191,7 +191,7 @@ class HostPipeline:
 
     def _evaluation(self) -> Iterator[Callable[[], list[Any]]]:
         inputs, replicas = self._inputs, self._replicas
-        local, size = self._chosen.stop - self._chosen.start, inputs.evaluation_batch // replicas
+        local, size = self._chosen.stop - self._chosen.start, inputs.part_rows(replicas)
         table = inputs.parts(replicas, self._chosen).reshape(-1, local, 2)
 
         def batches(own: np.ndarray) -> list[Any]:
