@@ -61,10 +61,12 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     journal: Journal | None = None
     ending = contextlib.ExitStack()
     try:
-        _limit_waiting(config, cluster, task)
         if follows:
             signals.give_way()  # ORDER: before the framework has threads, which take it over
-        devices = runtime().configure(config.hardware, cluster, task, config.trainer.deterministic)
+        devices = runtime().configure(
+            config.hardware, cluster, task, config.trainer.deterministic,
+            config.launcher.peer_timeout,
+        )  # fmt: skip
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))
@@ -116,12 +118,6 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         if journal is not None:
             quietly(journal.close)
     return errors.OK
-
-
-def _limit_waiting(config: Config, cluster: Cluster, task: Task) -> None:
-    """Let no task of several wait for what is lost without end."""
-    if multiprocessing.parent_process() is not None and len(cluster.tasks) > 1:
-        runtime().give_up_after(config.launcher.peer_timeout, cluster, task)
 
 
 def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Backend:

@@ -213,6 +213,7 @@ class HostPipeline:
         training: or the evaluation, of which each replica has a batch in turn.
         ahead: steps that are read ahead; None: as many as there are threads, and one.
         change: changes the part of a replica, as augmentation does.
+        share: the rows of a whole batch of an evaluation that are read here.
 
     Raises:
         UsageError: the evaluation is a stream.
@@ -226,10 +227,12 @@ class HostPipeline:
         training: bool = True,
         ahead: int | None = None,
         change: Change | None = None,
+        share: slice = slice(None),
     ):
         source = inputs.train if training else inputs.validation
         assert source is not None
         self._inputs, self._replicas, self._chosen, self._change = inputs, replicas, chosen, change
+        self._share = share
         self._whole = isinstance(source, Stream) or bool(transforms.by_batch(source))
         threads = 1
         if isinstance(source, Stream):
@@ -321,6 +324,7 @@ class HostPipeline:
             parts = []
             for begin, count in own.tolist():
                 rows = np.minimum(begin + np.arange(size), max(begin + count - 1, 0))
+                rows = rows[self._share] if count == size else rows
                 parts.append((self._read(rows, None).parts, count))
             return parts
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from dtrain.data.sources import Source
 from dtrain.errors import UsageError
-from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.jax.hardware import configure, overlooked
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Augment, Inputs
@@ -25,13 +24,10 @@ VARIABLES: tuple[type, ...] = (keras.Variable,)
 GENERATORS: tuple[type, ...] = ()
 
 
-def give_up_after(seconds: float, cluster: Cluster, task: Task) -> None:
-    """Do nothing: a service of JAX' own ends the tasks of one that is lost."""
-
-
 def on_cpu() -> AbstractContextManager[Any]:
     """Compute what is called inside on the CPU."""
-    device: AbstractContextManager[Any] = keras.device("cpu:0")
+    # Of this process: those of others are in JAX' list as well.
+    device: AbstractContextManager[Any] = jax.default_device(jax.local_devices(backend="cpu")[0])
     return device
 
 

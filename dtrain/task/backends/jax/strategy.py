@@ -111,7 +111,12 @@ class OneDevice:
     def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name."""
         for name, variable in variables.items():
-            variable.assign(arrays[name])
+            value, array = variable.value, arrays[name]
+            if not value.is_fully_addressable:  # each process has its part of the same array
+                array = jax.make_array_from_callback(
+                    array.shape, value.sharding, array.astype(value.dtype).__getitem__
+                )
+            variable.assign(array)
 
     def check_copies(self, model: keras.Model) -> None:
         """Check nothing: the copies of an array are one array of the program."""
@@ -130,7 +135,7 @@ class OneDevice:
             inputs: what to read.
             jit_compile: has no effect: XLA compiles every step.
         """
-        return Steps(model, inputs, self.put)
+        return Steps(model, inputs, self)
 
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""
@@ -139,15 +144,35 @@ class OneDevice:
     def answer_locally(self, model: keras.Model) -> None:
         """Leave ``predict`` and ``evaluate`` to Keras, which divide batches over the devices."""
 
-    def put(self, batch: Any) -> Any:
-        """Send a batch of arrays ``[b, ...]`` to the devices, divided where they divide it."""
+    @property
+    def replicated(self) -> jax.sharding.Sharding | None:
+        """How what every process reads lies on the devices; None: there is one device."""
+        return None if self.layouts is None else self.layouts.sharding(0, divided=False)
+
+    def share(self, rows: int) -> slice:
+        """Return which rows of a batch of so many this task reads: all where it is not divided."""
+        if rows % self.replicas:
+            return slice(None)
+        own = rows // self.tasks.size
+        return slice(self.tasks.rank * own, (self.tasks.rank + 1) * own)
+
+    def put(self, batch: Any, rows: int) -> Any:
+        """Send a batch to the devices, divided over its rows where they divide it.
+
+        Args:
+            batch: arrays ``[b, ...]``, the rows that this task has read; or all of them.
+            rows: how many the batch has in all tasks.
+        """
         if self.layouts is None:
             return jax.device_put(batch)
-        divided = len(nest.leaves(batch)[0]) % self.replicas == 0
-        layouts = self.layouts
-        return nest.mapped(
-            lambda leaf: jax.device_put(leaf, layouts.sharding(np.ndim(leaf), divided)), batch
-        )
+        layouts, divided = self.layouts, rows % self.replicas == 0
+
+        def laid_out(leaf: np.ndarray) -> jax.Array:
+            sharding = layouts.sharding(np.ndim(leaf), divided)
+            shape = (rows, *np.shape(leaf)[1:])
+            return jax.make_array_from_process_local_data(sharding, leaf, shape)
+
+        return nest.mapped(laid_out, batch)
 
 
 class Default(OneDevice):

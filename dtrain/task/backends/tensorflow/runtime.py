@@ -18,7 +18,6 @@ from dtrain.task.backends.tensorflow.keras_internals import keep_session as buil
 from dtrain.task.backends.tensorflow.numerics import Checked
 from dtrain.task.backends.tensorflow.remat import rematerialize
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
-from dtrain.task.backends.tensorflow.sockets import give_up_after
 from dtrain.task.data.inputs import Inputs
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "building",
     "checked",
     "configure",
-    "give_up_after",
     "on_cpu",
     "overlooked",
     "rematerialize",

@@ -1,0 +1,99 @@
+"""The processes of a job of several: how they find each other, agree, and end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+from jax._src.lib import _jax  # see _listening_at
+from jax.experimental import multihost_utils
+
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends import base
+
+#: Seconds that a process waits for the others to come: who starts them knows how long they may take
+#: (``launcher.start_timeout``).
+FOREVER = 10**6
+#: Seconds that a process waits at its end for the others, which are at the same point.
+SHUTDOWN = 60
+#: Bytes of the smallest exchange: each size is a program that is compiled.
+SMALLEST = 64
+
+
+def join(cluster: Cluster, task: Task, peer_timeout: float | None) -> None:
+    """Wait until all tasks are there; before JAX has touched any device.
+
+    Args:
+        cluster: all tasks, with their addresses; that of the chief is where they meet.
+        task: the one that this process is.
+        peer_timeout: seconds after which a task from which nothing comes is lost, and this process
+            ends; None: JAX' own.
+    """
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM over
+    limits = {} if peer_timeout is None else {"heartbeat_timeout_seconds": int(peer_timeout)}
+    jax.distributed.initialize(
+        cluster.chief.address,
+        len(cluster.tasks),
+        cluster.tasks.index(task),
+        initialization_timeout=FOREVER,
+        shutdown_timeout_seconds=SHUTDOWN,
+        cluster_detection_method="deactivate",
+        **limits,
+    )
+    assert task.address is not None
+    with _listening_at(task.address.rpartition(":")[0].strip("[]")):
+        jax.devices()
+
+
+@contextlib.contextmanager
+def _listening_at(host: str) -> Iterator[None]:
+    """Let gloo listen at the address by which the other tasks know this one.
+
+    It would ask for the address of the machine's own name, which on many a machine is that of the
+    loopback, and JAX has no option for it.
+    """
+    made = _jax.make_gloo_tcp_collectives
+
+    def gloo(distributed_client: object) -> object:
+        return made(distributed_client=distributed_client, hostname=host)
+
+    _jax.make_gloo_tcp_collectives = gloo
+    try:
+        yield
+    finally:
+        _jax.make_gloo_tcp_collectives = made
+
+
+class Processes(base.Tasks):
+    """The processes of JAX, which agree by a collective of all of them, of bytes.
+
+    JAX computes in 32 bits: numbers are added up on the host, in the order of the ranks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(jax.process_index(), jax.process_count())
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """Add numbers up over the tasks, in float64."""
+        own = np.array(numbers, np.float64)
+        rows = self._gathered(own.view(np.uint8)).view(np.float64)
+        total = np.zeros_like(own)
+        for row in rows:
+            total = total + row
+        return total.tolist()
+
+    def _sum_bytes(self, data: bytes) -> bytes:
+        return np.bitwise_or.reduce(self._gathered(np.frombuffer(data, np.uint8))).tobytes()
+
+    def _gathered(self, own: np.ndarray) -> np.ndarray:
+        """Return the bytes of all tasks, uint8 ``[size, n]``."""
+        padded = np.zeros(max(SMALLEST, 1 << (len(own) - 1).bit_length()), np.uint8)
+        padded[: len(own)] = own
+        rows = np.asarray(multihost_utils.process_allgather(padded))
+        return np.ascontiguousarray(rows[:, : len(own)])
+
+    def barrier(self) -> None:
+        """Wait for all tasks, and leave them."""
+        jax.distributed.shutdown()
