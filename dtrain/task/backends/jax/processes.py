@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from jax._src.lib import _jax  # see _listening_at
 from jax.experimental import multihost_utils
 
+from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
 
@@ -32,6 +34,7 @@ def join(cluster: Cluster, task: Task, peer_timeout: float | None) -> None:
             ends; None: JAX' own.
     """
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM over
+    jax.config.update("jax_check_proxy_envs", False)  # the launcher has seen to them
     limits = {} if peer_timeout is None else {"heartbeat_timeout_seconds": int(peer_timeout)}
     jax.distributed.initialize(
         cluster.chief.address,
@@ -43,8 +46,8 @@ def join(cluster: Cluster, task: Task, peer_timeout: float | None) -> None:
         **limits,
     )
     assert task.address is not None
-    with _listening_at(task.address.rpartition(":")[0].strip("[]")):
-        jax.devices()
+    with _listening_at(task.address.rpartition(":")[0].strip("[]")), _silent():
+        multihost_utils.sync_global_devices("joined")
 
 
 @contextlib.contextmanager
@@ -64,6 +67,20 @@ def _listening_at(host: str) -> Iterator[None]:
         yield
     finally:
         _jax.make_gloo_tcp_collectives = made
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Leave out what gloo prints of its first connections."""
+    terminal.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class Processes(base.Tasks):
