@@ -231,8 +231,8 @@ def test_tables_train_as_in_fit() -> None:
 
     frame = pd.DataFrame({"a": np.arange(6.0), "b": np.arange(6)})
     x, y = reading.first(adapted((frame, pd.Series(np.arange(6)))).train, 6)
-    np.testing.assert_array_equal(x.numpy(), frame.to_numpy(np.float32))
-    assert y.numpy().tolist() == list(range(6))
+    np.testing.assert_array_equal(x, frame.to_numpy(np.float32))
+    assert y.tolist() == list(range(6))
 
 
 @pytest.mark.parametrize(

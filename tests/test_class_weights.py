@@ -149,6 +149,7 @@ def test_weights_are_those_of_keras() -> None:
     import tensorflow as tf
     from keras.src.trainers.data_adapters import data_adapter_utils, tf_dataset_adapter
 
+    from dtrain.task.backends.tensorflow.reading import take
     from dtrain.task.data import reading
 
     labels = np.array([0, 2, 1, 2, 0, 1, 1, 0])
@@ -162,7 +163,7 @@ def test_weights_are_those_of_keras() -> None:
         expected = data_adapter_utils.class_weight_to_sample_weights(y, WEIGHTS)
         for kind in (InPython, Arrays):
             source = weighted(Splits(kind(np.zeros(len(y)), y)), WEIGHTS, reading.first)
-            _, _, found = reading.take(source, tf.constant(np.arange(len(y))))
+            _, _, found = take(source, tf.constant(np.arange(len(y))))
             np.testing.assert_array_equal(found, expected)
             assert found.dtype == np.float32
     # A weight for each pixel, which Keras has of a dataset alone.
@@ -170,13 +171,14 @@ def test_weights_are_those_of_keras() -> None:
     place = tf_dataset_adapter.make_class_weight_map_fn(WEIGHTS)
     _, _, expected = place(tf.zeros(2), tf.constant(pixels))
     source = weighted(Splits(InPython(np.zeros(2), pixels)), WEIGHTS, reading.first)
-    np.testing.assert_array_equal(reading.take(source, tf.constant(np.arange(2)))[2], expected)
+    np.testing.assert_array_equal(take(source, tf.constant(np.arange(2)))[2], expected)
 
 
 @pytest.mark.task
 def test_weights_of_examples_are_multiplied() -> None:
     import tensorflow as tf
 
+    from dtrain.task.backends.tensorflow.reading import take
     from dtrain.task.data import reading
 
     labels = np.array([0, 2, 1, 2])
@@ -184,13 +186,13 @@ def test_weights_of_examples_are_multiplied() -> None:
     product = np.array([0.25, 10.0, 3.0, 0.0], np.float32)
     for given in (own, own[:, None], own.astype(np.int32)):
         source = weighted(Splits(InPython(np.zeros(4), labels, given)), WEIGHTS, reading.first)
-        found = reading.take(source, tf.constant(np.arange(4)))[2]
+        found = take(source, tf.constant(np.arange(4)))[2]
         np.testing.assert_array_equal(found.numpy().reshape(-1), product)
         assert found.shape == given.shape
     pixels = np.eye(3, dtype=np.float32)[np.array([[0, 2], [1, 2]])]
     source = weighted(Splits(InPython(np.zeros(2), pixels, own[1:3])), WEIGHTS, reading.first)
     np.testing.assert_array_equal(
-        reading.take(source, tf.constant(np.arange(2)))[2], [[0.5, 10.0], [3.0, 15.0]]
+        take(source, tf.constant(np.arange(2)))[2], [[0.5, 10.0], [3.0, 15.0]]
     )
 
 
@@ -230,24 +232,25 @@ def test_several_targets_are_refused() -> None:
 def test_two_classes_of_one_output() -> None:
     import tensorflow as tf
 
+    from dtrain.task.backends.tensorflow.reading import take
     from dtrain.task.data import reading
 
     y = np.array([[0.0], [1.0]])
     source = weighted(Splits(InPython(np.zeros(2), y), None, 1), {1: 3.0}, reading.first)
-    np.testing.assert_array_equal(reading.take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
+    np.testing.assert_array_equal(take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
 
 
 @pytest.mark.task
 def test_a_copy_of_the_tensors_is_bound_to_one_worker() -> None:
     import tensorflow as tf
 
-    from dtrain.task.data import reading
+    from dtrain.task.backends.tensorflow.reading import take
 
     source = then(Arrays(np.zeros((2, 1), np.float32), np.array([0, 1])), ClassWeights({1: 3.0}))
     import copy
 
     other = copy.copy(source)
     other.bind([np.ones((2, 1), np.float32), np.array([1, 1])])
-    np.testing.assert_array_equal(reading.take(other, tf.constant(np.arange(2)))[2], [3.0, 3.0])
-    np.testing.assert_array_equal(reading.take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
+    np.testing.assert_array_equal(take(other, tf.constant(np.arange(2)))[2], [3.0, 3.0])
+    np.testing.assert_array_equal(take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
     assert len(source.tensors()) == 2

@@ -355,9 +355,9 @@ class Handle(Source):
     def __getitem__(self, indices: Any) -> tuple[Any, ...]:
         import os
 
-        from dtrain.task.data import host_pipeline
+        from dtrain.task.data import batch_reader
 
-        assert host_pipeline.reading_lock.locked() != self.thread_safe
+        assert batch_reader.reading_lock.locked() != self.thread_safe
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
@@ -399,16 +399,13 @@ def test_a_source_that_says_so_is_read_by_several_threads() -> None:
 
     import tensorflow as tf
 
+    from dtrain.task.backends.tensorflow.reading import take
     from dtrain.task.backends.tensorflow.tpu.static import Stretch
-    from dtrain.task.data import reading
 
     handle = Handle(50, thread_safe=True, together=2)
     for source in (handle, Stretch(handle, 0, 50)):
         with ThreadPoolExecutor(2) as threads:
-            reads = [
-                threads.submit(reading.take, source, tf.constant([i, 7], tf.int64))
-                for i in range(2)
-            ]
+            reads = [threads.submit(take, source, tf.constant([i, 7], tf.int64)) for i in range(2)]
             assert [read.result()[1].numpy().tolist() for read in reads] == [[0, 7], [1, 7]]
     assert handle.most == 2
     [y] = [y for _, y in global_batches(Handle(50, thread_safe=True), 1)]

@@ -178,7 +178,6 @@ def test_names_of_places() -> None:
 @pytest.mark.parametrize("part", [False, True])
 def test_shapes_are_the_same_on_any_replicas(part: bool) -> None:
     """Each replica pads its part to the longest row of the whole batch."""
-    import tensorflow as tf
 
     from dtrain.task.backends.tensorflow import input_pipeline
     from dtrain.task.data import reading
@@ -187,7 +186,7 @@ def test_shapes_are_the_same_on_any_replicas(part: bool) -> None:
     source: Any = with_padding(rows, {"x": {"buckets": [2, 4, 8, 16]}})
     if part:  # as of dataset.on_error=skip
         source = Subset(source, np.arange(1, 12))
-    spec = tf.TensorSpec([None, None], tf.int64)
+    spec = reading.ArraySpec((None, None), "int64")
     assert reading.specs(source, None)[0] == spec
     inputs = input_pipeline.Inputs(source, source, 4, 3)
     found: dict[int, list[Any]] = {}

@@ -126,7 +126,7 @@ def through_a_graph(source: Any, indices: Any) -> tuple[Any, ...]:
     """Read one batch as the input pipeline does: read in Python, parsed in the graph."""
     import tensorflow as tf
 
-    from dtrain.task.data.reading import take
+    from dtrain.task.backends.tensorflow.reading import take
 
     elements = tf.data.Dataset.from_tensors(np.asarray(indices))
     plain = tf.autograph.experimental.do_not_convert(lambda rows: take(source, rows))

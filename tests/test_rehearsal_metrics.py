@@ -69,13 +69,11 @@ def trainer(*metrics: Any) -> Any:
 @pytest.mark.task(devices=2)
 @pytest.mark.parametrize("kind", sampled(["maximum", "root", "rare", "last"], "root"))
 def test_what_does_not_add_up_is_named_in_a_notice(kind: str) -> None:
-    from dtrain.task.backends.tensorflow.rehearsal import metrics as probe
-
     own = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": kind}
     for name, devices in (("OneDevice", 1), ("Mirrored", 2)):
         config = settings(trainer=trainer("accuracy", own))
         model, strategy, _, splits = prepare(name, devices, config)
-        notice = probe.notice(model, splits, strategy)
+        [notice] = strategy.notices(model, splits, None, None, 0)
         assert notice is not None
         assert notice.startswith(
             "own: its state does not add up over batches, as far as the first examples show, so "
@@ -86,7 +84,6 @@ def test_what_does_not_add_up_is_named_in_a_notice(kind: str) -> None:
 
 @pytest.mark.task(devices=2)
 def test_what_adds_up_is_not() -> None:
-    from dtrain.task.backends.tensorflow.rehearsal import metrics as probe
     from dtrain.task.model import train_state
 
     own = {"_target_": "tests.test_rehearsal_metrics.metric"}
@@ -97,7 +94,7 @@ def test_what_adds_up_is_not() -> None:
         config = settings(trainer=trainer({**own, "kind": kind}, "accuracy"), **model_of)
         model, strategy, _, splits = prepare("Mirrored", 2, config)
         before = train_state.snapshot(model, strategy)
-        assert probe.notice(model, splits, strategy) is None
+        assert strategy.notices(model, splits, None, None, 0) == [None]
         after = train_state.snapshot(model, strategy)
         assert all((after[name] == before[name]).all() for name in before), "nothing changed"
 
@@ -230,12 +227,12 @@ def test_a_result_may_be_the_variable_itself() -> None:
 
 
 @pytest.mark.task
-def test_metrics_of_keras_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.task.backends.tensorflow.rehearsal import metrics as probe
+def test_metrics_of_keras_are_not_tried() -> None:
+    from dtrain.task.backends import unsummed
 
     model, strategy, _, splits = prepare("OneDevice", 1, settings())
-    monkeypatch.setattr(probe, "_tried", None)  # is not called
-    assert probe.notice(model, splits, strategy) is None
+    trial: Any = None  # cannot be called
+    assert unsummed.notice(model, splits, strategy.tasks, strategy.parts, trial) is None
 
 
 @pytest.mark.task

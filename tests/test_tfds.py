@@ -107,7 +107,7 @@ def referee(data: str, split: str = "train") -> list[dict[str, Any]]:
 def read(source: Any, indices: Any) -> tuple[Any, ...]:
     import tensorflow as tf
 
-    from dtrain.task.data.reading import take
+    from dtrain.task.backends.tensorflow.reading import take
 
     return take(source, tf.constant(np.asarray(indices, np.int64)))
 

@@ -11,7 +11,7 @@ import numpy as np
 from dtrain.data.example import Example
 from dtrain.data.mixture import Concatenated, by_member
 from dtrain.data.sources import Info, Source, View
-from dtrain.data.transforms import then
+from dtrain.data.transforms import operations, then
 from dtrain.errors import UsageError
 
 
@@ -68,6 +68,5 @@ class Renumber:
 
     def __call__(self, example: Example) -> Example:
         """Return the batch, with the other numbers."""
-        from keras import ops
-
-        return dataclasses.replace(example, y=ops.take(self._numbers, example.y))
+        take = operations(example.y).take
+        return dataclasses.replace(example, y=take(self._numbers, example.y))

@@ -114,7 +114,7 @@ def spec_of(parts: tuple[Any, ...], by_batch: Collection[str] = (), batched: boo
     for name, leaf in nest.named(parts):
         if leaf is None:  # no target beside a weight
             continue
-        kind = str(leaf.dtype.name)
+        kind = str(getattr(leaf.dtype, "name", leaf.dtype))
         if getattr(leaf.dtype, "kind", kind) in ("O", "S", "U", "string"):
             kind = "text"
         shape = tuple(leaf.shape)[1:] if batched else tuple(leaf.shape)

@@ -63,7 +63,7 @@ def weighted(
         splits: what to train on, and its number of classes where that is known. Targets are numbers
             of classes, ``[b]`` or ``[b, 1]``, or have the classes as their last axis.
         weights: by class.
-        first: reads so many of the first examples of a source, as tensors.
+        first: reads so many of the first examples of a source.
 
     Returns:
         A source, a mixture or a stream, as they are.

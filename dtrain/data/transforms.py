@@ -1,13 +1,14 @@
 """What changes a batch: functions from one :class:`Example` to another, which a source has with it.
 
 Those of arrays run right after the batch was read; what is behind the first of tensors is traced
-into the input graph.
+into the input graph of TensorFlow, and gets arrays where another backend reads.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -157,9 +158,7 @@ class ClassWeights:
 
     def __call__(self, example: Example) -> Example:
         """Add the weights: to ``(x, y, float32 [b])``."""
-        from keras import ops
-
-        y, others = example.y, len(self._table) - 1
+        y, others, ops = example.y, len(self._table) - 1, operations(example.y)
         if len(y.shape) > 1:
             y = ops.argmax(ops.cast(y, "float32"), -1) if y.shape[-1] > 1 else y[..., 0]
         classes = ops.cast(ops.round(ops.cast(y, "float64")), "int64")
@@ -172,6 +171,27 @@ class ClassWeights:
             own, weight = (_with_axes(each, rank) for each in (own, weight))
             weight = own * weight
         return dataclasses.replace(example, weight=weight)
+
+
+def operations(value: Any) -> Any:
+    """Return ``keras.ops`` for a tensor, and the same of NumPy for an array."""
+    if not isinstance(value, np.ndarray):
+        import keras
+
+        return keras.ops
+    return _of_numpy
+
+
+def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
+    with np.errstate(invalid="ignore", over="ignore"):  # what is no number is of no class
+        return values.astype(dtype)
+
+
+#: With the names of ``keras.ops``. On a backend without float64 these would round the targets.
+_of_numpy = types.SimpleNamespace(
+    argmax=np.argmax, cast=_cast, logical_and=np.logical_and, round=np.round, take=np.take,
+    where=np.where,
+)  # fmt: skip
 
 
 def _with_axes(tensor: Any, rank: int) -> Any:

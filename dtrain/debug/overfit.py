@@ -17,7 +17,6 @@ from dtrain.data.sources import Arrays
 from dtrain.debug import findings
 from dtrain.errors import CheckFailed, UsageError
 from dtrain.task import keras_internals
-from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
@@ -58,8 +57,7 @@ class Overfit(Action):
     def arranged(self, inputs: Inputs, data: Data) -> Inputs:
         """Return the first examples alone, to train on and to evaluate."""
         assert inputs.train is not None
-        with runtime().on_cpu():
-            parts = nest.mapped(np.asarray, reading.first(inputs.train, self._examples))
+        parts = reading.first(inputs.train, self._examples)
         source = Arrays(*parts)
         self._alike = _contradictions(parts)
         return dataclasses.replace(

@@ -199,8 +199,8 @@ def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> 
     for begin in range(0, count, size):
         few = min(size, count - begin)
         x, *rest = _at(data, begin, few)
-        before.append(pictures.small(nest.leaves(x)[chosen].numpy()))
-        targets = [leaf.numpy() for y in rest[:1] if y is not None for leaf in nest.leaves(y)]
+        before.append(pictures.small(nest.leaves(x)[chosen]))
+        targets = [leaf for y in rest[:1] if y is not None for leaf in nest.leaves(y)]
         texts += pictures.captions(targets, names, few)
         if data.augment is not None:
             augmented = _augmented(config, data.augment, x, begin)
@@ -219,8 +219,7 @@ def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
     source = data.splits.train
     if data.order is None or isinstance(source, Stream):
         return reading.first(source, count, begin)
-    with runtime().on_cpu():
-        return reading.take(source, data.order(np.arange(begin, begin + count)))
+    return reading.chosen(source, data.order(np.arange(begin, begin + count)))
 
 
 def _speed(config: Config, data: Data, send: SendPart) -> None:

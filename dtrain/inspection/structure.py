@@ -16,7 +16,7 @@ from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
 from dtrain.task.data import reading
-from dtrain.task.data.host_pipeline import taken
+from dtrain.task.data.batch_reader import taken
 
 _ROLES = ("input", "target", "weight")
 #: Least height and width of an image, in pixels.
@@ -78,7 +78,7 @@ def leaves_of(source: Any, options: Options, count: int) -> list[Leaf]:
     """
     parts = _ragged(source, count)
     if parts is None:
-        parts = nest.mapped(lambda leaf: leaf.numpy(), reading.first(source, count))
+        parts = reading.first(source, count)
     sizes: dict[str, Any] = {}  # as a stream declares them
     if isinstance(source, Stream):
         begin = 1 if source.is_batched() else 0

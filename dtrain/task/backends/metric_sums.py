@@ -15,7 +15,7 @@ class Sums:
     variables: a long float32 sum loses digits, and several strategies cannot update one variable
     from many replicas. So the state of a metric must add up, as that of every Keras metric does;
     of one that does not, the results are averaged
-    (:mod:`dtrain.task.backends.tensorflow.rehearsal.metrics`).
+    (:mod:`dtrain.task.backends.unsummed`).
 
     How many steps run in one call depends on the clock. Sums must not: they are made one step
     after the other, in this order, so that two runs of the same steps have the same bits.

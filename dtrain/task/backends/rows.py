@@ -20,6 +20,7 @@ from dtrain.task.backends.step_logs import (
     is_loss,
     leaves,
     named,
+    tensor,
 )
 from dtrain.task.backends.step_metrics import Returned, scalars
 
@@ -172,7 +173,7 @@ class Rows(ABC):
                 # `compile` have none where a model of no call never computes them.
                 built = getattr(metric, "built", True)
                 pairs = named(metric.name, metric.result()) if built else ()
-                results.append({name: keras.ops.convert_to_tensor(value) for name, value in pairs})
+                results.append({name: tensor(value) for name, value in pairs})
             made = self._model.get_metrics_result() if any(self._returned.derived.values()) else {}
             results.append(scalars(made))
         return results

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from dtrain.config.schema import Hardware
+from dtrain.data.sources import Source
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import backends
 from dtrain.task.data.inputs import Augment, Inputs
@@ -95,13 +96,21 @@ class Runtime(Protocol):
         """Return what a variable holds, on the host."""
 
     def trace(self, function: Callable[..., Any], *specs: Any) -> None:
-        """Call ``function`` with tensors of these shapes; nothing is computed."""
+        """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
+
+    def read(self, source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+        """Return the examples at ``rows``, int64 ``[b]``, as arrays, at once and on the CPU.
+
+        Raises:
+            DataError: one cannot be read.
+            UsageError: the source gives what is no array, or members of a mixture differ.
+        """
 
     def batches(self, inputs: Inputs) -> Iterator[tuple[Any, ...]]:
         """Yield the batches of a training on one replica."""
 
     def augmented(self, augment: Augment, x: Any, keys: Any) -> Any:
-        """Return inputs ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
+        """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
 
     def checked(self, model: keras.Model) -> Checked:
         """Return the training step of a model, which updates nothing, with checks."""

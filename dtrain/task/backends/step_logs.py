@@ -57,6 +57,11 @@ def named(name: str, result: Any) -> Iterator[tuple[str, Any]]:
         yield name, result
 
 
+def tensor(value: Any) -> Any:
+    """Return a number of a step as a tensor, also where it is a variable of Keras'."""
+    return value.value if isinstance(value, keras.Variable) else keras.ops.convert_to_tensor(value)
+
+
 def is_loss(name: str) -> bool:
     """Whether a number of this name is summed over the replicas where losses are.
 
@@ -84,7 +89,7 @@ def adds_up(metric: keras.metrics.Metric) -> bool:
     """Whether the state after two batches is the sum of the states after each.
 
     ``adds_up`` of a class is its author's word;
-    :mod:`dtrain.task.backends.tensorflow.rehearsal.metrics` tries the others, and sets it.
+    :mod:`dtrain.task.backends.unsummed` tries the others, and sets it.
     Metrics of Keras' own do, and have no such attribute.
     """
     return bool(getattr(metric, "adds_up", True))

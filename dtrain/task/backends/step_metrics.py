@@ -22,6 +22,7 @@ from dtrain.task.backends.step_logs import (
     is_mean,
     leaves,
     named,
+    tensor,
 )
 from dtrain.task.backends.tracing import now
 
@@ -58,7 +59,7 @@ def scalars(logs: Any) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for name, value in flattened(logs):
         if value is not None:
-            number = keras.ops.convert_to_tensor(value)
+            number = tensor(value)
             kind = keras.backend.standardize_dtype(number.dtype)
             if len(number.shape) == 0 and ("float" in kind or "int" in kind):
                 numbers[name] = keras.ops.cast(number, "float32")
@@ -137,7 +138,7 @@ class Returned:
             if id(value) in averaged:
                 numbers.pop(name, None)
                 for shown, number in named(name, value):
-                    numbers[shown] = keras.ops.cast(number, "float32")
+                    numbers[shown] = keras.ops.cast(tensor(number), "float32")
                     self.averaged.add(shown)
             elif id(value) in of_metrics:
                 pairs = zip(named(of_metrics[id(value)], value), named(name, value), strict=True)

@@ -92,7 +92,7 @@ def _of_examples(source: Source | Stream, amount: Identity) -> Any:
 
 def _arrays(source: Source | Stream, begin: int, count: int) -> tuple[Any, ...]:
     if isinstance(source, Stream):
-        return tuple(nest.mapped(np.asarray, reading.first(source, count, begin)))
+        return reading.first(source, count, begin)
     return reading.arrays(source, np.arange(begin, begin + count))
 
 

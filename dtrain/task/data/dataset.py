@@ -221,9 +221,9 @@ def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
         x, *_ = reading.first(splits.train, count)
         if isinstance(function, augment.Layer):
             for leaf in nest.leaves(x):
-                function.check(key, np.asarray(leaf))
+                function.check(key, leaf)
         with callables.blame(key, node, node["_target_"]), runtime().on_cpu():
-            one = nest.mapped(lambda leaf: leaf[0], x)
+            one = nest.mapped(lambda leaf: keras.ops.convert_to_tensor(leaf[0]), x)
             changed = function(one, seed=keras.ops.zeros([2], "int32"))
             if is_layer and changed.shape != one.shape:
                 raise ValueError(f"makes an example of shape {changed.shape} of {one.shape}: the "

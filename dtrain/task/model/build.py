@@ -55,7 +55,7 @@ def model(
     """
     keras.utils.set_random_seed(config.seed)
     # Eager, on the CPU: shapes and types for everything that is built.
-    example = _arrays(reading.first(splits.train, 1))
+    example = reading.first(splits.train, 1)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     shapes = _shapes(splits, config)
     counts: list[int | None] = []
@@ -190,10 +190,6 @@ def _without_classes(y: Any) -> str:
         f"classes is None, as the dataset has {targets}; a model of classes takes whole numbers "
         "[n], as y.argmax(-1) has them of one-hot rows; another needs no argument classes"
     )
-
-
-def _arrays(example: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(nest.mapped(np.asarray, example))
 
 
 def _shapes(splits: Splits, config: Config) -> Any:

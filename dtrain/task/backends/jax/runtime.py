@@ -11,13 +11,14 @@ import jax
 import keras
 import numpy as np
 
-from dtrain.data.sources import Source
+from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task.backends.jax.hardware import configure, overlooked
+from dtrain.task.data.batch_reader import read_at_once as read
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Augment, Inputs
 
-__all__ = ["configure", "overlooked"]
+__all__ = ["configure", "overlooked", "read"]
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)
@@ -42,8 +43,12 @@ def to_numpy(variable: keras.Variable) -> np.ndarray:
 
 
 def trace(function: Callable[..., Any], *specs: Any) -> None:
-    """Call ``function`` with tensors of these shapes; nothing is computed."""
-    jax.eval_shape(function, *specs)
+    """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
+    jax.eval_shape(function, *nest.mapped(_abstract, specs))
+
+
+def _abstract(spec: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(spec.shape, spec.dtype)
 
 
 def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
@@ -53,7 +58,7 @@ def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
 
 
 def augmented(augment: Augment, x: Any, keys: Any) -> Any:
-    """Return inputs ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
+    """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
     return jax.vmap(lambda one, key: augment(one, seed=key))(x, keys)
 
 
@@ -99,8 +104,3 @@ def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
             "hardware.remat", list(patterns), "is not there for backend=jax", "[]",
             "keras.RematScope in the model's own function",
         )  # fmt: skip
-
-
-def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
-    """Return some examples, int64 ``[b]``, at once."""
-    raise NotImplementedError

@@ -6,9 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import keras
+import numpy as np
 
 from dtrain.task import keras_internals
+from dtrain.task.backends.jax.arrays import narrowed
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.model import optimizers
 
@@ -86,14 +90,21 @@ class State:
         weights, rest, slots, others, metrics = after
         return logs, metrics, (weights, rest, slots, others)
 
-    def evaluated(self, values: Values, data: Any) -> tuple[Any, list[Any], list[Any]]:
-        """Run ``test_step``; traced.
+    def evaluated(
+        self, values: Values, data: Any, metrics: list[Any] | None = None
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Run ``test_step``; traced, or at once.
 
-        Args, Returns:
-            As of :meth:`trained`; of the variables those of the model that are not trained.
+        Args:
+            values, data: as of :meth:`trained`.
+            metrics: what metrics have before it; None: they begin anew.
+
+        Returns:
+            What it returns, what metrics have after it, and the variables of the model that are
+            not trained.
         """
         weights, rest, _, _ = values
-        metrics = self._begun()
+        metrics = self._begun() if metrics is None else metrics
         with self._scope((*self._groups, self._metrics), (*values, metrics)) as current:
             first = current()
             state = weights, rest, metrics
@@ -102,6 +113,14 @@ class State:
                 (rest, metrics), (first[1], first[4]), (current()[1], current()[4])
             )
         return logs, metrics, rest
+
+    def trial(self, batch: Any, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """Evaluate a batch and change nothing: :data:`dtrain.task.backends.unsummed.Trial`."""
+        metrics = [start.get(id(v), v.value) for v in self._metrics]
+        metrics = [jnp.asarray(m, v.dtype) for m, v in zip(metrics, self._metrics, strict=True)]
+        _, after, _ = self.evaluated(self.read(), narrowed(batch), metrics)
+        pairs = zip(self._metrics, jax.device_get(after), strict=True)
+        return {id(variable): np.asarray(value, np.float64) for variable, value in pairs}
 
     @contextlib.contextmanager
     def _scope(self, groups: Any, values: Any) -> Iterator[Callable[[], list[list[Any]]]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.run.times import INPUT
+from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.norms import Norms
 from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
@@ -71,13 +72,27 @@ class Steps:
 
     def _compile(self) -> None:
         self._state = State(self._model)
-        # What a step returns lies as what it was given: nothing is compiled a second time.
-        layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
-        rows = self._strategy.replicated
-        self._train = jax.jit(self._train_step, donate_argnums=0, out_shardings=(layouts, rows))
-        self._evaluate = jax.jit(
-            self._evaluation_step, static_argnums=2, out_shardings=(layouts[1], rows)
+        training, evaluation = self._shardings()
+        self._train = traceable.compiled(
+            self._model, self._train_step, donate_argnums=0, out_shardings=training
         )
+        self._evaluate = traceable.compiled(
+            self._model, self._evaluation_step, static_argnums=2, out_shardings=evaluation
+        )
+        #: How often a training step was traced, and so compiled, since the last point.
+        self._compilations, self._compiled = 0, False
+
+    def _shardings(self) -> tuple[Any, Any]:
+        """Return where variables lie after a training step, and those that an evaluation changes.
+
+        It is where they were before: else the next step would be compiled anew. On one device
+        arrays are bound to none.
+        """
+        rows = self._strategy.replicated
+        if rows is None:
+            return None, None
+        layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
+        return (layouts, rows), (layouts[1], rows)
 
     def unsaved(self) -> list[str]:
         """Return nothing: what a step assigns and no checkpoint has is refused before."""
@@ -121,6 +136,7 @@ class Steps:
 
     def _train_step(self, values: Values, data: Any) -> tuple[Values, Vectors]:
         self.waiting.traced()
+        self._compilations += 1
         with tracing(rows=self._inputs.global_batch, results=[]):
             (logs, metrics, after), norms = self._norms.measured(
                 values[0], lambda: self._state.trained(values, data)
@@ -176,8 +192,10 @@ class Steps:
         return schedule.frozen or ["none"]
 
     def interval(self) -> dict[str, float]:
-        """Return what else there is to report of the steps since the last such call."""
-        return {}
+        """Return how often a step was compiled anew, for a batch of another shape, if it was."""
+        compilations, self._compilations = self._compilations, 0
+        anew, self._compiled = compilations - (not self._compiled), True
+        return {"compilations": float(anew)} if anew > 0 else {}
 
     def summary(self) -> dict[str, Any]:
         """Return what else there is to report of the whole run, as JSON values."""

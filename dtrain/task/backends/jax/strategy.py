@@ -15,12 +15,14 @@ from dtrain.data.sources import Source, Splits
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
+from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
+from dtrain.task.backends.jax.arrays import narrowed
 from dtrain.task.backends.jax.forward import Forward
 from dtrain.task.backends.jax.layouts import Layouts
 from dtrain.task.backends.jax.state import State
 from dtrain.task.backends.jax.steps import Steps
-from dtrain.task.backends.step_logs import unwrapped
+from dtrain.task.backends.jax.traceable import check_steps
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers
 from dtrain.task.model.optimizers import Update
@@ -63,11 +65,12 @@ class OneDevice:
         return self.scope()
 
     def place(self, model: keras.Model) -> None:
-        """Refuse what a step would not carry on to the next, and rules that fit nothing.
+        """Refuse steps of other backends, what a step would not carry on, rules that fit nothing.
 
         Raises:
-            UsageError: naming the layer or the rule.
+            UsageError: naming the method, the layer or the rule.
         """
+        check_steps(model)
         for layer in keras_internals.layers(model):
             if getattr(layer, "stateful", False):
                 raise UsageError(
@@ -97,10 +100,8 @@ class OneDevice:
             )  # fmt: skip
         state = State(model)
         with optimizers.caught(model) as updates:
-            data = unwrapped(nest.mapped(np.asarray, examples))
-            jax.eval_shape(
-                lambda values: state.trained(values, data, len(examples))[0], state.read()
-            )
+            data = narrowed(examples)
+            jax.eval_shape(lambda values: state.trained(values, data)[0], state.read())
         return updates
 
     def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -124,8 +125,9 @@ class OneDevice:
     def notices(
         self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
     ) -> list[str | None]:
-        """Return nothing: all numbers are those of one device."""
-        return []
+        """Try metrics on some examples; all other numbers are those of one device."""
+        trial = State(model).trial
+        return [unsummed.notice(model, splits, self.tasks, self.parts, trial, fixed)]
 
     def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
         """Return the compiled functions that train and evaluate ``model`` on ``inputs``.
@@ -162,7 +164,11 @@ class OneDevice:
         Args:
             batch: arrays ``[b, ...]``, the rows that this task has read; or all of them.
             rows: how many the batch has in all tasks.
+
+        Raises:
+            UsageError: JAX has no such numbers.
         """
+        batch = narrowed(batch)
         if self.layouts is None:
             return jax.device_put(batch)
         layouts, divided = self.layouts, rows % self.replicas == 0

@@ -10,12 +10,14 @@ import keras
 import tensorflow as tf
 
 from dtrain.data.sources import Source, Splits
+from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.forward import Forward
 from dtrain.task.backends.tensorflow.in_loop import in_loop
 from dtrain.task.backends.tensorflow.local_calls import LocalCalls
-from dtrain.task.backends.tensorflow.rehearsal import across, metrics
+from dtrain.task.backends.tensorflow.rehearsal import across
+from dtrain.task.backends.tensorflow.rehearsal.evaluation import trial
 from dtrain.task.backends.tensorflow.rehearsal.step import trace_step
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
@@ -47,7 +49,8 @@ class Strategy(Replicas):
         self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
     ) -> list[str | None]:
         """Try the model on some examples; say which of its numbers are not those of one device."""
-        notices = [metrics.notice(model, splits, self, fixed)]
+        own = unsummed.notice(model, splits, self.tasks, self.parts, trial(model), fixed)
+        notices = [own]
         if batch is not None:
             notices.append(across.notice(model, self, splits.train, batch, seed))
         return notices

@@ -13,9 +13,9 @@ from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.run.predictions.formats import ColumnSpec
 from dtrain.task.backends.base import Finish
+from dtrain.task.backends.tensorflow.reading import take
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds
 from dtrain.task.backends.tensorflow.replicas import Replicas
-from dtrain.task.data.reading import take
 
 #: Calls at once on a device that is no CPU: one computes, and one reads or is copied.
 OVERLAPPING = 2

@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data.sources import Arrays, Windows
+from dtrain.task.backends.tensorflow.reading import take
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.data.reading import take
 
 #: Bytes of a batch whose steps are not asked how long they wait for it: to look at a clock before
 #: and after would take them 1 to 2 % longer (experiments/overheads.py --only times).

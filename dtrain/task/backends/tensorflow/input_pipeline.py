@@ -21,8 +21,8 @@ from dtrain.data.example import parts_of
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.data.transforms import by_batch
+from dtrain.task.backends.tensorflow.reading import in_python, take, threads
 from dtrain.task.data.inputs import Augment, Inputs
-from dtrain.task.data.reading import in_python, take, threads
 
 
 def training_part(
@@ -67,7 +67,7 @@ def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
 
     Args:
         augment: a function of one example, and its seed.
-        x: a nest of ``[b, ...]``.
+        x: a nest of tensors or arrays ``[b, ...]``.
         keys: int32 ``[b, 2]``.
 
     Raises:
@@ -79,6 +79,7 @@ def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:
         tf.nest.assert_same_structure(pair[0], made)
         return made
 
+    x = nest.mapped(tf.convert_to_tensor, x)
     if any(leaf.dtype == tf.string for leaf in nest.leaves(x)):  # which cannot be vectorized
         types = nest.mapped(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), x)
         made = tf.map_fn(one, (x, keys), fn_output_signature=types)

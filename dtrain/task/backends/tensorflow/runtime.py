@@ -16,6 +16,7 @@ from dtrain.task.backends.tensorflow.hardware import configure, overlooked
 from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
 from dtrain.task.backends.tensorflow.keras_internals import keep_session as building
 from dtrain.task.backends.tensorflow.numerics import Checked
+from dtrain.task.backends.tensorflow.reading import read, tensor_specs
 from dtrain.task.backends.tensorflow.remat import rematerialize
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 from dtrain.task.data.inputs import Inputs
@@ -33,6 +34,7 @@ __all__ = [
     "configure",
     "on_cpu",
     "overlooked",
+    "read",
     "rematerialize",
     "start_trace",
     "stop_trace",
@@ -54,7 +56,8 @@ def on_cpu() -> AbstractContextManager[Any]:
 
 def trace(function: Callable[..., Any], *specs: Any) -> None:
     """Call ``function`` with tensors of these shapes; nothing is computed."""
-    tf.function(function, autograph=False).get_concrete_function(*specs)
+    traced = tf.function(function, autograph=False)
+    traced.get_concrete_function(*map(tensor_specs, specs))
 
 
 def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.task.backends.tensorflow.dtensor.substitutes import substituted
 from dtrain.task.backends.tensorflow.forward import Forward
-from dtrain.task.data.reading import take
+from dtrain.task.backends.tensorflow.reading import take
 
 
 class MeshForward(Forward):

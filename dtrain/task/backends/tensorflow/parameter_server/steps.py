@@ -17,6 +17,7 @@ from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.feed import Feed
+from dtrain.task.backends.tensorflow.reading import tensor_specs
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds, gradients
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
@@ -323,7 +324,7 @@ class CoordinatedSteps(Steps):
             return
         self._counted_draws = True
         assert self._validation is not None
-        specs = reading.specs(self._validation, None)
+        specs = tensor_specs(reading.specs(self._validation, None))
         step = tf.function(lambda data: self._pure(data, training=False)[-1], autograph=False)
         step.get_concrete_function(specs)
 

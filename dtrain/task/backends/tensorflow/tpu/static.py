@@ -15,10 +15,10 @@ from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
+from dtrain.task.backends.tensorflow.reading import take
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import flat
-from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
 
 
@@ -143,4 +143,4 @@ class Stretch(Source):
 
     def gather(self, indices: Any) -> tuple[Any, ...]:
         """Return the examples at ``indices``, counted from the first."""
-        return reading.take(self._source, indices + self._first)
+        return take(self._source, indices + self._first)

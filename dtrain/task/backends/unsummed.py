@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from dtrain.data.sources import Source, Splits
 from dtrain.task import keras_internals
-from dtrain.task.backends.step_logs import adds_up, evaluates, leaves, unwrapped
-from dtrain.task.backends.tensorflow.replicas import Replicas
+from dtrain.task.backends.base import Tasks
+from dtrain.task.backends.step_logs import adds_up, evaluates, leaves
 from dtrain.task.data import reading
+
+#: Evaluates a batch and changes nothing: takes the batch and, by the identity of variables of
+#: metrics, what they hold before, where that is not what they hold now; returns what these hold
+#: after it.
+Trial = Callable[[Any, dict[int, np.ndarray]], dict[int, np.ndarray]]
 
 #: Examples of each of the two batches, at most.
 ROWS = 8
 
 
 def notice(
-    model: keras.Model, splits: Splits, strategy: Replicas, fixed: int | None = None
+    model: keras.Model,
+    splits: Splits,
+    tasks: Tasks,
+    parts: int,
+    trial: Trial,
+    fixed: int | None = None,
 ) -> str | None:
     """Find the metrics of a user's own whose states do not add up over batches.
 
@@ -31,7 +41,9 @@ def notice(
     Args:
         model: built and compiled.
         splits: examples to try them on.
-        strategy: it runs on; all its tasks find the same.
+        tasks: that train together; all return the same.
+        parts: in how many parts a step sees a global batch.
+        trial: evaluates a batch.
         fixed: how many examples a batch must have; None where any number will do.
 
     Returns:
@@ -43,15 +55,15 @@ def notice(
         rows = fixed or min(ROWS, examples // 2)
         adds = [False] * len(own)
         if rows and 2 * rows <= examples and evaluates(model):
-            adds = _add_up(model, own, splits.train, rows)
-        failed = strategy.tasks.sum([not each for each in adds])
+            adds = _add_up(own, splits.train, rows, trial)
+        failed = tasks.sum([not each for each in adds])
         for metric, number in zip(own, failed, strict=True):
             metric.adds_up = not number
     names = [metric.name for metric in leaves(model) if not adds_up(metric)]
     if not names:
         return None
     several = len(names) > 1
-    batches = "the replicas' parts of batches" if strategy.parts > 1 else "batches"
+    batches = "the replicas' parts of batches" if parts > 1 else "batches"
     return (
         f"{', '.join(names)}: {'their states do' if several else 'its state does'} not add up over "
         "batches, as far as the first examples show, so what is reported is the mean of "
@@ -66,9 +78,7 @@ def _is_unknown(metric: keras.metrics.Metric) -> bool:
     return not (keras_internals.is_of_keras(update) or hasattr(metric, "adds_up"))
 
 
-def _add_up(
-    model: keras.Model, own: list[keras.metrics.Metric], source: Source, rows: int
-) -> list[bool]:
+def _add_up(own: list[keras.metrics.Metric], source: Source, rows: int, trial: Trial) -> list[bool]:
     """Say of each metric whether its state is seen to be a sum.
 
     It is where a batch adds the same to any state: to zero, and to greater and smaller numbers than
@@ -76,32 +86,18 @@ def _add_up(
     nothing, such as one without the class that is counted, nothing is seen.
     """
     states = {id(v): v for metric in own for v in metric.variables}
-    adds, telling = set(states), set()
-    with tf.device("CPU:0"):
-        variables = [*model.variables, *keras_internals.states(model)]
-        variables += [v for metric in model.metrics for v in metric.variables]
-        before = [(v, tf.constant(v.numpy(), v.dtype)) for v in variables]
-        adds -= {id(v) for v, value in before if id(v) in states and np.any(value)}
-        for first in (0, rows):
-            batch = reading.first(source, rows, first)
-            added = _tried(model, batch, before, {})
-            telling |= {name for name in states if np.any(added[name])}
-            for sign in (2, -2):
-                start = {name: sign * (np.abs(added[name]) + 1) for name in states}
-                after = _tried(model, batch, before, start)
-                adds -= {
-                    name
-                    for name in states
-                    if not np.allclose(after[name], start[name] + added[name], 1e-4, 1e-6)
-                }
+    adds = {name for name, v in states.items() if not np.any(v.numpy())}
+    telling = set()
+    for first in (0, rows):
+        batch = reading.first(source, rows, first)
+        added = trial(batch, {})
+        telling |= {name for name in states if np.any(added[name])}
+        for sign in (2, -2):
+            start = {name: sign * (np.abs(added[name]) + 1) for name in states}
+            after = trial(batch, start)
+            adds -= {
+                name
+                for name in states
+                if not np.allclose(after[name], start[name] + added[name], 1e-4, 1e-6)
+            }
     return [all(id(v) in adds & telling for v in metric.variables) for metric in own]
-
-
-def _tried(
-    model: keras.Model, batch: Any, before: list[Any], start: dict[int, np.ndarray]
-) -> dict[int, np.ndarray]:
-    """Return the variables by id after an evaluation of ``batch``, some of them begun otherwise."""
-    mapping = [(v, tf.cast(start[id(v)], v.dtype) if id(v) in start else b) for v, b in before]
-    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-        model.test_step(unwrapped(batch))
-    return {id(v): np.asarray(scope.get_current_value(v), np.float64) for v, _ in before}

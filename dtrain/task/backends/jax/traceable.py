@@ -1,0 +1,106 @@
+"""What a model does that cannot be compiled for JAX, said before training."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import keras
+
+from dtrain.errors import UsageError
+from dtrain.task import keras_internals
+from dtrain.task.backends.step_logs import has_own
+from dtrain.task.process import own_code
+
+#: The steps of a class that Keras has, with what each takes on JAX.
+STEPS = {"train_step": "state, data", "test_step": "state, data", "predict_step": "state, data"}
+#: Raised where a traced value is used as one that is known.
+NOT_TRACEABLE = (
+    jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.UnexpectedTracerError, jax.errors.TracerBoolConversionError,
+)  # fmt: skip
+
+
+def check_steps(model: keras.Model) -> None:
+    """Refuse steps of a class's own that are written for another backend of Keras.
+
+    Raises:
+        UsageError: naming the method and what it takes on JAX.
+    """
+    for name, arguments in STEPS.items():
+        if not has_own(model, name):
+            continue
+        parameters = inspect.signature(getattr(model, name)).parameters.values()
+        positional = [
+            p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters) or len(positional) >= 2:
+            continue
+        raise UsageError(
+            "model", f"{type(model).__name__}.{name}",
+            f"takes ({', '.join(p.name for p in positional)}), as on another backend of Keras: on "
+            f"JAX it is {name}(self, {arguments}), and returns (logs, state)",
+            f"{name}(self, {arguments}), or the backend that it is written for",
+            "backend=tensorflow",
+        )  # fmt: skip
+
+
+def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compile a step by ``jax.jit``; what cannot be traced is named where it is.
+
+    Args:
+        model: of the step.
+        step: a pure function.
+        **options: of ``jax.jit``.
+    """
+
+    @functools.wraps(step)
+    def traced(*args: Any) -> Any:
+        with _translated(model):
+            return step(*args)
+
+    return jax.jit(traced, **options)
+
+
+@contextlib.contextmanager
+def _translated(model: keras.Model) -> Iterator[None]:
+    """Name what cannot be traced, in place of JAX' own page of text.
+
+    Raises:
+        UsageError: a value of the step is used as a number of Python's or NumPy's, by another
+            framework, or by a later step.
+    """
+    before = _attributes(model)
+    try:
+        yield
+    except NOT_TRACEABLE as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise UsageError(
+            "model", type(model).__name__,
+            f"has code that cannot be compiled for JAX: {reason} {own_code.place(error)}".rstrip(),
+            "operations of keras.ops or jax.numpy on tensors", "backend=tensorflow",
+        ) from None  # fmt: skip
+    for name, value in _attributes(model).items():
+        if isinstance(value, jax.core.Tracer) or value != before.get(name, value):
+            raise UsageError(
+                "model", name,
+                "is set by the step: a compiled step runs such code once, while it is traced",
+                "a variable, self.add_weight(trainable=False), and its assign",
+                "self.add_weight(shape=(), initializer='zeros', trainable=False)",
+            )  # fmt: skip
+
+
+def _attributes(model: keras.Model) -> dict[str, Any]:
+    """Return numbers and traced values in attributes of layers of the user's, by ``layer.name``."""
+    return {
+        f"{layer.name}.{name}": value
+        for layer in keras_internals.layers(model)
+        if not keras_internals.is_of_keras(layer)
+        for name, value in vars(layer).items()
+        if name[0] != "_" and isinstance(value, int | float | jax.core.Tracer)
+    }

@@ -1,0 +1,243 @@
+"""Examples of a source as arrays of NumPy: some at once, or batch by batch."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dtrain.data import as_numpy, seeding, transforms
+from dtrain.data.example import Example, label, place, spec_difference, spec_of
+from dtrain.data.mixture import Concatenated
+from dtrain.data.ragged import Ragged
+from dtrain.data.sources import Source
+from dtrain.errors import DataError, UsageError
+
+#: Held while a source in Python is read: what is trained on and what is evaluated on are read side
+#: by side, and may come from one open file.
+reading_lock = threading.Lock()
+#: By which a source draws random numbers.
+Key = tuple[int, ...]
+
+
+def is_alone(source: Source) -> bool:
+    """Whether one thread at a time may read: so it is in Python, unless the source says it can."""
+    if isinstance(source, Concatenated):
+        return any(map(is_alone, source.members))
+    return not (source.in_graph or source.thread_safe)
+
+
+def readers(source: Source) -> int:
+    """Return how many processes read a source; 0 for the task itself."""
+    if isinstance(source, Concatenated):
+        return max(map(readers, source.members))
+    return source.readers
+
+
+def by_rows(rows: np.ndarray) -> Key:
+    """Return the key of a batch that has no position."""
+    return tuple(map(int, rows[:1]))
+
+
+def taken(source: Source, rows: np.ndarray, key: Key | None) -> Example:
+    """Return examples, changed by the transforms of arrays; rows of different lengths too.
+
+    Args:
+        source: has them.
+        rows: int64 ``[b]``.
+        key: by which it draws random numbers; None: it draws none.
+    """
+    alone = is_alone(source)
+    with (
+        reading_lock if alone else contextlib.nullcontext(),
+        seeding.seeded(key if alone else None),
+        seeding.reading_by(key),
+    ):
+        return transforms.applied(source, Example.of(source[rows]), of_arrays=True)
+
+
+def read(source: Source, rows: np.ndarray, key: Key | None) -> Example:
+    """Return as :func:`taken`, as arrays.
+
+    Raises:
+        UsageError: rows have different lengths, or values are no numbers or texts.
+    """
+    example = taken(source, rows, key)
+    for name, leaf in example.leaves.items():
+        if isinstance(leaf, Ragged):
+            raise UsageError(
+                "dataset.pad", "null", f"{label(name)} has rows of different lengths",
+                "a length for each such input or target: {NAME: {length: 128}}",
+                f"dataset.pad={{{place(name)}:{{length:128}}}}",
+            )  # fmt: skip
+    return example.map(_array)
+
+
+def _array(value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
+        array = array.astype(object)
+    return as_numpy.checked(array, "dataset", "an example")
+
+
+class Reader:
+    """Reads batches of a source in Python, which must be like its first example.
+
+    Args:
+        source: not of several members.
+
+    Attributes:
+        like: the first example.
+        spec: of it; a length that differs by batch is None.
+    """
+
+    def __init__(self, source: Source):
+        first = np.zeros(1, np.int64)
+        self._source = source
+        self.like = read(source, first, by_rows(first))
+        self.spec = spec_of(self.like.parts, transforms.by_batch(source))
+
+    def __call__(self, rows: np.ndarray, key: Key | None) -> Example:
+        """Return a batch, in the types of the first example.
+
+        Args:
+            rows: int64 ``[b]``.
+            key: by which the source draws random numbers, if it was seen to; None: by the rows.
+
+        Raises:
+            DataError: it has other parts or shapes, or cannot be read.
+            UsageError: it has values that would be cut.
+        """
+        key = by_rows(rows) if key is None else key
+        example = read(self._source, rows, key if seeding.observed() else None)
+        difference = spec_difference(self.spec, spec_of(example.parts), types=False)
+        if difference is not None:
+            where = f"the batch of {self._source.info.place(int(rows[0]))}"
+            raise DataError(where, f"{difference}, unlike the first example")
+        likes = self.like.leaves
+        return example.with_leaves(
+            {
+                name: as_numpy.as_type(leaf, likes[name].dtype, "dataset", label(name))
+                for name, leaf in example.leaves.items()
+            }
+        )
+
+
+class BatchReader:
+    """Reads batches of any source, each like its first example.
+
+    Args:
+        source: of one member or several.
+    """
+
+    def __init__(self, source: Source):
+        self._source = source
+        if isinstance(source, Concatenated):
+            self._members = [BatchReader(member) for member in source.members]
+        else:
+            self._read = Reader(source)
+
+    def __call__(self, rows: np.ndarray, key: Key | None) -> Example:
+        """Return a batch of arrays, changed by all transforms.
+
+        Args:
+            rows: int64 ``[b]``.
+            key: by which a source draws random numbers; None: by the rows.
+
+        Raises:
+            DataError: as of :class:`Reader`.
+            UsageError: as of :class:`Reader`, or the members of a mixture differ.
+        """
+        source = self._source
+        if not isinstance(source, Concatenated):
+            return _finished(source, self._read(rows, key))
+
+        def member(number: int, own: np.ndarray) -> Example | None:
+            if not len(own):
+                return None
+            return self._members[number](own, None if key is None else (*key, number))
+
+        return _joined(source, rows, member)
+
+
+def read_at_once(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    """Return some examples, changed by all transforms, as :attr:`Example.parts` of arrays.
+
+    Each member of a mixture is read, so that one whose examples are unlike is refused.
+
+    Args:
+        source: has them.
+        rows: int64 ``[b]``.
+
+    Raises:
+        DataError: one cannot be read.
+        UsageError: as of :func:`read`, or the members of a mixture differ.
+    """
+    return _at_once(source, rows).parts
+
+
+def _at_once(source: Source, rows: np.ndarray) -> Example:
+    if not isinstance(source, Concatenated):
+        return _finished(source, read(source, rows, by_rows(rows)))
+
+    def member(number: int, own: np.ndarray) -> Example:
+        some = own if len(own) else np.zeros(1, np.int64)
+        return _at_once(source.members[number], some).map(lambda leaf: leaf[: len(own)])
+
+    return _joined(source, rows, member)
+
+
+def _finished(source: Source, example: Example) -> Example:
+    """Return examples changed by the transforms of tensors."""
+    if all(each.of_arrays for each in source.transforms):
+        return example
+    from dtrain.task.backends.runtime import runtime  # not above: arrays need no framework
+
+    with runtime().on_cpu():  # functions of the user's may compute with tensors
+        return transforms.applied(source, example, of_arrays=False).map(np.asarray)
+
+
+def _joined(
+    source: Concatenated, rows: np.ndarray, member: Callable[[int, np.ndarray], Example | None]
+) -> Example:
+    """Return examples of several members, in the order of ``rows``.
+
+    Args:
+        source: has the members.
+        rows: int64 ``[b]``.
+        member: reads rows of a member by its number; None where it need not be read.
+    """
+    owners = np.searchsorted(source.starts, rows, side="right") - 1
+    places, parts = [], []
+    for number, start in enumerate(source.starts):
+        at = np.flatnonzero(owners == number)
+        example = member(number, rows[at] - start)
+        if example is not None:
+            parts.append(example)
+            places.append(at)
+            refuse_unlike(number, parts[0].parts, example.parts)
+    order = np.argsort(np.concatenate(places), kind="stable")
+    first, *others = parts
+    return first.map(lambda *leaves: np.concatenate(leaves)[order], *others)
+
+
+def refuse_unlike(number: int, first: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    """Refuse a member of a mixture whose examples are unlike those of the first.
+
+    Args:
+        number: of the member, from 0.
+        first, other: examples of the first member and of this one.
+
+    Raises:
+        UsageError: they differ in structure, shape or type.
+    """
+    difference = spec_difference(spec_of(first), spec_of(other))
+    if difference is not None:
+        raise UsageError(
+            "dataset.members", f"member {number + 1}", f"{difference}, unlike the first",
+            "members whose examples have one structure, shape and type",
+            "datasets with the same inputs and targets",
+        )  # fmt: skip
