@@ -35,6 +35,9 @@ from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, quietly
 from dtrain.task.train.timing import Phases
 
+#: What TensorFlow and JAX say where another program listens at the port of a task.
+_NO_SERVER = ("Could not start gRPC server", "Failed to start RPC server")
+
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda status: None) -> int:
     """Do the part of one task.
@@ -108,7 +111,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     # The user's model, data or callback, which may call sys.exit(0), or TensorFlow itself.
     except (Exception, SystemExit) as error:
         terminal.report(errors.unstyled(secrets.mask(traceback.format_exc())))
-        if "Could not start gRPC server" in str(error):
+        if any(text in str(error) for text in _NO_SERVER):
             return errors.PORT_TAKEN
         text = errors.unstyled(f"{type(error).__name__}: {error} {own_code.place(error)}".rstrip())
         _report(journal, error, "; ".join([text, *getattr(error, "__notes__", ())]))
