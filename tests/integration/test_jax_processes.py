@@ -1,4 +1,4 @@
-"""``backend=jax`` in several processes: the numbers of one device, deaths, stops and resumed runs."""
+"""``backend=jax`` in several processes: numbers of one device, deaths, stops, resumed runs."""
 
 from __future__ import annotations
 

@@ -11,6 +11,6 @@ STRATEGIES = {
     "FullySharded": "strategy",
     "Mesh": "strategy",
     "Mirrored": "strategy",
-    "MultiWorker": "multiworker",
+    "MultiWorker": "strategy",
     "OneDevice": "strategy",
 }

@@ -83,6 +83,17 @@ def _silent() -> Iterator[None]:
         os.close(nowhere)
 
 
+def across(count: int) -> list[str]:
+    """Return the names of so many devices of each process, one process after the other.
+
+    Their numbers are not consecutive: those of the second process begin at 2048, on CPUs.
+    """
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    ranks = range(jax.process_count())
+    own = [[d for d in devices if d.process_index == rank][:count] for rank in ranks]
+    return [f"{device.platform}:{device.id}" for each in own for device in each]
+
+
 class Processes(base.Tasks):
     """The processes of JAX, which agree by a collective of all of them, of bytes.
 
