@@ -66,8 +66,11 @@ class Steps:
 
     def _compile(self) -> None:
         self._state = State(self._model)
-        # What a step returns lies as what it was given: nothing is compiled a second time.
-        layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
+        # What a step returns lies as what it was given, and the first step's is committed to its
+        # devices as well: nothing is compiled a second time.
+        values = self._state.read()
+        layouts = jax.tree.map(lambda value: value.sharding, values)
+        self._state.write(jax.device_put(values, layouts))
         self._train = traceable.compiled(
             self._model, self._train_step, donate_argnums=0, out_shardings=(layouts, None)
         )
