@@ -128,6 +128,6 @@ def test_another_process_finds_the_same() -> None:
 
 
 def test_versions() -> None:
-    found = identity.versions()
+    found = identity.versions("tensorflow")
     assert set(found) == {"dtrain", "tensorflow", "keras", "numpy"}
     assert all(text[0].isdigit() for text in found.values())

@@ -346,7 +346,11 @@ def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:
     found.result.unlink()
     config = (read_json(found.command) or {})["sweep"]
     prints = identity.fingerprints(load.read(found.config))
-    meta = {"config": prints, "versions": identity.versions(), "pending_validation": False}
+    meta = {
+        "config": prints,
+        "versions": identity.versions("tensorflow"),
+        "pending_validation": False,
+    }
     checkpoint.save(found.checkpoints, 1, {"a": np.zeros(1)}, meta)
     assert again(dtrain).code == errors.OK
     assert f"resume: {found.path}" in found.config.read_text()

@@ -21,6 +21,7 @@ from dtrain.controller.folders import lock, open_existing, read_command
 from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
 from dtrain.files import reading
+from dtrain.host.versions import version
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower
@@ -273,7 +274,7 @@ def check(config: Config, overrides: list[str]) -> None:
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
     if found is not None and (edited := identity.changed(found.meta["config"], begun)):
         [key, *_] = (each for each in begun if each in edited)
-        if found.meta["versions"]["dtrain"] != identity.versions()["dtrain"]:
+        if found.meta["versions"]["dtrain"] != version("dtrain"):
             raise _of_another_version(config.resume, f"with another form of {key}", found)
         raise UsageError(
             "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",

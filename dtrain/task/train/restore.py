@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import keras
 
 from dtrain.config.schema import Config
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import MANIFEST
@@ -42,15 +44,29 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
         journal.write("notice", message=notice)
     elif restored is None and config.init.weights is not None:
         restored = _initial(rundir, config.init.weights, journal)
-    now = identity.versions()
-    for name, then in (restored.meta.get("versions", {}) if restored else {}).items():
-        if now.get(name) != then:
-            journal.write(
-                "notice",
-                message=f"the checkpoint was made with {name} {then}, and this is "
-                f"{now.get(name)}: the last digits may differ",
-            )
+    for message in _made_otherwise(restored, config.backend.name):
+        journal.write("notice", message=message)
     return restored
+
+
+def _made_otherwise(restored: Checkpoint | None, backend: str) -> Iterator[str]:
+    """Say which other backend, or other versions, a checkpoint was made with."""
+    then = restored.meta.get("versions", {}) if restored else {}
+    frameworks = {name for name, each in FRAMEWORKS.items() if each.packages[0] in then}
+    other = frameworks and backend not in frameworks
+    if other:
+        yield (
+            f"the checkpoint was made with backend={frameworks.pop()}, and this is "
+            f"backend={backend}: from here on the last digits are those of "
+            f"{FRAMEWORKS[backend].title}, which also draws other random numbers"
+        )
+    now = identity.versions(backend)
+    for name, version in then.items():
+        if now.get(name) != version and not (other and name not in now):
+            yield (
+                f"the checkpoint was made with {name} {version}, and this is {now.get(name)}: "
+                "the last digits may differ"
+            )
 
 
 def of_chief(tasks: Tasks, restored: Checkpoint | None) -> Checkpoint | None:
