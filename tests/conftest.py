@@ -21,7 +21,9 @@ from tests import warm
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "task(devices=1): run in a forked process with TensorFlow")
+    config.addinivalue_line(
+        "markers", "task(devices=1, backend=tensorflow): run in a forked process"
+    )
     # Where Python is to keep no bytecode, each command of a test would compile dtrain anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Under `nohup`, or behind an `&` of a script, they are ignored, and each command that a test
@@ -46,7 +48,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     devices = arguments.get("devices", marker.kwargs.get("devices", 1))
-    warm.call(pyfuncitem.obj, devices, arguments)
+    backend = marker.kwargs.get("backend", "tensorflow")
+    warm.call(pyfuncitem.obj, devices, arguments, backend=backend)
     return True
 
 
@@ -65,7 +68,8 @@ def _own_folder(
         patch.setenv("DTRAIN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         yield
     sys.path[:] = path
-    assert "tensorflow" not in sys.modules, "the controller's process must not import TensorFlow"
+    for name in ("tensorflow", "jax"):
+        assert name not in sys.modules, f"the controller's process must not import {name}"
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Test functions in fresh processes, forked from the one warm server of the session."""
+"""Test functions in fresh processes, forked from a warm server of the session for each backend."""
 
 from __future__ import annotations
 
@@ -8,24 +8,30 @@ import traceback
 import warnings
 from typing import Any
 
+from dtrain.controller.task_environment import task_environment
 from dtrain.host.forkserver import warm
 
-#: What every process of the suite runs with; one environment, so one warm server.
-ENVIRONMENT = {
-    "KERAS_BACKEND": "tensorflow",
-    "TF_ENABLE_ONEDNN_OPTS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
+#: What every process of the suite runs with, by its backend, each with a warm server of its own.
+ENVIRONMENTS = {name: {**task_environment(backend=name), "TF_CPP_MIN_LOG_LEVEL": "2"}
+                for name in ("tensorflow", "jax")}  # fmt: skip
+ENVIRONMENT = ENVIRONMENTS["tensorflow"]
 
 
-def _child(pipe: Any, module: str, name: str, arguments: dict[str, Any], devices: int) -> None:
-    os.environ.update({**ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1"})
-    import tensorflow as tf
+def _child(
+    pipe: Any, module: str, name: str, arguments: dict[str, Any], devices: int, backend: str
+) -> None:
+    os.environ.update({**ENVIRONMENTS[backend], "CUDA_VISIBLE_DEVICES": "-1"})
+    if backend == "jax":
+        import jax
 
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration() for _ in range(devices)],
-    )
+        jax.config.update("jax_num_cpu_devices", devices)
+    else:
+        import tensorflow as tf
+
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration() for _ in range(devices)],
+        )
     try:
         function: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -40,16 +46,19 @@ def _child(pipe: Any, module: str, name: str, arguments: dict[str, Any], devices
     os._exit(0)
 
 
-def call(function: Any, devices: int, arguments: dict[str, Any], timeout: float = 120) -> Any:
+def call(
+    function: Any, devices: int, arguments: dict[str, Any], timeout: float = 120,
+    backend: str = "tensorflow",
+) -> Any:  # fmt: skip
     """Call ``function(**arguments)`` in a fresh process with ``devices`` logical CPUs.
 
     Returns what it returns; raises AssertionError with its traceback where it raises.
     """
-    context = warm(ENVIRONMENT)
+    context = warm(ENVIRONMENTS[backend])
     ours, theirs = context.Pipe()
     process = context.Process(
         target=_child,
-        args=(theirs, function.__module__, function.__qualname__, arguments, devices),
+        args=(theirs, function.__module__, function.__qualname__, arguments, devices, backend),
     )
     process.start()
     theirs.close()
