@@ -88,6 +88,12 @@ def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
         "pip install 'dtrain[jax]'"
     )
     backend.check_here(planned().cluster)
+    monkeypatch.setattr(backend, "version", lambda name: "1")
+    on_gpu = planned(JAX, on=Machine(1, 8)).cluster
+    with pytest.raises(UsageError, match=r"type: pip install 'jax\[cuda12\]'"):
+        backend.check_here(on_gpu)
+    monkeypatch.setattr(backend, "installed", lambda: ({"jax-cuda12-plugin": "1"}, []))
+    backend.check_here(on_gpu)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config import load, section
-from dtrain.config.schema import Config
+from dtrain.config.schema import Backend, Config
 from dtrain.data import draws, options
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.versions import version
 
 #: Which examples a step sees.
@@ -51,7 +52,6 @@ OUTSIDE = (
     "sidecar",
     "sweep",
 )
-_PACKAGES = ("dtrain", "tensorflow", "keras", "numpy")
 
 
 def value(config: Config, key: str) -> Any:
@@ -107,7 +107,8 @@ def _hash(found: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def versions() -> dict[str, str]:
+def versions(backend: Backend) -> dict[str, str]:
     """Return the versions of what computes the numbers, of what is installed of it."""
-    found = {name: version(name) for name in _PACKAGES}
+    packages = ("dtrain", *FRAMEWORKS[backend.name].packages, "keras", "numpy")
+    found = {name: version(name) for name in packages}
     return {name: text for name, text in found.items() if text is not None}

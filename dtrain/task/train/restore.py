@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import keras
 
 from dtrain.config.schema import Config
 from dtrain.errors import CheckpointError, DamagedFile, UsageError
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import MANIFEST
@@ -42,15 +44,28 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
         journal.write("notice", message=notice)
     elif restored is None and config.init.weights is not None:
         restored = _initial(rundir, config.init.weights, journal)
-    now = identity.versions()
-    for name, then in (restored.meta.get("versions", {}) if restored else {}).items():
-        if now.get(name) != then:
-            journal.write(
-                "notice",
-                message=f"the checkpoint was made with {name} {then}, and this is "
-                f"{now.get(name)}: the last digits may differ",
-            )
+    for message in _differing(restored, config):
+        journal.write("notice", message=message)
     return restored
+
+
+def _differing(restored: Checkpoint | None, config: Config) -> Iterator[str]:
+    """Yield a sentence for each version that a checkpoint was made with and that is not here."""
+    then = restored.meta.get("versions", {}) if restored else {}
+    now, here = identity.versions(config.backend), FRAMEWORKS[config.backend.name]
+    for framework in FRAMEWORKS.values():
+        if framework.packages[0] in then and framework is not here:
+            yield (
+                f"the checkpoint was made with {framework.title}, and this is {here.title}: "
+                "numbers differ by rounding, and what is drawn (dropout) is drawn anew"
+            )
+            then = {name: text for name, text in then.items() if name not in framework.packages}
+    for name, text in then.items():
+        if now.get(name) != text:
+            yield (
+                f"the checkpoint was made with {name} {text}, and this is {now.get(name)}: "
+                "the last digits may differ"
+            )
 
 
 def of_chief(tasks: Tasks, restored: Checkpoint | None) -> Checkpoint | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data.sources import Splits
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.hardware import configure, overlooked
 from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
@@ -18,6 +19,7 @@ from dtrain.task.backends.tensorflow.keras_internals import keep_session as buil
 from dtrain.task.backends.tensorflow.numerics import Checked
 from dtrain.task.backends.tensorflow.reading import read, tensor_specs
 from dtrain.task.backends.tensorflow.remat import rematerialize
+from dtrain.task.backends.tensorflow.replica.exchange import exchange
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 from dtrain.task.backends.tensorflow.sockets import give_up_after
 from dtrain.task.data.inputs import Inputs
@@ -33,15 +35,19 @@ __all__ = [
     "building",
     "checked",
     "configure",
+    "exchange",
+    "fold_in",
     "give_up_after",
     "on_cpu",
     "overlooked",
     "read",
+    "readable",
     "rematerialize",
     "start_trace",
     "stop_trace",
     "to_numpy",
     "trace",
+    "uniform",
     "variable",
 ]
 ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
@@ -56,6 +62,11 @@ def on_cpu() -> AbstractContextManager[Any]:
     return device
 
 
+def readable(splits: Splits, target: str) -> Splits:
+    """Return splits as they are: all kinds of data are read."""
+    return splits
+
+
 def trace(function: Callable[..., Any], *specs: Any) -> None:
     """Call ``function`` with tensors of these shapes; nothing is computed."""
     traced = tf.function(function, autograph=False)
@@ -65,6 +76,16 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
 def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
     """Yield the batches of a training on one replica."""
     return iter(input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1))
+
+
+def uniform(seed: Any, shape: Sequence[int]) -> tf.Tensor:
+    """Return numbers from 0 to 1 that are a function of a seed."""
+    return tf.random.stateless_uniform(shape, seed=seed)
+
+
+def fold_in(seed: Any, number: int) -> tf.Tensor:
+    """Return another seed, for each number one."""
+    return tf.random.experimental.stateless_fold_in(seed, number)
 
 
 def checked(model: keras.Model) -> Checked:
