@@ -44,6 +44,7 @@ class HostPipeline:
         replicas: that share each batch.
         chosen: those that are fed here.
         training: or the evaluation.
+        share: of a batch of the evaluation that is full, the rows that are read here.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class HostPipeline:
         replicas: int = 1,
         chosen: slice = slice(0, 1),
         training: bool = True,
+        share: slice = slice(None),
     ):
         source = inputs.train if training else inputs.validation
         assert source is not None
-        self._inputs, self._replicas, self._chosen = inputs, replicas, chosen
+        self._inputs, self._replicas, self._chosen, self._share = inputs, replicas, chosen, share
         self._whole = isinstance(source, Stream) or bool(transforms.by_batch(source))
         threads = 1
         if isinstance(source, Stream):
@@ -180,6 +182,7 @@ class HostPipeline:
                 for replica in range(replicas)[self._chosen]:
                     at = np.minimum(replica * local + np.arange(local), max(rows - 1, 0))
                     real = min(max(count - replica * local, 0), local)
+                    at = at[self._share] if real == local else at
                     parts.append((whole.map(lambda leaf, at=at: leaf[at]).parts, real))
                 yield parts
 
@@ -198,6 +201,7 @@ class HostPipeline:
             parts = []
             for begin, count in own.tolist():
                 rows = np.minimum(begin + np.arange(size), max(begin + count - 1, 0))
+                rows = rows[self._share] if count == size else rows
                 parts.append((self._read(rows, None).parts, count))
             return parts
 

@@ -16,7 +16,6 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.errors import UsageError
-from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.hardware import configure, overlooked
 from dtrain.task.data.batch_reader import as_arrays as readable
@@ -37,13 +36,10 @@ _LENGTH = 8
 _augmenting = threading.Lock()
 
 
-def give_up_after(seconds: float, cluster: Cluster, task: Task) -> None:
-    """Do nothing: a service of JAX' own ends the tasks of one that is lost."""
-
-
 def on_cpu() -> AbstractContextManager[Any]:
     """Compute what is called inside on the CPU."""
-    device: AbstractContextManager[Any] = keras.device("cpu:0")
+    # Of this process: those of others are in JAX' list as well.
+    device: AbstractContextManager[Any] = jax.default_device(jax.local_devices(backend="cpu")[0])
     return device
 
 
