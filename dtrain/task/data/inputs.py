@@ -104,10 +104,6 @@ class Inputs:
             first += examples
         return np.concatenate(tables)
 
-    def part_rows(self, replicas: int) -> int:
-        """Return how many examples the largest part of a batch of a validation has."""
-        return -(-self.evaluation_batch // replicas)
-
     def parts(self, replicas: int, chosen: slice) -> np.ndarray:
         """Return the batches of one pass, cut into a part for each replica.
 
@@ -116,11 +112,10 @@ class Inputs:
             chosen: those whose parts are returned.
 
         Returns:
-            int64 ``[k, 2]`` as of :meth:`evaluation_batches`, for each batch the chosen in turn;
-            none has more than :meth:`part_rows`.
+            int64 ``[k, 2]`` as of :meth:`evaluation_batches`, for each batch the chosen in turn.
         """
         begins, counts = self.evaluation_batches(1)[:, None].T
-        size = self.part_rows(replicas)
+        size = self.evaluation_batch // replicas
         before = np.minimum(np.arange(replicas, dtype=np.int64)[chosen, None] * size, counts)
         parts = np.stack([begins + before, np.minimum(counts - before, size)])
         return parts.T.reshape(-1, 2)

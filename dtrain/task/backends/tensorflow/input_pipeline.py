@@ -266,8 +266,9 @@ def evaluation_in_parts(
     """Return as :func:`evaluation`, but of each batch a part to every replica."""
     source = inputs.validation
     assert source is not None and not isinstance(source, Stream)
-    parts = inputs.parts(replicas, slice(first_replica, first_replica + local_replicas))
-    return _held(source, inputs.part_rows(replicas), parts)
+    chosen, size = slice(first_replica, first_replica + local_replicas), inputs.evaluation_batch
+    parts = inputs.parts(replicas, chosen)
+    return _held(source, size // replicas, parts)
 
 
 def _mapped(
