@@ -188,12 +188,13 @@ class OneDevice:
         own = rows // self.tasks.size
         return slice(self.tasks.rank * own, (self.tasks.rank + 1) * own)
 
-    def put(self, batch: Any, rows: int) -> Any:
+    def put(self, batch: Any, rows: int, steps: int | None = None) -> Any:
         """Send a batch to the devices, divided over its rows where they divide it.
 
         Args:
             batch: arrays ``[b, ...]``, the rows that this task has read; or all of them.
             rows: how many the batch has in all tasks.
+            steps: of the batches of so many steps, ``[steps, b, ...]``; None: it is one.
 
         Raises:
             UsageError: JAX has no such numbers.
@@ -202,10 +203,11 @@ class OneDevice:
         if self.layouts is None:
             return jax.device_put(batch)
         layouts, divided = self.layouts, rows % self.replicas == 0
+        before = () if steps is None else (steps,)
 
         def laid_out(leaf: np.ndarray) -> jax.Array:
-            sharding = layouts.sharding(np.ndim(leaf), divided)
-            shape = (rows, *np.shape(leaf)[1:])
+            sharding = layouts.sharding(np.ndim(leaf), divided, axis=len(before))
+            shape = (*before, rows, *np.shape(leaf)[1 + len(before) :])
             return jax.make_array_from_process_local_data(sharding, leaf, shape)
 
         return nest.mapped(laid_out, batch)
@@ -247,7 +249,7 @@ class MultiWorker(OneDevice):
         super().__init__(devices)
         devices = self._span(devices, cluster)
         self.replicas = len(devices)
-        self.layouts = Layouts(devices, (len(devices), 1))
+        self.layouts = Layouts(devices, (len(devices), 1), [])
 
 
 class FullySharded(OneDevice):

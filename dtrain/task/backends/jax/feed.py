@@ -1,0 +1,140 @@
+"""What a training step is given: rows of arrays that are in memory, or batches of the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dtrain.data import nest
+from dtrain.data.sources import Arrays
+from dtrain.data.transforms import by_batch
+from dtrain.run.times import INPUT
+from dtrain.task.backends.base import Tasks
+from dtrain.task.data.host_pipeline import HostPipeline
+from dtrain.task.data.inputs import Inputs
+
+#: Steps of one call into JAX, at most, and bytes of their batches.
+STEPS, BYTES = 64, 4 << 20
+
+
+class Devices(Protocol):
+    """The devices of a strategy, as what feeds them sees them."""
+
+    tasks: Tasks
+
+    @property
+    def replicated(self) -> jax.sharding.Sharding | None:
+        """How what every process reads lies on the devices; None: there is one device."""
+
+    def share(self, rows: int) -> slice:
+        """Return which rows of a batch of so many this task reads."""
+
+    def put(self, batch: Any, rows: int, steps: int | None = None) -> Any:
+        """Send a batch to the devices, or the batches of some steps, stacked."""
+
+
+class Waiting:
+    """Adds up the seconds that the host waits for its input."""
+
+    def __init__(self) -> None:
+        self.measured = True
+        self.traced: Callable[[], None] = lambda: None
+        self._seconds = 0.0
+
+    def on(self, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` returns, and add how long that took."""
+        begin = time.perf_counter()
+        value = read()
+        self._seconds += time.perf_counter() - begin
+        return value
+
+    def pop(self) -> Mapping[str, float]:
+        """Return the seconds since the last such call; nothing where they are not measured."""
+        seconds, self._seconds = self._seconds, 0.0
+        return {INPUT: seconds} if self.measured else {}
+
+
+class InMemory:
+    """Rows of arrays, which the step gathers by itself: the host computes their order alone.
+
+    Args:
+        inputs: what to read, of which :func:`feed` says that it is of this kind.
+        devices: one.
+
+    Attributes:
+        shared: what all steps are given.
+        at_once: steps whose input may be stacked.
+    """
+
+    at_once = STEPS
+
+    def __init__(self, inputs: Inputs, devices: Devices):
+        source: Any = inputs.train
+        rows = np.arange(len(source))
+        self.shared = devices.put(source[rows], len(rows))
+        self._order, self._batch = inputs.positions, inputs.global_batch
+        self._position = inputs.start_step * self._batch
+
+    def own(self, steps: int | None = None) -> Any:
+        """Return what the next step is given, or the next so many, stacked."""
+        begin, count = self._position, 1 if steps is None else steps
+        self._position += count * self._batch
+        rows = self._order(np.arange(begin, self._position)).astype(np.int32)
+        return rows if steps is None else rows.reshape(count, self._batch)
+
+    @staticmethod
+    def batch(shared: Any, own: Any) -> Any:
+        """Return the batch of a step; traced."""
+        return nest.mapped(lambda part: jnp.take(part, own, axis=0), shared)
+
+
+class Batches:
+    """Batches that the host pipeline has read ahead.
+
+    Args:
+        inputs: what to read.
+        devices: that they are sent to.
+    """
+
+    shared = ()
+
+    def __init__(self, inputs: Inputs, devices: Devices):
+        tasks = devices.tasks
+        own = slice(tasks.rank, tasks.rank + 1)
+        self._batches: Iterator[Any] = iter(HostPipeline(inputs, tasks.size, own))
+        self._devices, self._rows = devices, inputs.global_batch
+        self._varies = bool(by_batch(inputs.train)) if hasattr(inputs.train, "transforms") else True
+        self._bytes = BYTES
+
+    @property
+    def at_once(self) -> int:
+        """Steps whose input may be stacked: batches of one shape, of so many bytes."""
+        return 1 if self._varies else min(STEPS, BYTES // self._bytes)
+
+    def own(self, steps: int | None = None) -> Any:
+        """Return what the next step is given, or the next so many, stacked."""
+        if steps is None:
+            [batch] = next(self._batches)
+            self._bytes = max(1, sum(leaf.nbytes for leaf in nest.leaves(batch)))
+            return self._devices.put(batch, self._rows)
+        batches = [next(self._batches)[0] for _ in range(steps)]
+        stacked = nest.mapped(lambda *leaves: np.stack(leaves), *batches)
+        return self._devices.put(stacked, self._rows, steps)
+
+    @staticmethod
+    def batch(shared: Any, own: Any) -> Any:
+        """Return the batch of a step; traced."""
+        return own
+
+
+def feed(inputs: Inputs, devices: Devices) -> InMemory | Batches:
+    """Return what feeds training steps: arrays in memory as they are, where there is one device."""
+    plain = type(inputs.train) is Arrays and not inputs.train.transforms
+    if plain and inputs.augment is None and devices.replicated is None:
+        return InMemory(inputs, devices)
+    return Batches(inputs, devices)
