@@ -78,14 +78,19 @@ class InMemory:
         rows = np.arange(len(source))
         self.shared = devices.put(source[rows], len(rows))
         self._order, self._batch = inputs.positions, inputs.global_batch
-        self._position = inputs.start_step * self._batch
+        self._step, self._ahead = inputs.start_step, max(STEPS, inputs.steps_ahead)
+        self._rows = np.zeros([0, self._batch], np.int32)  # of the steps from `_step` on
 
     def own(self, steps: int | None = None) -> Any:
         """Return what the next step is given, or the next so many, stacked."""
-        begin, count = self._position, 1 if steps is None else steps
-        self._position += count * self._batch
-        rows = self._order(np.arange(begin, self._position)).astype(np.int32)
-        return rows if steps is None else rows.reshape(count, self._batch)
+        count = 1 if steps is None else steps
+        if len(self._rows) < count:  # few calls of NumPy for many steps
+            begin = self._step * self._batch
+            rows = self._order(np.arange(begin, begin + self._ahead * self._batch))
+            self._rows = rows.astype(np.int32).reshape(self._ahead, self._batch)
+        own, self._rows = self._rows[:count], self._rows[count:]
+        self._step += count
+        return own[0] if steps is None else own
 
     @staticmethod
     def batch(shared: Any, own: Any) -> Any:
