@@ -69,12 +69,11 @@ What a strategy can do on a backend:
 - *own variables*: variables of the framework beside those of Keras, such as `tf.Variable`;
 - *unfreeze*: `finetune.unfreeze`, which changes what is trained in the middle of a run;
 - *in order*: a step begins when the one before has ended;
-- *eager*: callbacks can compute with the weights between two steps;
-- *dense*: the gradient of an `Embedding` is dense.
+- *exchange*: replicas can gather and reduce in the middle of a step (`dtrain.replicas`).
 """
 COLUMNS = {
     "several_optimizers": "optimizers", "plain_variables": "own variables", "retraces": "unfreeze",
-    "sequential": "in order", "eager": "eager", "dense_lookups": "dense",
+    "sequential": "in order", "exchanges": "exchange",
 }  # fmt: skip
 EXIT_CODES = {
     errors.OK: "done",

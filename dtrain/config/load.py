@@ -43,7 +43,8 @@ def typed(node: DictConfig) -> Config:
     config.objective_mode = config.objective_mode.of(config.objective)
     if config.backend is Backend.auto:
         strategy: Any = config.strategy or {}
-        config.backend = Backend[strategies.backends(str(strategy.get("_target_")))[0]]
+        target = str(strategy.get("_target_"))
+        config.backend = Backend[strategies.backends(target)[0]]
     return config
 
 

@@ -90,7 +90,7 @@ class Mesh:
 
 @dataclasses.dataclass
 class MeshStrategy(Strategy):
-    """Variables split over a mesh of devices (DTensor).
+    """Variables split over a mesh of devices.
 
     Attributes:
         mesh: axes of the mesh.
@@ -106,7 +106,7 @@ class FullySharded(Strategy):
     """Data parallel, with a part of every variable on each device.
 
     Attributes:
-        rules: which axes are split: auto, or a list such as [{path: REGEX, gather: 0}].
+        rules: which axes are split: auto, or a list such as [{path: REGEX, split: 0}].
     """
 
     rules: Any = formed("auto", PLACEMENT)
