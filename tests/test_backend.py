@@ -165,4 +165,4 @@ def test_a_dry_run_shows_layouts(dtrain) -> None:
                  "tracking=none")  # fmt: skip
     assert run.code == 0, run.output
     assert "shards               4 (parameters, optimizer state, gradients)" in run.output
-    assert "dense/kernel    64 x 128  gather 1          32,768           8,192" in run.output
+    assert "dense/kernel    64 x 128  split 1           32,768           8,192" in run.output
