@@ -22,6 +22,7 @@ from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.jax.arrays import narrowed
 from dtrain.task.backends.jax.forward import Forward
 from dtrain.task.backends.jax.layouts import Layouts
+from dtrain.task.backends.jax.local_calls import LocalCalls
 from dtrain.task.backends.jax.processes import Processes, across
 from dtrain.task.backends.jax.state import State
 from dtrain.task.backends.jax.steps import Steps
@@ -142,14 +143,9 @@ class OneDevice:
     def whole(self, model: keras.Model) -> Iterator[None]:
         """Let a task read inside, by itself, variables that are in parts over all of them."""
         named = train_state.variables(model) if self.abilities.reads_together else {}
-        kept = {name: keras_internals.stored(variable) for name, variable in named.items()}
-        for name, array in self.read(named).items():
-            keras_internals.exchange(named[name], jax.numpy.asarray(array))
-        try:
+        arrays = [jax.numpy.asarray(array) for array in self.read(named).values()]
+        with keras_internals.exchanged([*named.values()], arrays):
             yield
-        finally:
-            for name, value in kept.items():
-                keras_internals.exchange(named[name], value)
 
     def check_copies(self, model: keras.Model) -> None:
         """Check nothing: the copies of an array are one array of the program."""
@@ -176,7 +172,12 @@ class OneDevice:
         return Forward(model, source, batch, finish, self.replicas, self.put)
 
     def answer_locally(self, model: keras.Model) -> None:
-        """Leave ``predict`` and ``evaluate`` to Keras, which divide batches over the devices."""
+        """Let ``predict`` and ``evaluate`` of a callback compute in this task alone.
+
+        Those of one process are Keras' own, which divide batches over its devices.
+        """
+        if self.tasks.size > 1:
+            LocalCalls(model, self)
 
     @property
     def replicated(self) -> jax.sharding.Sharding | None:
