@@ -141,8 +141,12 @@ class OneDevice:
 
     @contextlib.contextmanager
     def whole(self, model: keras.Model) -> Iterator[None]:
-        """Let a task read inside, by itself, variables that are in parts over all of them."""
+        """Let the chief read inside, by itself, variables that are in parts over all tasks."""
         named = train_state.variables(model) if self.abilities.reads_together else {}
+        if self.tasks.rank > 0:
+            for name, variable in named.items():
+                self.read({name: variable})
+            named = {}
         arrays = [jax.numpy.asarray(array) for array in self.read(named).values()]
         with keras_internals.exchanged([*named.values()], arrays):
             yield
