@@ -393,7 +393,9 @@ def _conv_norm(
 ) -> keras.KerasTensor:
     x = layers.Conv2D(channels, size, stride, padding="same", use_bias=False)(x)
     # Momentum 0.9: with 0.99 the moving statistics of a short run are still those of its start.
-    return layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+    # Those of JAX are of the global batch anyway, and Keras has no such argument there.
+    synchronized = keras.backend.backend() == "tensorflow"
+    return layers.BatchNormalization(momentum=0.9, synchronized=synchronized)(x)
 
 
 def _outputs(classes: int | None, outputs: int | None) -> int:

@@ -47,8 +47,8 @@ def prepare(
     import os
 
     from dtrain.task import strategies
-    from dtrain.task.backends.tensorflow import input_pipeline
     from dtrain.task.data import dataset
+    from dtrain.task.data.inputs import Inputs
     from dtrain.task.model import build
 
     os.environ["DTRAIN_TRUST"] = "tests"
@@ -60,9 +60,7 @@ def prepare(
     splits, augment = data.splits, data.augment
     model = build.model(config, splits, strategy, 16, 4)
     held = [config.trainer.validation_batch_size, config.trainer.validation_steps]
-    inputs = input_pipeline.Inputs(
-        splits.train, splits.validation, BATCH, config.seed, start, augment, *held
-    )
+    inputs = Inputs(splits.train, splits.validation, BATCH, config.seed, start, augment, *held)
     strategy.notices(model, splits, None, BATCH, config.seed)
     steps = strategy.steps(model, inputs, jit_compile)
     steps.log(config.trainer.log)

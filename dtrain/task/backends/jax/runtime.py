@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -31,6 +32,8 @@ VARIABLES: tuple[type, ...] = (keras.Variable,)
 GENERATORS: tuple[type, ...] = ()
 #: Of an axis whose length differs by batch, where a function is only traced.
 _LENGTH = 8
+#: Held while an augmentation may be traced: its layers keep the seed that they draw by.
+_augmenting = threading.Lock()
 
 
 def on_cpu() -> AbstractContextManager[Any]:
@@ -105,7 +108,7 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
     Raises:
         ValueError: an example has another structure or shape afterwards.
     """
-    with on_cpu():
+    with _augmenting, on_cpu():
         changed = _changing(augment)(x, keys.astype(np.uint32))
     before, after = (jax.tree.map(np.shape, each) for each in (x, changed))
     if before != after:

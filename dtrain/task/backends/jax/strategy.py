@@ -39,9 +39,7 @@ class OneDevice:
         devices: names of the devices of this task; the first is used.
     """
 
-    abilities = Abilities(
-        several_optimizers=True, plain_variables=False, dense_lookups=True, has_float64=False
-    )
+    abilities = Abilities(several_optimizers=True, plain_variables=False)
     gradient_reduction = "mean"
     sync_every = 1
     #: How arrays lie on several devices; None: there is one.
@@ -78,7 +76,7 @@ class OneDevice:
 
     def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
         """Create the optimizer and its slots inside it."""
-        return self.scope()
+        return contextlib.nullcontext() if self.layouts is None else self.layouts.optimizer_scope()
 
     def place(self, model: keras.Model) -> None:
         """Refuse steps of other backends, what a step would not carry on, rules that fit nothing.
@@ -96,7 +94,7 @@ class OneDevice:
                     "backend=tensorflow",
                 )  # fmt: skip
         if self.layouts is not None:
-            self.layouts.placements([(v.path, tuple(v.shape)) for v in model.variables])
+            self.layouts.check(model)
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Leave an optimizer as it is: its gradients are those of the global batch."""
@@ -238,7 +236,7 @@ class Mirrored(OneDevice):
     def __init__(self, devices: list[str]):
         super().__init__(devices)
         self.replicas = len(devices)
-        self.layouts = Layouts(devices, (len(devices), 1))
+        self.layouts = Layouts(devices, (len(devices), 1), [])
 
 
 class MultiWorker(OneDevice):
