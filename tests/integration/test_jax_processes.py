@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from dtrain.errors import INTERRUPTED
 from dtrain.run import checkpoint
 from tests.conftest import Run
 
-pytest.importorskip("jax")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install dtrain[jax]"
+)
 
 MODEL = '''
 import os

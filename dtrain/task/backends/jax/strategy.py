@@ -49,19 +49,7 @@ class OneDevice:
     parts = 1
 
     def __init__(self, devices: list[str]):
-        self.tasks = Tasks()
-
-    def _span(self, devices: list[str], cluster: Cluster) -> list[str]:
-        """Return the devices of all processes of the job, where there are several.
-
-        Args:
-            devices: of this one.
-            cluster: all tasks, which have joined each other (:func:`.processes.join`).
-        """
-        if len(cluster.tasks) == 1:
-            return devices
-        self.tasks = Processes()
-        return across(len(devices))
+        self.tasks: Tasks = Processes() if jax.process_count() > 1 else Tasks()
 
     @property
     def arithmetic(self) -> dict[str, Any]:
@@ -239,20 +227,16 @@ class Mirrored(OneDevice):
         self.layouts = Layouts(devices, (len(devices), 1), [])
 
 
-class MultiWorker(OneDevice):
+class MultiWorker(Mirrored):
     """All of the model on each device of each process, and a part of each batch.
 
     Args:
         devices: names of the devices of this task.
-        cluster: all tasks.
         options: for TensorFlow; they have their defaults here.
     """
 
-    def __init__(self, devices: list[str], cluster: Cluster, **options: Any):
-        super().__init__(devices)
-        devices = self._span(devices, cluster)
-        self.replicas = len(devices)
-        self.layouts = Layouts(devices, (len(devices), 1))
+    def __init__(self, devices: list[str], **options: Any):
+        super().__init__(across(devices))
 
 
 class FullySharded(OneDevice):
@@ -263,13 +247,12 @@ class FullySharded(OneDevice):
 
     Args:
         devices: names of the devices of this task.
-        cluster: all tasks.
         rules: which variables are in parts, and along which axis.
     """
 
-    def __init__(self, devices: list[str], cluster: Cluster, rules: Any = "auto"):
+    def __init__(self, devices: list[str], rules: Any = "auto"):
+        devices = across(devices)
         super().__init__(devices)
-        devices = self._span(devices, cluster)
         self.abilities = dataclasses.replace(self.abilities, reads_together=self.tasks.size > 1)
         self.replicas = len(devices)
         self.layouts = Layouts(devices, (len(devices), 1), rules, "batch")
