@@ -9,16 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import keras
 
 from dtrain.task import keras_internals
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import train_state
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.jax.strategy import OneDevice
 
 METHODS = ("predict", "predict_on_batch", "evaluate", "test_on_batch")
 
@@ -31,7 +29,7 @@ class LocalCalls:
         strategy: it is built on.
     """
 
-    def __init__(self, model: keras.Model, strategy: OneDevice):
+    def __init__(self, model: keras.Model, strategy: Backend):
         self._model, self._strategy, self._inside = model, strategy, False
         layers = keras_internals.layers(model)
         self._models = [layer for layer in layers if isinstance(layer, keras.Model)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import keras
@@ -13,6 +13,7 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.run.times import INPUT
 from dtrain.task.backends.jax import traceable
+from dtrain.task.backends.jax.batches import Batches
 from dtrain.task.backends.jax.norms import Norms
 from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
@@ -21,9 +22,6 @@ from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import finetune
-
-if TYPE_CHECKING:
-    from dtrain.task.backends.jax.strategy import OneDevice
 
 
 class Waiting:
@@ -53,20 +51,20 @@ class Steps:
     Args:
         model: compiled and built in the strategy's scope.
         inputs: what to read.
-        strategy: lays arrays out over its devices, and batches over its tasks.
+        placed: sends batches to the devices.
     """
 
-    def __init__(self, model: keras.Model, inputs: Inputs, strategy: OneDevice):
-        self._model, self._inputs, self._strategy = model, inputs, strategy
+    def __init__(self, model: keras.Model, inputs: Inputs, placed: Batches):
+        self._model, self._inputs, self._placed = model, inputs, placed
         self.waiting = Waiting()
         self._rows = Rows(model)
         self._norms = Norms(model, ())
-        tasks = strategy.tasks
+        tasks = placed.tasks
         if inputs.train is not None:
             own = slice(tasks.rank, tasks.rank + 1)
             self._batches = iter(HostPipeline(inputs, tasks.size, own))
         if inputs.validation is not None:
-            share = strategy.share(inputs.evaluation_batch)
+            share = placed.share(inputs.evaluation_batch)
             self._held = iter(HostPipeline(inputs, training=False, share=share))
         self._compile()
 
@@ -88,7 +86,7 @@ class Steps:
         It is where they were before: else the next step would be compiled anew. On one device
         arrays are bound to none.
         """
-        rows = self._strategy.replicated
+        rows = self._placed.replicated
         if rows is None:
             return None, None
         layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
@@ -128,7 +126,7 @@ class Steps:
         batch_size = self._inputs.global_batch
         for _ in range(steps):
             [batch] = self.waiting.fetched(self._batches)
-            values, row = self._train(values, self._strategy.put(batch, batch_size))
+            values, row = self._train(values, self._placed.put(batch, batch_size))
             table.append(row)
         self._state.write(values)
         rows = self._rows.table(table, [batch_size] * steps)
@@ -155,7 +153,7 @@ class Steps:
         for _ in range(steps + bool(rest)):
             [(batch, count)] = next(self._held)
             real = nest.mapped(lambda part, count=count: part[:count], batch)
-            data = self._strategy.put(real, count)
+            data = self._placed.put(real, count)
             held, row = self._evaluate((weights, held, slots, others), data, count)
             table.append(row)
             counts.append(count)

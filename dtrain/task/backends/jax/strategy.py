@@ -12,7 +12,6 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
-from dtrain.data import nest
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
@@ -20,6 +19,7 @@ from dtrain.task import keras_internals
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.jax.arrays import narrowed
+from dtrain.task.backends.jax.batches import Batches
 from dtrain.task.backends.jax.forward import Forward
 from dtrain.task.backends.jax.layouts import Layouts
 from dtrain.task.backends.jax.local_calls import LocalCalls
@@ -155,11 +155,12 @@ class OneDevice:
             inputs: what to read.
             jit_compile: has no effect: XLA compiles every step.
         """
-        return Steps(model, inputs, self)
+        return Steps(model, inputs, Batches(self.layouts, self.replicas, self.tasks))
 
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""
-        return Forward(model, source, batch, finish, self.replicas, self.put)
+        put = Batches(self.layouts, self.replicas, self.tasks).put
+        return Forward(model, source, batch, finish, self.replicas, put)
 
     def answer_locally(self, model: keras.Model) -> None:
         """Let ``predict`` and ``evaluate`` of a callback compute in this task alone.
@@ -168,40 +169,6 @@ class OneDevice:
         """
         if self.tasks.size > 1:
             LocalCalls(model, self)
-
-    @property
-    def replicated(self) -> jax.sharding.Sharding | None:
-        """How what every process reads lies on the devices; None: there is one device."""
-        return None if self.layouts is None else self.layouts.sharding(0, divided=False)
-
-    def share(self, rows: int) -> slice:
-        """Return which rows of a batch of so many this task reads: all where it is not divided."""
-        if rows % self.replicas:
-            return slice(None)
-        own = rows // self.tasks.size
-        return slice(self.tasks.rank * own, (self.tasks.rank + 1) * own)
-
-    def put(self, batch: Any, rows: int) -> Any:
-        """Send a batch to the devices, divided over its rows where they divide it.
-
-        Args:
-            batch: arrays ``[b, ...]``, the rows that this task has read; or all of them.
-            rows: how many the batch has in all tasks.
-
-        Raises:
-            UsageError: JAX has no such numbers.
-        """
-        batch = narrowed(batch)
-        if self.layouts is None:
-            return jax.device_put(batch)
-        layouts, divided = self.layouts, rows % self.replicas == 0
-
-        def laid_out(leaf: np.ndarray) -> jax.Array:
-            sharding = layouts.sharding(np.ndim(leaf), divided)
-            shape = (rows, *np.shape(leaf)[1:])
-            return jax.make_array_from_process_local_data(sharding, leaf, shape)
-
-        return nest.mapped(laid_out, batch)
 
 
 def _gathered(value: jax.Array) -> jax.Array:
