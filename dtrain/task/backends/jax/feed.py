@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,28 +13,12 @@ from dtrain.data import nest
 from dtrain.data.sources import Arrays
 from dtrain.data.transforms import by_batch
 from dtrain.run.times import INPUT
-from dtrain.task.backends.base import Tasks
+from dtrain.task.backends.jax.batches import Batches
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 
 #: Steps of one call into JAX, at most, and bytes of their batches.
 STEPS, BYTES = 64, 4 << 20
-
-
-class Devices(Protocol):
-    """The devices of a strategy, as what feeds them sees them."""
-
-    tasks: Tasks
-
-    @property
-    def replicated(self) -> jax.sharding.Sharding | None:
-        """How what every process reads lies on the devices; None: there is one device."""
-
-    def share(self, rows: int) -> slice:
-        """Return which rows of a batch of so many this task reads."""
-
-    def put(self, batch: Any, rows: int, steps: int | None = None) -> Any:
-        """Send a batch to the devices, or the batches of some steps, stacked."""
 
 
 class Waiting:
@@ -64,7 +47,7 @@ class InMemory:
 
     Args:
         inputs: what to read, of which :func:`feed` says that it is of this kind.
-        devices: one.
+        placed: where batches are sent, one.
 
     Attributes:
         shared: what all steps are given.
@@ -73,10 +56,10 @@ class InMemory:
 
     at_once = STEPS
 
-    def __init__(self, inputs: Inputs, devices: Devices):
+    def __init__(self, inputs: Inputs, placed: Batches):
         source: Any = inputs.train
         rows = np.arange(len(source))
-        self.shared = devices.put(source[rows], len(rows))
+        self.shared = placed.put(source[rows], len(rows))
         self._order, self._batch = inputs.positions, inputs.global_batch
         self._step, self._ahead = inputs.start_step, max(STEPS, inputs.steps_ahead)
         self._rows = np.zeros([0, self._batch], np.int32)  # of the steps from `_step` on
@@ -98,21 +81,21 @@ class InMemory:
         return nest.mapped(lambda part: jnp.take(part, own, axis=0), shared)
 
 
-class Batches:
+class Pipeline:
     """Batches that the host pipeline has read ahead.
 
     Args:
         inputs: what to read.
-        devices: that they are sent to.
+        placed: where batches are sent.
     """
 
     shared = ()
 
-    def __init__(self, inputs: Inputs, devices: Devices):
-        tasks = devices.tasks
+    def __init__(self, inputs: Inputs, placed: Batches):
+        tasks = placed.tasks
         own = slice(tasks.rank, tasks.rank + 1)
         self._batches: Iterator[Any] = iter(HostPipeline(inputs, tasks.size, own))
-        self._devices, self._rows = devices, inputs.global_batch
+        self._placed, self._rows = placed, inputs.global_batch
         self._varies = bool(by_batch(inputs.train)) if hasattr(inputs.train, "transforms") else True
         self._bytes = BYTES
 
@@ -126,10 +109,10 @@ class Batches:
         if steps is None:
             [batch] = next(self._batches)
             self._bytes = max(1, sum(leaf.nbytes for leaf in nest.leaves(batch)))
-            return self._devices.put(batch, self._rows)
+            return self._placed.put(batch, self._rows)
         batches = [next(self._batches)[0] for _ in range(steps)]
         stacked = nest.mapped(lambda *leaves: np.stack(leaves), *batches)
-        return self._devices.put(stacked, self._rows, steps)
+        return self._placed.put(stacked, self._rows, steps)
 
     @staticmethod
     def batch(shared: Any, own: Any) -> Any:
@@ -137,9 +120,9 @@ class Batches:
         return own
 
 
-def feed(inputs: Inputs, devices: Devices) -> InMemory | Batches:
+def feed(inputs: Inputs, placed: Batches) -> InMemory | Pipeline:
     """Return what feeds training steps: arrays in memory as they are, where there is one device."""
     plain = type(inputs.train) is Arrays and not inputs.train.transforms
-    if plain and inputs.augment is None and devices.replicated is None:
-        return InMemory(inputs, devices)
-    return Batches(inputs, devices)
+    if plain and inputs.augment is None and placed.replicated is None:
+        return InMemory(inputs, placed)
+    return Pipeline(inputs, placed)

@@ -12,7 +12,8 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.task.backends.jax import traceable
-from dtrain.task.backends.jax.feed import Devices, Waiting, feed
+from dtrain.task.backends.jax.batches import Batches
+from dtrain.task.backends.jax.feed import Waiting, feed
 from dtrain.task.backends.jax.norms import Norms
 from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
@@ -29,18 +30,18 @@ class Steps:
     Args:
         model: compiled and built in the strategy's scope.
         inputs: what to read.
-        devices: that it computes on.
+        placed: sends batches to the devices.
     """
 
-    def __init__(self, model: keras.Model, inputs: Inputs, devices: Devices):
-        self._model, self._inputs, self._devices = model, inputs, devices
+    def __init__(self, model: keras.Model, inputs: Inputs, placed: Batches):
+        self._model, self._inputs, self._placed = model, inputs, placed
         self.waiting = Waiting()
         self._rows = Rows(model)
         self._norms = Norms(model, ())
         if inputs.train is not None:
-            self._feed = feed(inputs, devices)
+            self._feed = feed(inputs, placed)
         if inputs.validation is not None:
-            share = devices.share(inputs.evaluation_batch)
+            share = placed.share(inputs.evaluation_batch)
             self._held = iter(HostPipeline(inputs, training=False, share=share))
         self._compile()
 
@@ -68,7 +69,7 @@ class Steps:
         It is where they were before: else the next step would be compiled anew. On one device
         arrays are bound to none.
         """
-        rows = self._devices.replicated
+        rows = self._placed.replicated
         if rows is None:
             return None, None
         layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
@@ -157,7 +158,7 @@ class Steps:
         for _ in range(steps + bool(rest)):
             [(batch, count)] = next(self._held)
             real = nest.mapped(lambda part, count=count: part[:count], batch)
-            data = self._devices.put(real, count)
+            data = self._placed.put(real, count)
             held, row = self._evaluate((weights, held, slots, others), data, count)
             table.append(row)
             counts.append(count)
