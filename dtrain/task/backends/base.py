@@ -37,6 +37,7 @@ class Abilities:
         reads_in_loop: a loop of steps may read examples that are in memory itself: there is one
             replica, on the CPU.
         short_updates: a weight and its slots are plain variables where an optimizer updates them.
+        reads_together: variables are in parts over tasks, which all read them at the same point.
     """
 
     several_optimizers: bool = False
@@ -46,6 +47,7 @@ class Abilities:
     exchanges: bool = True
     reads_in_loop: bool = False
     short_updates: bool = False
+    reads_together: bool = False
 
 
 class Tasks:
@@ -297,6 +299,9 @@ class Backend(Protocol):
 
     def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name."""
+
+    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
+        """Let the chief read inside, by itself, all variables; every task enters."""
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.

@@ -201,7 +201,7 @@ def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[An
     for each, found in zip(all_weights, matched, strict=True):
         if found.source is not None:
             _check_numbers(arrays[found.source], found.source, str(past.path))
-            strategy.write({found.source: each.variable}, arrays)
+            train_state.write(strategy, {found.source: each.variable}, arrays)
     with strategy.optimizer_scope():
         train_state.begin_with_weights(model)
     return "\n".join(table(wanted, matched, {name: shapes[name] for name in unused}, past.path))

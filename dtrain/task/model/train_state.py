@@ -107,7 +107,7 @@ def restore(
             absent[name] = variable
         else:
             raise CheckpointError(f"{problem}: it is of another model")
-    strategy.write(kept, arrays)
+    write(strategy, kept, arrays)
     if absent:
         with strategy.optimizer_scope():
             _begin_where_another_was(absent, model, arrays)
@@ -137,7 +137,25 @@ def restore_weights(
             if problem is not None:
                 raise CheckpointError(f"{problem}: it is of another model")
             chosen[source] = variable
-    strategy.write(chosen, arrays)
+    write(strategy, chosen, arrays)
+
+
+def write(
+    strategy: Backend, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Set each variable to the array of its name, which may come from another backend.
+
+    Whole numbers are of other types there (a seed's state is int64, uint32 or int32), and are cast
+    modulo 2^32.
+    """
+    strategy.write(
+        variables, {name: _cast(arrays[name], variable) for name, variable in variables.items()}
+    )
+
+
+def _cast(array: np.ndarray, variable: Any) -> np.ndarray:
+    whole = array.dtype.kind in "iu" and isinstance(variable, keras.Variable)
+    return array.astype(variable.dtype) if whole and "int" in variable.dtype else array
 
 
 def restore_chosen(model: keras.Model, strategy: Backend, saved: Checkpoint, weights: str) -> None:

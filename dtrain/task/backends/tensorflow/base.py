@@ -52,6 +52,10 @@ class Strategy(Replicas):
             notices.append(across.notice(model, self, splits.train, batch, seed))
         return notices
 
+    def whole(self, model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+        """Leave variables as they are: a task can read them by itself."""
+        return contextlib.nullcontext()
+
     def answer_locally(self, model: keras.Model) -> None:
         """Let ``predict`` and ``evaluate`` of a callback compute in this task alone."""
         LocalCalls(model, self)

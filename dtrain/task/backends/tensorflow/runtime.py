@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +22,6 @@ from dtrain.task.backends.tensorflow.reading import read, tensor_specs
 from dtrain.task.backends.tensorflow.remat import rematerialize
 from dtrain.task.backends.tensorflow.replica.exchange import exchange
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
-from dtrain.task.backends.tensorflow.sockets import give_up_after
 from dtrain.task.data.inputs import Inputs
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "GENERATORS",
     "TENSORS",
     "VARIABLES",
+    "alone",
     "arithmetic",
     "augmented",
     "batches",
@@ -37,7 +38,6 @@ __all__ = [
     "configure",
     "exchange",
     "fold_in",
-    "give_up_after",
     "on_cpu",
     "overlooked",
     "read",
@@ -54,6 +54,11 @@ ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
 TENSORS: tuple[type, ...] = (tf.Tensor,)
 VARIABLES: tuple[type, ...] = (tf.Variable, tf.distribute.DistributedValues, keras.Variable)
 GENERATORS: tuple[type, ...] = (tf.random.Generator,)
+
+
+def alone() -> AbstractContextManager[None]:
+    """Change nothing: TensorFlow is imported."""
+    return contextlib.nullcontext()
 
 
 def on_cpu() -> AbstractContextManager[Any]:

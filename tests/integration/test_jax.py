@@ -1,0 +1,133 @@
+"""Runs of ``backend=jax``: resumed under another backend, killed, and used by every command."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.run import checkpoint
+from tests.conftest import Run
+
+USER = '''
+import json
+import os
+import pathlib
+import signal
+import threading
+
+import keras
+from keras import layers
+
+
+class Seeded(layers.Layer):
+    """Draws nothing; the state of its seed is of another type on each backend."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(2**31 + 5)
+
+    def call(self, x):
+        return x
+
+
+def build(input_shape, classes, dropout=0.0):
+    """Everything that has a state, and nothing that has a kink."""
+    return keras.Sequential([
+        keras.Input(input_shape),
+        layers.Dense(8, "tanh"),
+        layers.BatchNormalization(momentum=0.9),
+        layers.Dropout(dropout),
+        Seeded(),
+        layers.Dense(8, "gelu"),
+        layers.Dense(classes, activation="softmax"),
+    ])
+
+
+class Killer(keras.callbacks.Callback):
+    """Kills its task after the step that kill.json says, once."""
+
+    every_batch = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        order = pathlib.Path("kill.json")
+        if order.exists() and json.loads(order.read_text()) == int(self.model.optimizer.iterations):
+            order.rename("killed.json")
+            os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
+'''
+BASE = (
+    "tracking=none", "model=custom", "model._target_=mine.build", "dataset=synthetic",
+    "dataset.shape=[8]", "dataset.examples=100", "dataset.validation_examples=50",
+    "dataset.classes=4", "optimizer.use_ema=true", "trainer.batch_size=16", "trainer.epochs=2",
+    "trainer.log_every_steps=1", "launcher.stall_timeout=120",
+)  # fmt: skip
+#: Steps of two epochs.
+STEPS = 12
+
+
+def test_a_run_goes_on_under_the_other_backend(dtrain, on_jax, user_code) -> None:
+    user_code(USER)
+    whole = dtrain(*BASE, "trainer.epochs=6")
+    run = dtrain(*BASE)
+    folder = f"resume={run.rundir.path}"
+    other = on_jax(folder, "backend=jax", "strategy=mirrored", "trainer.epochs=4")
+    assert other.code == 0, other.output
+    again = dtrain(folder, "backend=tensorflow", "strategy=one_device", "trainer.epochs=6")
+    assert again.code == 0, again.output
+    told = [e["message"] for e in again.events("notice") if "backend=" in e["message"]]
+    assert [message.partition(": from here on")[0] for message in told] == [
+        "the checkpoint was made with backend=tensorflow, and this is backend=jax",
+        "the checkpoint was made with backend=jax, and this is backend=tensorflow",
+    ]
+    for name in ("loss", "val_loss", "accuracy"):
+        assert again.points(name) == pytest.approx(whole.points(name), abs=1e-4), name
+    ends = [checkpoint.load(each.rundir.checkpoints / "36").arrays for each in (whole, again)]
+    types = [{name: (a.shape, a.dtype) for name, a in arrays.items()} for arrays in ends]
+    assert types[0] == types[1]
+    seeds = [a for name, a in ends[1].items() if "seed_generator" in name]
+    assert [int(seed[0]) for seed in seeds] == [2**31 + 5]
+
+
+#: How a run begins, and goes on where it was killed.
+KILLED = {
+    "one_device": ["strategy=one_device"],
+    "fsdp": ["strategy=fsdp", "hardware.devices=2"],
+    "hybrid": ["strategy=hybrid", "hardware.devices=4", "strategy.replicas=2"],
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kills"),
+    [("fsdp", 3), *(pytest.param(s, 7, marks=pytest.mark.faults) for s in KILLED)],
+)
+def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
+    strategy: str, kills: int, on_jax, user_code, tmp_path: Path
+) -> None:
+    user_code(USER)
+    words = (
+        *BASE, "backend=jax", *KILLED[strategy], "+model.dropout=0.3", "checkpoint.every_steps=2",
+        "trainer.callbacks=[{_target_:mine.Killer}]",
+    )  # fmt: skip
+    whole = on_jax(*words)
+    assert whole.code == 0, whole.output
+    draw = random.Random(strategy)
+    run: Run | None = None
+    for step in sorted(draw.sample(range(1, STEPS), kills)):
+        (tmp_path / "kill.json").write_text(json.dumps(step))
+        run = on_jax(*words) if run is None else on_jax(f"resume={run.rundir.path}")
+        assert (tmp_path / "killed.json").exists() and run.code == 1, run.output
+        (tmp_path / "killed.json").unlink()
+    assert run is not None
+    run = on_jax(f"resume={run.rundir.path}")
+    assert run.code == 0, run.output
+    assert end(run) == end(whole)
+
+
+def end(run: Run) -> Any:
+    """Return the digest of all arrays at the end, and the curves."""
+    arrays = checkpoint.load(run.rundir.checkpoints / str(STEPS)).arrays
+    return checkpoint.digest(arrays), *(run.points(name) for name in ("loss", "val_loss"))
