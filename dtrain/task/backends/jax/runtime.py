@@ -17,6 +17,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
+from dtrain.task.backends.jax.arrays import narrowed as computed
 from dtrain.task.backends.jax.hardware import configure, overlooked
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once
@@ -25,7 +26,7 @@ from dtrain.task.data.inputs import Augment, Inputs
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import without_tensorflow as alone
 
-__all__ = ["alone", "configure", "overlooked", "readable"]
+__all__ = ["alone", "computed", "configure", "overlooked", "readable"]
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)
