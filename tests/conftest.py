@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests import warm
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "task(devices=1, backend='tensorflow'): run in a forked process of the backend"
+        "markers", "task(devices=1, backend=tensorflow): run in a forked process"
     )
     # Where Python is to keep no bytecode, each command of a test would compile dtrain anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -37,6 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # The campaigns have TensorFlow's own choice, as users do.
     if str(config.getoption("markexpr")).startswith("not faults"):
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+    # What one test has compiled for JAX, the others load: small operations most of all.
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="dtrain-jax-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     # The suite runs as a process that has not imported TensorFlow, as the controller does; the
     # server begins to import it while tests are collected.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
@@ -51,15 +58,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     devices = arguments.get("devices", marker.kwargs.get("devices", 1))
     backend = marker.kwargs.get("backend", "tensorflow")
-    need(backend)
-    warm.call(pyfuncitem.obj, devices, arguments, backend=backend)
-    return True
-
-
-def need(backend: str) -> None:
-    """Skip a test of a backend that is not installed; here none is imported."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
+    warm.call(pyfuncitem.obj, devices, arguments, backend=backend)
+    return True
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +79,8 @@ def _own_folder(
         patch.setenv("DTRAIN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         yield
     sys.path[:] = path
-    assert "tensorflow" not in sys.modules, "the controller's process must not import TensorFlow"
+    for name in ("tensorflow", "jax"):
+        assert name not in sys.modules, f"the controller's process must not import {name}"
 
 
 @pytest.fixture(scope="session")
@@ -126,48 +129,25 @@ class Run:
 
 
 class Commands:
-    """Runs dtrain's command line in the test's folder.
+    """Runs dtrain's command line in this process, in the test's folder."""
 
-    Args:
-        command: returns exit code and output of a command line.
-    """
-
-    def __init__(self, command: Callable[[list[str]], tuple[int, str]]):
-        self._command = command
+    def __init__(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+        self._capfd = capfd
+        self._monkeypatch = monkeypatch
 
     def __call__(self, *arguments: str) -> Run:
+        from dtrain.controller.cli import main
+
         before = _folders()
-        code, output = self._command(["dtrain", *arguments])
+        self._monkeypatch.setattr(sys, "argv", ["dtrain", *arguments])
+        self._capfd.readouterr()
+        code = main()
+        captured = self._capfd.readouterr()
+        output = captured.out + captured.err
         new = _folders() - before
         resumed = next((a[7:] for a in arguments if a.startswith("resume=")), None)
         found = new.pop() if new else resumed
         return Run(code, output, RunDir(found) if found else None)
-
-
-def _command(folder: str, environment: dict[str, str], words: list[str]) -> tuple[int, str]:
-    """Run a command line, of a training or with a command, in the controller of JAX'."""
-    from dtrain.__main__ import main
-
-    os.chdir(folder)
-    os.environ.update(environment)
-    sys.argv = words
-    consent.begin([], None)
-    kept = os.dup(1), os.dup(2)
-    with tempfile.TemporaryFile("w+") as file:
-        try:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-            code = main()
-        except SystemExit as error:
-            code = error.code
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            for number, descriptor in enumerate(kept, 1):
-                os.dup2(descriptor, number)
-                os.close(descriptor)
-        file.seek(0)
-        return int(code or 0), file.read()
 
 
 def _folders() -> set[str]:
@@ -177,32 +157,7 @@ def _folders() -> set[str]:
 
 @pytest.fixture
 def dtrain(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """Runs command lines of trainings in the suite's process."""
-
-    def command(words: list[str]) -> tuple[int, str]:
-        from dtrain.controller.cli import main
-
-        monkeypatch.setattr(sys, "argv", words)
-        capfd.readouterr()
-        code = main()
-        captured = capfd.readouterr()
-        return code, captured.out + captured.err
-
-    return Commands(command)
-
-
-@pytest.fixture
-def on_jax() -> Commands:
-    """Runs command lines in a process whose tasks are forked from a server that has JAX."""
-    need("jax")
-
-    def command(words: list[str]) -> tuple[int, str]:
-        names = ("XDG_STATE_HOME", "DTRAIN_CACHE", "DTRAIN_TRUST")
-        environment = {name: os.environ.get(name, "") for name in names}
-        code: tuple[int, str] = warm.in_controller(_command, os.getcwd(), environment, words)
-        return code
-
-    return Commands(command)
+    return Commands(capfd, monkeypatch)
 
 
 #: A run of a second or two: few examples, a small model, no tracking.

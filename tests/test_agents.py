@@ -33,6 +33,7 @@ from dtrain.controller.launchers.agents import (
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import TrainingError, UsageError
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import LOCK, RunDir, read_json
@@ -246,6 +247,11 @@ def test_what_differs_from_this_machine(monkeypatch) -> None:
     ):
         problem = checks.problem({**greeting, **change}, here)
         assert problem is not None and said in problem[0]
+    jax = FRAMEWORKS["jax"]
+    assert checks.framework_problem(jax, greeting, here) is None
+    assert checks.problem({**greeting, "jax": "0"}, here) is None  # TensorFlow computes
+    problem = checks.framework_problem(jax, {**greeting, "jaxlib": None}, here)
+    assert problem is not None and problem[0].startswith("has no jaxlib; this machine has ")
 
 
 # --- tasks

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import pytest
 
-from dtrain.config import groups
+from dtrain.config import groups, targets
 from dtrain.config.schema import Backend
 from dtrain.controller import backend
 from dtrain.controller.early_import import begun
@@ -87,6 +88,12 @@ def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
         "pip install 'dtrain[jax]'"
     )
     backend.check_here(planned().cluster)
+    monkeypatch.setattr(backend, "version", lambda name: "1")
+    on_gpu = planned(JAX, on=Machine(1, 8)).cluster
+    with pytest.raises(UsageError, match=r"type: pip install 'jax\[cuda12\]'"):
+        backend.check_here(on_gpu)
+    monkeypatch.setattr(backend, "installed", lambda: ({"jax-cuda12-plugin": "1"}, []))
+    backend.check_here(on_gpu)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +133,37 @@ def test_the_import_of_the_right_framework_begins(monkeypatch: pytest.MonkeyPatc
             pass
     assert guesses == [task_environment(), *[task_environment(backend="jax")] * 2]
     assert guesses[0] != guesses[1] and planned(JAX).cluster.environment == guesses[1]
+
+
+@pytest.mark.parametrize("name", ["fsdp", "hybrid"])
+@pytest.mark.task(devices=4, backend="jax")
+def test_a_dry_run_has_the_bytes_that_devices_have(name: str) -> None:
+    """It builds the model on one device; a run lays it out on four."""
+    import keras
+
+    from dtrain.inspection.model import describe
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
+
+    words = (JAX, f"strategy={name}", "model=mlp", "hardware.devices=4")
+    config, cluster = composed(*words), planned(*words).cluster
+    *_, weights, slots = (line.split() for line in describe(config, cluster))
+    keras.backend.clear_session()
+    devices = [f"cpu:{index}" for index in range(4)]
+    options = strategy_plan.options(config)
+    strategy = targets.instantiate(options, "strategy", devices=devices, cluster=cluster)
+    model = build.model(config, dataset.load(config).splits, strategy, 1, 1)
+    for variables, row in ((model.variables, weights), (model.optimizer.variables, slots)):
+        assert row[-1] == f"{sum(map(on_one, variables)):,}"
+
+
+def on_one(variable: Any) -> int:
+    return int(variable.value.addressable_shards[1].data.nbytes)
+
+
+def test_a_dry_run_shows_layouts(dtrain) -> None:
+    run = dtrain(JAX, "strategy=fsdp", "model=mlp", "hardware.devices=4", "dry_run=true",
+                 "tracking=none")  # fmt: skip
+    assert run.code == 0, run.output
+    assert "shards               4 (parameters, optimizer state, gradients)" in run.output
+    assert "dense/kernel    64 x 128  gather 1          32,768           8,192" in run.output

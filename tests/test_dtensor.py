@@ -70,7 +70,7 @@ def test_a_variable_in_parts() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
+    from dtrain.task.backends.layouts import Placement
     from dtrain.task.backends.tensorflow.dtensor.strategy import MeshVariable
 
     whole = np.arange(12, dtype=np.float32).reshape(2, 6)

@@ -109,14 +109,14 @@ def test_other_commands_begin_nothing(
 
 #: A process whose warm servers import nothing; it prints what each line of the test has found.
 SCRIPT = """
-import json, multiprocessing.context, os, signal, sys
+import json, os, signal, sys
 from multiprocessing import forkserver as library
-multiprocessing.context.BaseContext.set_forkserver_preload = lambda *_: None
+library.ForkServer.set_forkserver_preload = lambda *_: None
 from dtrain.host import forkserver
 ONE, OTHER = {"WHICH": "one"}, {"WHICH": "other"}
 
 def server():
-    return library._forkserver._forkserver_pid
+    return [each._forkserver_pid for each in forkserver._servers.values()][-1]
 
 def ended(pid):
     if not os.path.exists(f"/proc/{pid}"):
@@ -165,11 +165,12 @@ found["first"] = forked(forkserver.warm(ONE))
 found["same"] = server() == first
 forkserver.end_guessed()  # it is in use
 found["used"] = forked(forkserver.warm(ONE))
-found["other"] = forkserver.warm(OTHER).get_start_method()
+found["other"] = forked(forkserver.warm(OTHER))  # has a server of its own
+found["still"] = forked(forkserver.warm(ONE))
 """
     assert found(tmp_path, code) == {
         "first": ["forkserver", "one"], "same": True, "used": ["forkserver", "one"],
-        "other": "spawn",
+        "other": ["forkserver", "other"], "still": ["forkserver", "one"],
     }  # fmt: skip
 
 
@@ -179,12 +180,11 @@ forkserver.guess(ONE)
 first = server()
 found["other"] = forked(forkserver.warm(OTHER))
 found["ended"] = ended(first)
-found["one"] = forkserver.warm(ONE).get_start_method()
-found["still"] = forked(forkserver.warm(OTHER))
+found["one"] = forked(forkserver.warm(ONE))
+found["anew"] = server() != first
 """
     assert found(tmp_path, code) == {
-        "other": ["forkserver", "other"], "ended": True, "one": "spawn",
-        "still": ["forkserver", "other"],
+        "other": ["forkserver", "other"], "ended": True, "one": ["forkserver", "one"], "anew": True,
     }  # fmt: skip
 
 
@@ -205,9 +205,13 @@ def test_a_python_that_does_not_say_which_its_server_is(tmp_path: Path) -> None:
     """The server stays, for tasks of the environment that it has."""
     code = """
 forkserver.guess(ONE)
-object, forkserver.forkserver = forkserver.forkserver, None
-found["other"] = forkserver.warm(OTHER).get_start_method()
-forkserver.forkserver = object
+[guessed] = forkserver._servers.values()
+first, guessed._forkserver_pid = guessed._forkserver_pid, None
+found["other"] = forked(forkserver.warm(OTHER))
+guessed._forkserver_pid = first
 found["one"] = forked(forkserver.warm(ONE))
+found["ended"] = ended(first)
 """
-    assert found(tmp_path, code) == {"other": "spawn", "one": ["forkserver", "one"]}
+    assert found(tmp_path, code) == {
+        "other": ["forkserver", "other"], "one": ["forkserver", "one"], "ended": False,
+    }  # fmt: skip

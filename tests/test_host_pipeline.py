@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dtrain.data.foreign import Generated
 from dtrain.data.mixture import Concatenated, Mixture, Subset
 from dtrain.data.options import Shuffle
 from dtrain.data.order import order_of
@@ -17,7 +23,9 @@ from dtrain.data.prepare import padded, weighted
 from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
-from dtrain.errors import DataError
+from dtrain.data.transforms import ClassWeights
+from dtrain.datasets.images import image_folder
+from dtrain.errors import DataError, UsageError
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 
@@ -44,12 +52,34 @@ def numbers(n: int) -> Arrays:
     return Arrays({"a": np.arange(n, dtype=np.float32)[:, None], "b": np.arange(n)}, np.arange(n))
 
 
-def sources() -> dict[str, Any]:
-    import tensorflow as tf
+def one_by_one() -> Iterator[Any]:
+    kept = np.zeros(1, np.float32)
+    for n in range(30):
+        kept[:] = n
+        yield kept, n
 
+
+def in_batches() -> Iterator[Any]:
+    for n in range(0, 31, 7):
+        rows = np.arange(n, min(n + 7, 31))
+        yield {"a": rows[:, None] / 2, "t": rows.astype(str)}, rows % 3
+
+
+def pictures(size: tuple[int, int]) -> str:
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for name in ("a", "b"):
+        Path(name).mkdir(exist_ok=True)
+        for number in range(15):
+            pixels = draw.integers(0, 255, (*size, 3), np.uint8)
+            Image.fromarray(pixels).save(f"{name}/{number}.png")
+    return "."
+
+
+def sources() -> dict[str, Any]:
     fixed, buckets = {"x": {"length": 4}}, {"x": {"buckets": [2, 5]}}
     ragged = padded(Splits(Python()), fixed).train
-    rows = tf.data.Dataset.range(30).map(lambda n: (tf.cast(n, tf.float32)[None], n))
     return {
         "arrays": numbers(30),
         "windows": Windows(np.arange(100), 5, 3),
@@ -58,46 +88,88 @@ def sources() -> dict[str, Any]:
         "buckets": padded(Splits(Python()), buckets).train,
         "weights": weighted(Splits(ragged, classes=3), {1: 3.0}, lambda s, n: s[np.arange(n)]),
         "mixture": Mixture([Subset(ragged, np.arange(9)), ragged], [2, 1]),
-        "stream": Stream(lambda: rows),
+        "generator": Stream(Generated(one_by_one, "dataset")),
+        "batches": Stream(Generated(in_batches, "dataset")).changed(ClassWeights({1: 3.0})),
+        "images": image_folder(pictures((9, 7)), [9, 7]).train,
+        "resized": image_folder(pictures((9, 7)), [5, 8]).train,
+        "kept": image_folder(pictures((9, 7)), [9, 7], cache="memory").train,
     }
+
+
+def changed(x: Any, seed: Any) -> Any:
+    import keras
+
+    from dtrain.augment import uniform
+
+    drawn = uniform(seed, [2]) * 100
+    return keras.tree.map_structure(lambda leaf: leaf + keras.ops.cast(drawn[0], leaf.dtype), x)
 
 
 @pytest.mark.task
 @pytest.mark.parametrize("name", [
-    "arrays", "windows", "part", "rows", "buckets", "weights", "mixture", "stream",
+    "arrays", "windows", "part", "rows", "buckets", "weights", "mixture", "generator", "batches",
+    "images", "resized", "kept",
 ])  # fmt: skip
 def test_batches_are_those_of_tf_data(name: str) -> None:
     from dtrain.data import nest
     from dtrain.task.backends.tensorflow import input_pipeline
 
     source = sources()[name]
-    order = None if name == "stream" else order_of(source, Shuffle.auto, 8, 3)
-    held = None if name == "stream" else Concatenated([source]) if name == "rows" else source
-    inputs = Inputs(source, held, 8, 3, 2, order=order)
+    streamed = isinstance(source, Stream)
+    order = None if streamed else order_of(source, Shuffle.auto, 8, 3)
+    held = Concatenated([source]) if name == "rows" else source
+    augment = changed if name in ("part", "buckets", "generator") else None
+    if name == "kept":
+        source[np.zeros(1, np.int64)]  # decodes all
+    inputs = Inputs(source, held, 8, 3, 2, augment, order=order)
+    own = inputs
+    if streamed:
+        source.count()
+        source = source.in_python()
+        own = dataclasses.replace(inputs, train=source, validation=source)
+    # Of a stream the other one evaluates whole batches, one a replica.
+    several, chosen = (1, slice(0, 1)) if streamed else (4, slice(1, 3))
     place = {"replicas": 4, "first_replica": 1, "local_replicas": 2}
-    pairs = [(input_pipeline.training(inputs, **place), True)]
-    if held is not None:
-        pairs.append((input_pipeline.evaluation(inputs, **place), False))
-    for dataset, training in pairs:
+    alone = {"replicas": 1, "first_replica": 0, "local_replicas": 1}
+    held_theirs = (
+        input_pipeline.evaluation(inputs, **alone)
+        if streamed
+        else input_pipeline.evaluation_in_parts(inputs, **place)
+    )
+    pipelines = [
+        (input_pipeline.training(inputs, **place), HostPipeline(own, 4, slice(1, 3))),
+        (held_theirs, HostPipeline(own, several, chosen, training=False)),
+    ]
+    for dataset, pipeline in pipelines:
         theirs = dataset.as_numpy_iterator()
-        with HostPipeline(inputs, 4, slice(1, 3), training) as ours:
+        with pipeline as ours:
             for _, parts in zip(range(9), ours, strict=False):
                 for part in parts:
                     for one, other in zip(
                         nest.leaves(part), nest.leaves(next(theirs)), strict=True
                     ):
-                        np.testing.assert_array_equal(one, other)
+                        if name == "resized":
+                            np.testing.assert_allclose(one, other, atol=1e-6)
+                        else:
+                            np.testing.assert_array_equal(one, text(one, other))
                         assert np.asarray(one).dtype == np.asarray(other).dtype
+
+
+def text(one: Any, other: Any) -> Any:
+    """Texts of TensorFlow are bytes."""
+    is_text = np.asarray(other).dtype == object and isinstance(one.flat[0], str)
+    return np.char.decode(other.astype("S")) if is_text else other
 
 
 def test_what_is_read_ahead_is_bounded_and_ends() -> None:
     source = padded(Splits(Python()), {"x": {"length": 4}}).train
     before = threading.active_count()
-    with HostPipeline(Inputs(source, None, 5, 0), ahead=3) as pipeline:
+    with HostPipeline(Inputs(source, None, 5, 0)) as pipeline:
         begun = source.reads
         [(x, y)] = next(pipeline)
         assert (x.shape, y.shape) == ((5, 4), (5,))
-    assert 1 <= source.reads - begun <= 1 + 3, "a batch, and those that are read ahead"
+    ahead = min(8, os.cpu_count() or 1) + 1
+    assert 1 <= source.reads - begun <= 1 + ahead, "a batch, and those that are read ahead"
     assert threading.active_count() == before
 
 
@@ -110,25 +182,79 @@ def test_what_cannot_be_read_is_raised_where_it_is_asked_for() -> None:
             next(pipeline)
 
 
-def test_each_part_can_be_changed_by_its_position() -> None:
-    import dataclasses
+IMPORTS = """
+import dtrain.after.evaluate, dtrain.after.predict, dtrain.augment, dtrain.debug.overfit
+import dtrain.debug.shapes, dtrain.inspection.report, dtrain.models, dtrain.replicas
+import dtrain.task.entry, dtrain.task.main, dtrain.task.train.train
+import functools, sys, keras, numpy as np
+from pathlib import Path
+from dtrain.data.mixture import Mixture
+from dtrain.data.prepare import weighted
+from dtrain.data.sources import Splits
+from dtrain.datasets.images import image_folder
+from dtrain.datasets import Arrays, table
+from dtrain.task.backends.runtime import runtime
+from dtrain.task.data import augmentation, data_identity, reading
+from dtrain.task.data.host_pipeline import HostPipeline
+from dtrain.task.data.inputs import Inputs
+from dtrain.data.foreign import Generated
+from dtrain.data.streams import Stream
 
-    def change(example: Any, begin: int) -> Any:
-        return dataclasses.replace(example, weight=np.full(len(example.y), begin))
+def read(train, held=None, augment=None):
+    splits = runtime().readable(Splits(train, held), "it")
+    data_identity.records(splits, "sample")
+    reading.specs(splits.train, 4)
+    inputs = Inputs(splits.train, splits.validation, 4, 1, augment=augment)
+    with HostPipeline(inputs) as batches:
+        [batch] = [next(batches) for _ in range(3)][-1]
+    if held is not None:
+        with HostPipeline(inputs, training=False) as batches:
+            [(_, count)] = next(batches)
+    return batch
 
-    with HostPipeline(Inputs(numbers(9), None, 4, 0, 1), 2, slice(0, 2), change=change) as ours:
-        assert [part[2].tolist() for part in next(ours)] == [[4, 4], [6, 6]]
+arrays = Arrays(np.arange(27.0).reshape(9, 3, 1), np.arange(9) % 2)
+read(arrays, arrays)
+x, y, weight = read(weighted(Splits(arrays, classes=2), {1: 3.0}, reading.first))
+assert (weight == np.where(y == 1, 3, 1)).all()
+Path("t.csv").write_text("a,b,y\\n" + "1,x,0\\n2,y,1\\n" * 10)
+rows = table("t.csv", target="y").train
+assert read(rows)[0].dtype == np.float32
+read(Mixture([rows, rows], [1, 2]))
+read(Stream(Generated(lambda: iter([(np.ones(3), 1)] * 9), "it")))
+images = image_folder(".", [9, 7]).train
+turned = augmentation.Layer(keras.layers.RandomRotation(0.2), "it")
+shifted = functools.partial(dtrain.augment.shift_flip, pixels=2, flip=True)
+both = augmentation.in_turn([shifted, turned])
+x, y = read(images, images, both)
+assert x.shape == (4, 9, 7, 3) and x.dtype == np.float32
+assert (x == read(images, None, both)[0]).all() and (x != read(images)[0]).any()
+print({"tensorflow", "torch"} & set(sys.modules))
+"""
 
 
-def test_it_does_without_tensorflow() -> None:
-    code = (
-        "import sys, numpy as np\n"
-        "from dtrain.data.sources import Arrays\n"
-        "from dtrain.task.data.host_pipeline import HostPipeline\n"
-        "from dtrain.task.data.inputs import Inputs\n"
-        "with HostPipeline(Inputs(Arrays(np.arange(9), np.arange(9)), None, 4, 0)) as found:\n"
-        "    next(found)\n"
-        "print('tensorflow' in sys.modules or 'keras' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "False\n", done.stderr
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+def test_a_task_of_jax_reads_without_another_framework() -> None:
+    pictures((9, 7))
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-W", "error", "-c", IMPORTS]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout == "set()\n", done.stderr
+
+
+@pytest.mark.task
+def test_what_only_tensorflow_reads_is_refused() -> None:
+    import tensorflow as tf
+
+    from dtrain.data.transforms import InGraph, then
+    from dtrain.task.data.batch_reader import as_arrays
+
+    rows = numbers(9)
+    for split, problem in (
+        (Stream(lambda: tf.data.Dataset.range(9)), "is a tf.data.Dataset, and this"),
+        (Mixture([rows, then(rows, InGraph(tuple))], [1, 1]), "operations of TensorFlow make"),
+    ):
+        for splits in (Splits(split), Splits(rows, split)):
+            with pytest.raises(UsageError, match=problem) as caught:
+                as_arrays(splits, "my.load")
+            assert "dataset=my.load" in str(caught.value)
+            assert "backend=tensorflow" in str(caught.value)

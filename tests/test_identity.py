@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dtrain.config import load
+from dtrain.config.schema import Backend
 from dtrain.run import identity
 from tests.test_schema import EXPERIMENTS, composed
 
@@ -127,7 +128,11 @@ def test_another_process_finds_the_same() -> None:
     assert json.loads(done.stdout) == ours
 
 
-def test_versions() -> None:
-    found = identity.versions("tensorflow")
-    assert set(found) == {"dtrain", "tensorflow", "keras", "numpy"}
+@pytest.mark.parametrize(
+    ("backend", "packages"),
+    [(Backend.tensorflow, {"tensorflow"}), (Backend.jax, {"jax", "jaxlib"})],
+)
+def test_versions(backend: Backend, packages: set[str]) -> None:
+    found = identity.versions(backend)
+    assert set(found) == {"dtrain", "keras", "numpy", *packages}
     assert all(text[0].isdigit() for text in found.values())

@@ -161,16 +161,12 @@ def test_gpus_of_a_slot(launcher: Local, cluster: Cluster) -> None:
     assert launcher._gpus(cluster.chief) == "-1"
 
 
-def test_another_environment_gets_fresh_processes(
-    capsys: pytest.CaptureFixture[str], launcher: Local
+def test_tasks_are_fresh_processes_where_nothing_can_be_forked(
+    capsys: pytest.CaptureFixture[str], launcher: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorFlow has read the server's environment: it cannot be changed by a fork."""
-    assert module.warm(warm.ENVIRONMENT).get_start_method() == "forkserver"
-    other = {**warm.ENVIRONMENT, "TF_ENABLE_ONEDNN_OPTS": "0"}
-    assert module.warm(other).get_start_method() == "spawn"
-    launcher.prepare(Cluster((), "cpu", 1, other))
-    assert "importing TensorFlow anew" in capsys.readouterr().err
-    assert module.warm(warm.ENVIRONMENT).get_start_method() == "forkserver"
+    monkeypatch.setattr("dtrain.host.forkserver._LONGEST", 0)  # bytes of a folder's path
+    launcher.prepare(Cluster((), "cpu", 1, {**warm.ENVIRONMENT, "KERAS_BACKEND": "jax"}))
+    assert "importing JAX anew" in capsys.readouterr().err
 
 
 def test_the_environment_of_this_process_stays_as_it_is(

@@ -8,7 +8,7 @@ import pytest
 
 from dtrain.config.targets import plain
 from dtrain.errors import UsageError
-from dtrain.task.backends.tensorflow.dtensor.layouts import Placement, place, slot
+from dtrain.task.backends.layouts import Placement, place, slot
 from tests import warm
 from tests.test_schema import composed
 

@@ -101,7 +101,9 @@ def test_help_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = printed(capsys, "--version")
-    lines = [f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "keras")]
+    lines = [
+        f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "jax", "keras")
+    ]
     assert code == errors.OK and out.splitlines()[1:] == lines
 
 

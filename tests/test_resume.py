@@ -14,6 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain.config import load
+from dtrain.config.schema import Backend
 from dtrain.controller import resume
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint, identity
@@ -43,7 +44,7 @@ def begun(tmp_path: Path) -> Any:
         for step in steps:
             meta = {
                 "config": identity.fingerprints(config),
-                "versions": identity.versions("tensorflow"),
+                "versions": identity.versions(Backend.tensorflow),
             }
             checkpoint.save(rundir.checkpoints, step, {"a": np.zeros(3)}, meta)
         return rundir
@@ -351,7 +352,7 @@ def test_a_run_of_another_version(begun) -> None:
     config = identity.fingerprints(composed(*WORDS)) | {"dataset": "of other rules"}
     meta = {"config": config, "versions": {"dtrain": "0.0.9"}}
     checkpoint.save(rundir.checkpoints, 4, {"a": np.zeros(3)}, meta)
-    now = identity.versions("tensorflow")["dtrain"]
+    now = identity.versions(Backend.tensorflow)["dtrain"]
     refused(
         f"resume={rundir.path}: was begun with another form of dataset (written by dtrain 0.0.9; "
         f"this is dtrain {now}); accepted: the version of dtrain that began the run; "
@@ -451,7 +452,7 @@ def test_a_fork_goes_on_with_what_was_pinned(begun) -> None:
         checked, fork,
     )  # fmt: skip
     config = identity.fingerprints(composed(*WORDS))
-    meta = {"config": config, "versions": identity.versions("tensorflow")}
+    meta = {"config": config, "versions": identity.versions(Backend.tensorflow)}
     checkpoint.save(fork.checkpoints, 6, {"a": np.zeros(3)}, meta)
     assert checked(fork).fork == str(pinned)  # it was forked from there all the same
 

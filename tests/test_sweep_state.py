@@ -14,6 +14,7 @@ import pytest
 
 from dtrain import errors
 from dtrain.config import load
+from dtrain.config.schema import Backend
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep import state as module
 from dtrain.controller.sweep.state import Record, arguments, read
@@ -346,11 +347,8 @@ def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:
     found.result.unlink()
     config = (read_json(found.command) or {})["sweep"]
     prints = identity.fingerprints(load.read(found.config))
-    meta = {
-        "config": prints,
-        "versions": identity.versions("tensorflow"),
-        "pending_validation": False,
-    }
+    versions = identity.versions(Backend.tensorflow)
+    meta = {"config": prints, "versions": versions, "pending_validation": False}
     checkpoint.save(found.checkpoints, 1, {"a": np.zeros(1)}, meta)
     assert again(dtrain).code == errors.OK
     assert f"resume: {found.path}" in found.config.read_text()

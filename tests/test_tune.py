@@ -236,6 +236,8 @@ def test_what_there_is_to_tune() -> None:
         "intra_op_threads=1", "intra_op_threads=2", "onednn=false", "jit_compile=true",
         "precision=mixed_bfloat16",
     ]  # fmt: skip
+    of_jax = [each for each in short if "onednn" not in each and "jit" not in each]
+    assert tried("backend=jax", on=Machine(0, 4)) == [f"hardware.{each}" for each in of_jax]
     mirrored = tried("strategy=mirrored", on=Machine(0, 4))
     assert mirrored[:2] == [
         "hardware.devices=1 hardware.intra_op_threads=4",

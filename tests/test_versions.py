@@ -55,7 +55,8 @@ def test_of_another_wheel(wheel: str, tmp_path: Path) -> None:
         f"found = list(m.distributions(path=[{str(tmp_path)!r}])); "
         "m.Distribution.discover = classmethod(lambda cls, context=None, **k: "
         "iter([d for d in found if k.get('name') in (None, d.name)])); "
-        "print(sorted(i.versions('tensorflow').items())); assert 'tensorflow' not in sys.modules"
+        "print(sorted(i.versions(i.Backend.tensorflow).items())); "
+        "assert 'tensorflow' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -67,9 +68,10 @@ def test_in_a_task() -> None:
     import keras
     import tensorflow as tf
 
+    from dtrain.config.schema import Backend
     from dtrain.run import identity
 
-    found = identity.versions("tensorflow")
+    found = identity.versions(Backend.tensorflow)
     assert (found["tensorflow"], found["keras"]) == (tf.__version__, keras.__version__)
 
 

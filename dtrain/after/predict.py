@@ -239,9 +239,7 @@ def _arithmetic(config: Config, strategy: Backend, process: Process) -> dict[str
         "device": kind,
         "precision": hardware.precision.name,
         **strategy.arithmetic,
-        "versions": {
-            k: v for k, v in identity.versions(config.backend.name).items() if k != "dtrain"
-        },
+        "versions": {k: v for k, v in identity.versions(config.backend).items() if k != "dtrain"},
     }
     if kind == "cpu":
         facts |= runtime().arithmetic()

@@ -11,6 +11,7 @@ from dtrain.config.schema import Backend, Config
 from dtrain.errors import UsageError
 from dtrain.host import frameworks
 from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.host.packages import installed
 from dtrain.host.versions import version
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
@@ -32,8 +33,10 @@ _NOT_IN_JAX: dict[str, tuple[str, str]] = {
     "strategy.zone": ("null", "a process of JAX runs on a host of the TPU itself"),
     "strategy.project": ("null", "a process of JAX runs on a host of the TPU itself"),
 }
+#: Packages by which JAX computes on NVIDIA GPUs.
+_GPU_PLUGIN = re.compile(r"jax-cuda\d+-plugin")
 #: What JAX calls the devices of a kind.
-_PLATFORMS = {"cpu": {"cpu"}, "gpu": {"gpu", "cuda", "rocm"}, "tpu": {"tpu"}}
+_PLATFORMS = {"cpu": {"cpu"}, "gpu": {"gpu", "cuda"}, "tpu": {"tpu"}}
 
 
 def check(config: Config) -> None:
@@ -63,6 +66,11 @@ def check(config: Config) -> None:
                 )  # fmt: skip
 
 
+def reads(config: Config, key: str) -> bool:
+    """Say whether the backend reads a key."""
+    return config.backend is not Backend.jax or key not in _NOT_IN_JAX
+
+
 def check_here(cluster: Cluster) -> None:
     """Refuse a framework that is not installed here, and variables that contradict the plan.
 
@@ -77,6 +85,11 @@ def check_here(cluster: Cluster) -> None:
             framework.install,
         )  # fmt: skip
     if framework is FRAMEWORKS["jax"]:
+        if cluster.device_kind == "gpu" and not any(map(_GPU_PLUGIN.match, installed()[0])):
+            raise UsageError(
+                "hardware", "gpu", "JAX is installed without its plugin for NVIDIA GPUs",
+                "a machine that has it, or hardware=cpu", "pip install 'jax[cuda12]'",
+            )  # fmt: skip
         for problem in _collisions(cluster):
             raise UsageError(*problem)
 

@@ -150,7 +150,7 @@ class Exporter:
             results: dict[str, Any] = dict(written["refused"])
             if rest := [name for name in names if name not in results]:
                 results |= self._ask(do="check", **places, names=rest)
-            kept = {n: _exported(made.aside, n, results[n])
+            kept = {n: _exported(made.aside, n, results[n], self._framework.packages)
                     for n in names if not isinstance(results[n], str)}  # fmt: skip
             refused = {name: results[name] for name in names if name not in kept}
             for name in refused:
@@ -175,9 +175,9 @@ class Exporter:
         return Made(made.path, already, record, refused)
 
 
-def _exported(folder: Path, name: str, deviation: float) -> Exported:
+def _exported(folder: Path, name: str, deviation: float, packages: tuple[str, ...]) -> Exported:
     files = exports.files(folder, name)
-    packages = (*_VERSIONS, *FORMATS[name].packages)
+    packages = (*_VERSIONS, *packages, *FORMATS[name].packages)
     return {
         "bytes": sum(file["bytes"] for file in files.values()),
         "files": files,

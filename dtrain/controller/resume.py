@@ -21,7 +21,6 @@ from dtrain.controller.folders import lock, open_existing, read_command
 from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
 from dtrain.files import reading
-from dtrain.host.versions import version
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower
@@ -271,10 +270,15 @@ def check(config: Config, overrides: list[str]) -> None:
             "resume", config.resume, f"holds no sound checkpoint ({problems[0]})",
             "a run that saved one", "the command that began the run, to start anew",
         )  # fmt: skip
+    if found is not None and not {"config", "versions"} <= found.meta.keys():
+        raise UsageError(
+            "resume", config.resume, f"{found.path} does not say of what configuration it is",
+            "a checkpoint as it was saved", "the command that began the run, to start anew",
+        )  # fmt: skip
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
     if found is not None and (edited := identity.changed(found.meta["config"], begun)):
         [key, *_] = (each for each in begun if each in edited)
-        if found.meta["versions"]["dtrain"] != version("dtrain"):
+        if found.meta["versions"]["dtrain"] != identity.versions(config.backend)["dtrain"]:
             raise _of_another_version(config.resume, f"with another form of {key}", found)
         raise UsageError(
             "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",

@@ -63,7 +63,7 @@ def subject(config: Config) -> dict[str, Any]:
     return {
         "machine": {"processor": processor(), "cores": here.cores, "gpus": here.gpus,
                     "gpu": gpu()},
-        "versions": identity.versions(config.backend.name),
+        "versions": identity.versions(config.backend),
         "kind": config.hardware.kind.name,
         "model": str(config.model.get("_target_")),
         "strategy": config.strategy.name,

@@ -61,6 +61,7 @@ class Renumber:
     """
 
     of_arrays = False
+    of_tensors_alone = False
     by_batch: frozenset[str] = frozenset()
 
     def __init__(self, numbers: np.ndarray):

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
+import traceback
 from collections.abc import Iterator
 
-from dtrain.errors import DataError
+from dtrain import secrets
+from dtrain.errors import DataError, DtrainError
 
 _found: list[Exception] = []
 
@@ -43,6 +46,19 @@ def shown() -> Iterator[None]:
         if found is None and not _of_tensorflow(error):
             raise
         raise found or DataError("dataset: the stream", reason(error)) from None
+
+
+def of_reading(error: Exception) -> DtrainError:
+    """Return what is raised where reading examples has raised ``error``, with it as its cause.
+
+    Of the user's own code the traceback is printed: where that was is in the log.
+    """
+    if isinstance(error, DtrainError):
+        return error
+    print(secrets.mask("".join(traceback.format_exception(error))), file=sys.stderr, flush=True)
+    raised = DataError("dataset: reading the examples", f"{type(error).__name__}: {error}")
+    raised.__cause__ = error
+    return raised
 
 
 def reason(error: Exception) -> str:

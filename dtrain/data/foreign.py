@@ -238,7 +238,7 @@ def _never_returns(function: Callable[..., Any]) -> bool:
 
 
 class Generated:
-    """Makes a ``tf.data.Dataset`` of what a generator function gives.
+    """What a generator function gives, and a ``tf.data.Dataset`` of it.
 
     Args:
         function: returns an iterator; called for each pass.
@@ -248,7 +248,43 @@ class Generated:
     def __init__(self, function: Callable[[], Iterator[Any]], key: str):
         self._function = function
         self._key = key
-        self._like: tuple[Any, ...] | None = None
+
+    @functools.cached_property
+    def like(self) -> tuple[Any, ...]:
+        """The first element.
+
+        Raises:
+            UsageError: the function gives nothing, or nothing that is an example.
+        """
+        with _stepping:
+            element = next(iter(self._function()), None)
+        if element is None:
+            raise UsageError(
+                self._key, "a generator function", "gives no example", "one or more",
+                "a function whose iterator is not empty",
+            )  # fmt: skip
+        return _one(element, self._key).parts
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether a pass is known to have no end."""
+        return _never_returns(self._function)
+
+    def elements(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the elements of one pass, each like the first.
+
+        Raises:
+            UsageError: one is not.
+        """
+        with failures.kept():
+            iterator = iter(self._function())
+            for number in range(2**62):
+                with _stepping:
+                    try:
+                        value = next(iterator)
+                    except StopIteration:
+                        return
+                yield self._checked(_one(value, self._key).parts, number)
 
     def __call__(self) -> Any:
         """Return the dataset of one pass.
@@ -258,55 +294,31 @@ class Generated:
         """
         import tensorflow as tf
 
-        if self._like is None:
-            with _stepping:
-                element = next(iter(self._function()), None)
-            if element is None:
-                raise UsageError(
-                    self._key, "a generator function", "gives no example", "one or more",
-                    "a function whose iterator is not empty",
-                )  # fmt: skip
-            self._like = _one(element, self._key).parts
-        like, batched = self._like, self._is_batched(self._like)
-
         def spec(leaf: np.ndarray) -> Any:
             kind = tf.string if leaf.dtype.kind in "OSU" else leaf.dtype
-            return tf.TensorSpec([None, *leaf.shape[1:]] if batched else leaf.shape, kind)
-
-        def examples() -> Iterator[Any]:
-            with failures.kept():
-                iterator = iter(self._function())
-                for number in range(2**62):
-                    with _stepping:
-                        try:
-                            value = next(iterator)
-                        except StopIteration:
-                            return
-                    yield self._checked(_one(value, self._key).parts, like, batched, number)
+            return tf.TensorSpec([None, *leaf.shape[1:]] if self.is_batched else leaf.shape, kind)
 
         made = tf.data.Dataset.from_generator(
-            examples, output_signature=tuple(nest.mapped(spec, part) for part in like)
+            self.elements, output_signature=tuple(nest.mapped(spec, part) for part in self.like)
         )
-        if _never_returns(self._function):
+        if self.is_endless:
             made = made.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         return made
 
-    @staticmethod
-    def _is_batched(parts: tuple[Any, ...]) -> bool:
-        """Whether a first element is a batch: each of its arrays has as many rows."""
-        leaves = nest.leaves(parts)
+    @property
+    def is_batched(self) -> bool:
+        """Whether the first element is a batch: each of its arrays has as many rows."""
+        leaves = nest.leaves(self.like)
         return all(leaf.ndim for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1
 
-    def _checked(
-        self, parts: tuple[Any, ...], like: tuple[Any, ...], batched: bool, number: int
-    ) -> tuple[Any, ...]:
+    def _checked(self, parts: tuple[Any, ...], number: int) -> tuple[Any, ...]:
         """Return an element, in the types of the first one.
 
         Raises:
             UsageError: it has another structure, other shapes, or values that would be cut.
         """
         name = f"element {number:,} of a generator"
-        first, spec = (spec_of(each, batched=batched) for each in (like, parts))
+        first, spec = (spec_of(each, batched=self.is_batched) for each in (self.like, parts))
         difference = spec_difference(first, spec, types=False)
         if difference is not None:
             raise UsageError(
@@ -319,5 +331,5 @@ class Generated:
             return as_type(leaf, first.dtype, self._key, name)
 
         return tuple(
-            nest.mapped(cast, part, other) for part, other in zip(parts, like, strict=True)
+            nest.mapped(cast, part, other) for part, other in zip(parts, self.like, strict=True)
         )

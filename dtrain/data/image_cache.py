@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,10 @@ import numpy as np
 from dtrain.data.file_arrays import FileArray, of_files
 from dtrain.data.files import DataFile
 from dtrain.data.image_files import ImageFiles
+from dtrain.data.images import NoImageError, by_pillow
 from dtrain.data.sources import Info, Source
-from dtrain.data.transforms import InGraph
-from dtrain.errors import UsageError
+from dtrain.data.transforms import InGraph, operations
+from dtrain.errors import DataError, UsageError
 from dtrain.host import memory
 
 #: Images that are decoded at once.
@@ -96,13 +98,13 @@ class Decoded:
         return of_files([DataFile(str(path))], "dataset.cache")
 
     def _key(self) -> str:
-        """Return what decoded images depend on; another TensorFlow may decode otherwise."""
-        import tensorflow as tf
-
+        """Return what decoded images depend on; another version may decode otherwise."""
+        module = importlib.import_module("tensorflow" if _by_tensorflow() else "PIL")
+        decoder = f"{module.__version__}" if _by_tensorflow() else f"Pillow {module.__version__}"
         found = hashlib.sha256()
         for path in self.images.paths:
             found.update(f"{os.path.abspath(path)}\0{DataFile(path).stamp()}\0".encode())
-        return f"dtrain images 1 {tf.__version__} {self._shape} {found.hexdigest()}"
+        return f"dtrain images 1 {decoder} {self._shape} {found.hexdigest()}"
 
     def _write(self, path: Path) -> None:
         self._announce()
@@ -142,12 +144,20 @@ class Decoded:
 
     def _mapped(self, finish: Any) -> Iterator[tuple[int, Any]]:
         """Read all images as the input pipeline does, so that their numbers are those of it."""
+        count = len(self.images)
+        if not _by_tensorflow():
+            for at in range(0, count, _BATCH):
+                try:
+                    yield at, finish(self.images[np.arange(at, min(at + _BATCH, count))])
+                except NoImageError as error:
+                    place = self.images.info.place(at + error.row)
+                    raise DataError(place, str(error)) from None
+            return
         import tensorflow as tf
 
         def plain(function: Any) -> Any:
             return tf.autograph.experimental.do_not_convert(function)
 
-        count = len(self.images)
         with tf.device("CPU:0"):
             batches = tf.data.Dataset.range(count).batch(_BATCH)
             read = batches.map(plain(lambda rows: self.images.gather(rows)), tf.data.AUTOTUNE)
@@ -164,6 +174,12 @@ class Decoded:
 
 def _as_they_are(shape: tuple[int, int, int], parts: tuple[Any, Any]) -> tuple[Any, Any]:
     """Decode: to ``(uint8 [b, ...], bool [b])``; where that is False the size is another."""
+    if isinstance(parts[0], np.ndarray):
+        images = list(by_pillow(parts[0], shape[2]))
+        is_same = [image.shape == shape for image in images]
+        other = np.zeros(shape, np.uint8)
+        kept = [image if same else other for image, same in zip(images, is_same, strict=True)]
+        return np.stack(kept), np.array(is_same)
     import tensorflow as tf
 
     def load(image: Any) -> tuple[Any, Any]:
@@ -173,6 +189,13 @@ def _as_they_are(shape: tuple[int, int, int], parts: tuple[Any, Any]) -> tuple[A
         return tf.ensure_shape(image, shape), same
 
     return tf.map_fn(load, parts[0], fn_output_signature=(tf.uint8, tf.bool))
+
+
+def _by_tensorflow() -> bool:
+    """Whether TensorFlow decodes: other backends do not import it."""
+    import keras
+
+    return str(keras.config.backend()) == "tensorflow"
 
 
 class DecodedImages(Source):
@@ -186,7 +209,7 @@ class DecodedImages(Source):
     def __init__(self, decoded: Decoded, rows: np.ndarray):
         self._decoded = decoded
         self._rows = rows
-        self.transforms = (InGraph(self.scaled),)
+        self.transforms = (InGraph(self.scaled, takes_arrays=True),)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -212,9 +235,7 @@ class DecodedImages(Source):
 
     def scaled(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """Return the images as float32 in 0..1."""
-        import tensorflow as tf
-
         pixels, labels = parts
-        if pixels.dtype == tf.uint8:
-            pixels = tf.cast(pixels, tf.float32) / 255.0
+        if pixels.dtype.name == "uint8":
+            pixels = operations(pixels).cast(pixels, "float32") / 255.0
         return pixels, labels

@@ -1,4 +1,4 @@
-"""Images in files of their own: read, and decoded in the input graph."""
+"""Images in files of their own: read and decoded in the input graph, or in Python."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ImageFiles(Captured):
         self.size = size
         self.channels = channels
         self._last = np.zeros(0, np.int64)
-        self.transforms = (InGraph(self.decode),)
+        self.transforms = (InGraph(self.decode, takes_arrays=True),)
 
     def _values(self) -> Iterable[Any]:
         return self.paths, self.y
@@ -62,9 +62,19 @@ class ImageFiles(Captured):
         )  # fmt: skip
 
     def __getitem__(self, indices: np.ndarray) -> tuple[Any, Any]:
-        """Read: int64 ``[b]`` to arrays, as :meth:`gather` has tensors."""
-        encoded, labels = self.gather(indices)
-        return encoded.numpy(), labels.numpy()
+        """Read: int64 ``[b]`` to arrays, as :meth:`gather` has tensors.
+
+        Raises:
+            DataError: naming the file.
+        """
+        encoded = np.empty(len(indices), object)
+        for at, index in enumerate(indices):
+            try:
+                encoded[at] = Path(self.paths[int(index)]).read_bytes()
+            except OSError as error:
+                path = self._originals[int(index)]
+                raise DataError(path, f"cannot be read ({error.strerror})") from None
+        return encoded, self.y[indices]
 
     def gather(self, indices: Any) -> tuple[Any, Any]:
         """Read: int64 ``[b]`` to ``(text [b], as the files have it, int64 [b])``.
@@ -92,7 +102,10 @@ class ImageFiles(Captured):
 
         Raises:
             DataError: outside of a graph, naming the file.
+            NoImageError: one of arrays is no image.
         """
+        if isinstance(parts[0], np.ndarray):
+            return decoded(parts[0], *self.size, self.channels), parts[1]
         import tensorflow as tf
 
         try:
@@ -110,16 +123,11 @@ class ImageFiles(Captured):
         import tensorflow as tf
 
         for index in indices:
-            path = Path(self._originals[int(index)])
+            (encoded,), _ = self[np.array([index])]
             try:
-                tf.io.decode_image(
-                    Path(self.paths[int(index)]).read_bytes(),
-                    self.channels,
-                    expand_animations=False,
-                )
-            except OSError as error:
-                raise DataError(str(path), f"cannot be read ({error.strerror})") from None
+                tf.io.decode_image(encoded, self.channels, expand_animations=False)
             except tf.errors.OpError as error:
                 # Without the names of operations that stand before and behind it.
                 reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", str(error.message))
-                raise DataError(str(path), f"is no image that can be read ({reason})") from None
+                path = self._originals[int(index)]
+                raise DataError(path, f"is no image that can be read ({reason})") from None

@@ -1,10 +1,16 @@
-"""Encoded images among the inputs: decoded and resized in the input graph."""
+"""Encoded images among the inputs: decoded and resized in the input graph, or by Pillow.
+
+Of JPEGs the two decode some numbers by 1 of 255 otherwise, and colors to gray.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.example import Example
@@ -52,6 +58,7 @@ class Decode:
     """
 
     of_arrays = False
+    of_tensors_alone = False
     by_batch: frozenset[str] = frozenset()
 
     def __init__(self, sizes: Mapping[str, Sequence[int]], names: Sequence[str]):
@@ -74,8 +81,30 @@ def _places(names: Any) -> Any:
     return names if isinstance(names, str) else "\0"
 
 
+class NoImageError(ValueError):
+    """Bytes that are no image.
+
+    Attributes:
+        row: which of a batch.
+    """
+
+    def __init__(self, row: int, reason: str):
+        super().__init__(f"is no image that can be read ({reason})")
+        self.row = row
+
+
 def decoded(encoded: Any, height: int, width: int, channels: int) -> Any:
-    """Decode and resize: text ``[b]`` to float32 ``[b, height, width, channels]`` in 0..1."""
+    """Decode and resize: text ``[b]`` to float32 ``[b, height, width, channels]`` in 0..1.
+
+    Args:
+        encoded: a tensor, or an array, of which Pillow makes arrays.
+        height, width, channels: of the images.
+
+    Raises:
+        NoImageError: one of an array is none.
+    """
+    if isinstance(encoded, np.ndarray):
+        return np.stack([_resized(image, height, width) for image in by_pillow(encoded, channels)])
     import tensorflow as tf
 
     shape = (height, width, channels)
@@ -100,3 +129,42 @@ def decoded(encoded: Any, height: int, width: int, channels: int) -> Any:
         lambda: tf.cast(tf.stack([tf.ensure_shape(i, shape) for i in images]), tf.float32) / 255.0,
         lambda: tf.stack([resized(image) for image in images]),
     )
+
+
+def by_pillow(encoded: np.ndarray, channels: int) -> Iterator[np.ndarray]:
+    """Decode: bytes ``[b]`` to uint8 ``[height, width, channels]``, each of its own size.
+
+    Raises:
+        NoImageError: one is none.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    for row, data in enumerate(encoded):
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                if image.mode.startswith("I"):  # of 16 bits; Pillow would cut them at 255
+                    gray = (np.asarray(image) >> 8).astype(np.uint8)
+                    yield np.repeat(gray[:, :, None], channels, 2)
+                    continue
+                pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+        except UnidentifiedImageError:  # whose text is of an object of Python
+            raise NoImageError(row, "of no format that is known") from None
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise NoImageError(row, str(error)) from None
+        yield pixels.reshape(*pixels.shape[:2], channels)
+
+
+def _resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return float32 in 0..1 of another size: bilinear, as ``tf.image.resize``."""
+    image = pixels.astype(np.float32) / np.float32(255)
+    for axis, size in ((1, width), (0, height)):
+        if image.shape[axis] == size:
+            continue
+        scale = np.float32(image.shape[axis]) / np.float32(size)
+        at = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+        low = np.floor(at)
+        share = np.expand_dims(at - low, tuple(other for other in range(3) if other != axis))
+        before = np.take(image, np.maximum(low, 0).astype(int), axis)
+        after = np.take(image, np.minimum(np.ceil(at), image.shape[axis] - 1).astype(int), axis)
+        image = before + (after - before) * share
+    return image

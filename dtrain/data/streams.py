@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,7 @@ class Stream:
         single: bool = False,
     ):
         self._files = list(files)
-        self._make = make
+        self._make: Any = make
         self._batched = batched
         self._first: tuple[Any, ...] = ()
         self._change: Callable[[Example], Example] | None = None
@@ -67,10 +69,17 @@ class Stream:
         """Its files, and whether its length was said."""
         return Info(files=lambda: self._files, counted=self.examples is not None)
 
+    def in_python(self) -> PythonStream | None:
+        """Return the same examples, read as arrays; None of a ``tf.data.Dataset``."""
+        if not hasattr(self._make, "elements"):
+            return None
+        made = PythonStream(self._make, self.examples, self._batched, self._files, self.single)
+        made._change = self._change
+        return made
+
     def changed(self, change: Callable[[Example], Example]) -> Stream:
         """Return the same examples, of which ``change`` makes others, a batch of tensors each."""
-        made = Stream(self._make, self.examples, self._batched, self._files, self.single)
-        made.steady, made.reshuffles, before = self.steady, self.reshuffles, self._change
+        made, before = copy.copy(self), self._change
         made._change = change if before is None else lambda example: change(before(example))
         # What was read is not read again: see first.
         made._first = change(Example.of(self._first)).parts if self._first else ()
@@ -130,8 +139,14 @@ class Stream:
         change, plain = self._change, tf.autograph.experimental.do_not_convert
         return made.map(plain(lambda *parts: change(Example.of(parts)).parts))
 
+    @property
+    def spec(self) -> tuple[Any, ...]:
+        """The parts of a batch: what has a type and a shape, of which the first axis is any."""
+        spec: tuple[Any, ...] = self.batches(1).element_spec
+        return spec
+
     def batches(self, size: int, remainder: bool = False) -> Any:
-        """Return a dataset of batches of one pass.
+        """Return a dataset of batches of one pass, or in Python an iterator.
 
         Args:
             size: examples of a batch.
@@ -140,7 +155,7 @@ class Stream:
         return self._in_batches(self.dataset(), size, remainder)
 
     def endless(self, size: int) -> Any:
-        """Return a dataset of batches of ``size``, pass after pass."""
+        """Return batches of ``size`` as :meth:`batches` does, pass after pass."""
         return self._in_batches(self.dataset().repeat(), size, remainder=False)
 
     def first(self, count: int) -> tuple[Any, ...]:
@@ -206,6 +221,9 @@ class Stream:
             self.examples = rows
         return self.examples
 
+    def _is_endless(self) -> bool:
+        return int(self.dataset().cardinality()) == _INFINITE
+
     def count(self, most: int | None = None) -> int:
         """Return how many examples a pass has; reads it where that is not known.
 
@@ -225,7 +243,7 @@ class Stream:
                 "one that ends, or a number of its first batches", "trainer.validation_steps=10",
             )  # fmt: skip
 
-        if most is None and int(self.dataset().cardinality()) == _INFINITE:
+        if most is None and self._is_endless():
             raise endless("has no end")
         examples, begin = 0, time.monotonic()
         with failures.shown():
@@ -237,6 +255,75 @@ class Stream:
                     raise endless(f"has not ended after {examples:,} examples and {COUNTING} s")
         self.examples = examples
         return examples
+
+
+class PythonStream(Stream):
+    """A stream that is read as arrays, for backends without tf.data.
+
+    It is made of a :class:`dtrain.data.foreign.Generated`.
+    """
+
+    def is_batched(self) -> bool:
+        """Return whether the elements are batches."""
+        is_batched: bool = self._make.is_batched if self._batched is None else self._batched
+        return is_batched
+
+    @property
+    def spec(self) -> tuple[Any, ...]:
+        """The parts of a batch."""
+        return self.first(1)
+
+    def batches(self, size: int, remainder: bool = False) -> Iterator[tuple[Any, ...]]:
+        """Yield the batches of one pass."""
+        return self._rebatched(self._make.elements(), size, remainder)
+
+    def endless(self, size: int) -> Iterator[tuple[Any, ...]]:
+        """Yield batches of ``size``, pass after pass."""
+        passes = (self._make.elements() for _ in itertools.count())
+        return self._rebatched(itertools.chain.from_iterable(passes), size, remainder=False)
+
+    def _rebatched(
+        self, elements: Iterator[tuple[Any, ...]], size: int, remainder: bool
+    ) -> Iterator[tuple[Any, ...]]:
+        held: list[Example] = []
+        rows = 0
+        for parts in elements:
+            # A copy: a generator may give the same array again and again.
+            held.append(Example(*parts).map(_as_rows if self.is_batched() else _as_row))
+            rows += len(nest.leaves(held[-1].parts)[0])
+            while rows >= size:
+                whole = _joined(held)
+                yield self._changed(whole.map(lambda leaf: leaf[:size]))
+                held, rows = [whole.map(lambda leaf: leaf[size:])], rows - size
+        if remainder and rows:
+            yield self._changed(_joined(held))
+
+    def _changed(self, example: Example) -> tuple[Any, ...]:
+        return (example if self._change is None else self._change(example)).parts
+
+    def length(self) -> int | None:
+        """Return how many examples a pass has, where that was said."""
+        return self.examples
+
+    def estimate(self) -> None:
+        """Return nothing: how many batches a pass has is not known."""
+
+    def _is_endless(self) -> bool:
+        is_endless: bool = self._make.is_endless
+        return is_endless
+
+
+def _as_rows(leaf: np.ndarray) -> np.ndarray:
+    return leaf.astype(object) if leaf.dtype.kind in "SU" else leaf.copy()
+
+
+def _as_row(leaf: np.ndarray) -> np.ndarray:
+    return _as_rows(leaf)[None]
+
+
+def _joined(examples: list[Example]) -> Example:
+    first, *others = examples
+    return first.map(lambda *leaves: np.concatenate(leaves), *others) if others else first
 
 
 def _alone(*parts: Any) -> tuple[Any, ...]:

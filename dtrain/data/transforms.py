@@ -24,10 +24,13 @@ class Transform(Protocol):
 
     Attributes:
         of_arrays: whether it takes arrays of NumPy, and rows of different lengths; or tensors.
+        of_tensors_alone: whether it takes tensors of TensorFlow alone; else one that takes tensors
+            takes arrays of one length, too.
         by_batch: places of leaves of which each batch has a length of its own then.
     """
 
     of_arrays: bool
+    of_tensors_alone: bool
     by_batch: frozenset[str]
 
     def __call__(self, example: Example) -> Example:
@@ -35,13 +38,19 @@ class Transform(Protocol):
 
 
 class InGraph:
-    """A function of tensors ``(x, y)`` and the like, such as what a source decodes them by."""
+    """A function of tensors ``(x, y)`` and the like, such as what a source decodes them by.
+
+    Args:
+        function: of the parts of a batch.
+        takes_arrays: whether it makes arrays of arrays: then other backends can do it, too.
+    """
 
     of_arrays = False
     by_batch: frozenset[str] = frozenset()
 
-    def __init__(self, function: Callable[[tuple[Any, ...]], Any]):
+    def __init__(self, function: Callable[[tuple[Any, ...]], Any], takes_arrays: bool = False):
         self._function = function
+        self.of_tensors_alone = not takes_arrays
 
     def __call__(self, example: Example) -> Example:
         """Return what the function makes of a batch."""
@@ -83,6 +92,7 @@ class Padding:
     """
 
     of_arrays = True
+    of_tensors_alone = False
 
     def __init__(self, lengths: Mapping[str, Any], example: Example):
         self._lengths = {str(name): dict(length) for name, length in lengths.items()}
@@ -149,6 +159,7 @@ class ClassWeights:
     """
 
     of_arrays = False
+    of_tensors_alone = False
     by_batch: frozenset[str] = frozenset()
 
     def __init__(self, weights: Mapping[int, float]):

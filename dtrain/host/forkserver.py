@@ -1,4 +1,4 @@
-"""The warm server, which imports the framework once, and the processes that are forked from it."""
+"""Warm servers, which import a framework once, and the processes that are forked from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeAlias
 
 from dtrain.host import python_path, variables
+
+Environment: TypeAlias = tuple[tuple[str, str], ...]
 
 #: Signals that ask for a stop. A terminal, or a scheduler, may send them to every process: the
 #: server must live until its tasks have saved, and a task until it has handlers for them.
@@ -26,10 +28,10 @@ _LONGEST = 70
 #: Of the server, where the user says nothing else. NumPy and SciPy, which it imports, start threads
 #: of OpenBLAS: those would spin at first, and take the time of a core from the command.
 _RESTING = {"OPENBLAS_THREAD_TIMEOUT": "4"}
-#: Environment that the warm server of this process was started with; None before that.
-_warm: dict[str, str] | None = None
-#: It was started by :func:`guess`, and nobody has asked for it: nothing was forked from it.
-_guessed = False
+#: The warm servers of this process, by the environment that each was started with.
+_servers: dict[Environment, forkserver.ForkServer] = {}
+#: That of the one that :func:`guess` has started, while nobody has asked for it.
+_guessed: Environment | None = None
 #: Held while a process starts, or is asked whether it has ended. Each job of a sweep is a thread,
 #: and multiprocessing asks all processes when it starts one: of two threads that read the same
 #: exit code at once, one gets a wrong one. Starting changes what the whole process has, too:
@@ -38,64 +40,67 @@ LOCK = threading.RLock()
 
 
 def warm(environment: dict[str, str]) -> multiprocessing.context.BaseContext:
-    """Start the server, or find it running, and return the context to make processes with.
+    """Start a server, or find it running, and return the context that forks processes from it.
 
-    The import is paid once for each controller process. A framework reads part of the environment
-    while it is imported, so a job that needs another one gets a fresh interpreter.
-    Where forking is not safe (macOS, Windows) every process is a fresh one too, and where the
-    folder for temporary files has so long a path that the server's socket has no room in it.
+    A framework reads part of the environment while it is imported, so each environment has a
+    server of its own, whose import is paid once. The context holds until the next call: whoever
+    starts a process has :data:`LOCK`.
+
+    Where forking is not safe (macOS, Windows) every process is a fresh one, and where the folder
+    for temporary files has so long a path that the server's socket has no room in it.
     """
-    global _warm, _guessed
+    global _guessed
     with LOCK:
-        if _warm != environment:
+        key = tuple(sorted(environment.items()))
+        if key != _guessed:
             end_guessed()
-        _guessed = False
-        other = _warm is not None and _warm != environment
-        if sys.platform != "linux" or other or len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
+        _guessed = None
+        if sys.platform != "linux" or len(os.fsencode(tempfile.gettempdir())) > _LONGEST:
             return multiprocessing.get_context("spawn")
-        context = multiprocessing.get_context("forkserver")
-        if _warm is None:
-            context.set_forkserver_preload(["dtrain.task.preload"])
-        _warm = dict(environment)
+        if key not in _servers:
+            _servers[key] = forkserver.ForkServer()
+            _servers[key].set_forkserver_preload(["dtrain.task.preload"])
+        server: Any = _servers[key]
+        # What starts a process asks this module for a server, and knows one of them.
+        forkserver.connect_to_new_process = server.connect_to_new_process
         resting = {name: os.environ.get(name, value) for name, value in _RESTING.items()}
         changes = {**resting, **environment, **python_path.environment()}
         with variables.changed(changes), _sheltered():
-            forkserver.ensure_running()
-        return context
+            server.ensure_running()
+        return multiprocessing.get_context("forkserver")
 
 
 def guess(environment: dict[str, str]) -> None:
     """Start the server before it is known what the tasks need; :func:`warm` corrects the guess."""
     global _guessed
     with LOCK:
-        if _warm is None:
+        if not _servers:
             warm(environment)
-            _guessed = _warm is not None
+            _guessed = next(iter(_servers), None)
 
 
 def end_guessed() -> None:
     """End the server that :func:`guess` has started, if nobody has asked for it since."""
-    global _warm, _guessed
+    global _guessed
     with LOCK:
-        if not _guessed:
-            return
-        server: Any = getattr(forkserver, "_forkserver", None)
+        server: Any = None if _guessed is None else _servers[_guessed]
         pid: int | None = getattr(server, "_forkserver_pid", None)
-        if pid is None:  # of another Python: the server stays, and ends with this process
-            return
+        if pid is None or _guessed is None:
+            return  # there is none, or another Python: it stays, and ends with this process
         os.kill(pid, signal.SIGKILL)
-        # Left to be reaped by multiprocessing, which then knows that it has none.
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        _warm, _guessed = None, False
+        server._stop()
+        del _servers[_guessed]
+        _guessed = None
 
 
 def ready(environment: dict[str, str]) -> None:
-    """Wait until the server has imported the framework, where there is one."""
-    context: Any = warm(environment)
-    if context.get_start_method() == "forkserver":
-        process = context.Process(target=_nothing)
-        process.start()  # is answered when the import is done
-        process.join()
+    """Wait until the server of an environment has imported its framework."""
+    with LOCK:
+        context: Any = warm(environment)
+        if context.get_start_method() == "forkserver":
+            process = context.Process(target=_nothing)
+            process.start()  # is answered when the import is done
+            process.join()
 
 
 def _nothing() -> None:
@@ -129,7 +134,7 @@ class Process:
     """One started task, and the pipe by which it reports how far it is.
 
     Args:
-        server: environment of the warm server that it is to be forked from (:func:`warm`).
+        server: environment of the warm server that it is forked from (:func:`warm`).
         name: of the process.
         target: called there with ``arguments`` and the pipe's other end.
         arguments: to be pickled.

@@ -29,7 +29,7 @@ from dtrain.run.cluster import Cluster
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset, reading
 from dtrain.task.data.dataset import Data
-from dtrain.task.data.inputs import Augment, Inputs
+from dtrain.task.data.inputs import Augment, Inputs, draw_keys
 from dtrain.task.model import losses
 from dtrain.task.process import own_code
 from dtrain.task.process.answer import Send, answer
@@ -175,8 +175,7 @@ def _examples(
 def _augmented(config: Config, augment: Augment, x: Any, begin: int) -> list[np.ndarray]:
     """Return inputs as a training changes them at positions from ``begin`` on."""
     with runtime().on_cpu():
-        positions = np.arange(begin, begin + len(nest.leaves(x)[0]), dtype=np.int32)
-        keys = np.stack([np.full_like(positions, config.seed), positions], 1)
+        keys = draw_keys(config.seed, begin, len(nest.leaves(x)[0]))
         changed = runtime().augmented(augment, x, keys)
         return [np.asarray(leaf) for leaf in nest.leaves(changed)]
 

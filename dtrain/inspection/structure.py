@@ -81,9 +81,7 @@ def leaves_of(source: Any, options: Options, count: int) -> list[Leaf]:
         parts = reading.first(source, count)
     sizes: dict[str, Any] = {}  # as a stream declares them
     if isinstance(source, Stream):
-        begin = 1 if source.is_batched() else 0
-        specs = nest.named(source.dataset().element_spec)
-        sizes = {name: tuple(spec.shape[begin:]) for name, spec in specs}
+        sizes = {name: tuple(spec.shape[1:]) for name, spec in nest.named(source.spec)}
     leaves = []
     for name, value in nest.named(parts):
         if value is None:  # no target beside a weight

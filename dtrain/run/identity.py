@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.config import load, section
-from dtrain.config.schema import Config
+from dtrain.config.schema import Backend, Config
 from dtrain.data import draws, options
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.versions import version
@@ -107,8 +107,8 @@ def _hash(found: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def versions(backend: str) -> dict[str, str]:
-    """Return the versions of what computes the numbers under a backend, of what is installed."""
-    names = ("dtrain", *FRAMEWORKS[backend].packages, "keras", "numpy")
-    found = {name: version(name) for name in names}
+def versions(backend: Backend) -> dict[str, str]:
+    """Return the versions of what computes the numbers, of what is installed of it."""
+    packages = ("dtrain", *FRAMEWORKS[backend.name].packages, "keras", "numpy")
+    found = {name: version(name) for name in packages}
     return {name: text for name, text in found.items() if text is not None}

@@ -26,7 +26,7 @@ from dtrain.run.folder import write_json
 _DECIDING = (
     "TF_XLA_", "TF_ENABLE_", "TF_DISABLE_", "TF_DETERMINISTIC_", "TF_CUDNN_", "TF_NUM_", "TF_USE_",
     "TF_FORCE_", "TF_GPU_", "TF_CPU_", "TF_FUNCTION_", "TF_AUTOTUNE_", "TF_OVERRIDE_", "TF_TPU_",
-    "XLA_", "KERAS_", "OMP_", "KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_DETERMINISTIC", "MKL_",
+    "XLA_", "JAX_", "KERAS_", "OMP_", "KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_DETERMINISTIC", "MKL_",
     "OPENBLAS_NUM", "OPENBLAS_CORE", "NVIDIA_TF32", "ONEDNN_",
 )  # fmt: skip
 #: Seconds that a run waits at its end for what git has not told yet.
@@ -192,7 +192,7 @@ def environment() -> dict[str, str]:
 
 
 def is_deciding(name: str) -> bool:
-    """Say whether a variable may decide numbers: one of TensorFlow or of a library below it."""
+    """Say whether a variable may decide numbers: one of a framework or of a library below it."""
     return name.startswith(_DECIDING)
 
 

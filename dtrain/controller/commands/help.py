@@ -40,7 +40,7 @@ commands:
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key
-  --version                   the versions of dtrain, TensorFlow and Keras
+  --version                   the versions of dtrain, TensorFlow, JAX and Keras
   --cfg job                   print the configuration instead of training
   --multirun, -m              run all combinations of a=1,2 b=3,4: a sweep
   --config-dir FOLDER         presets of your own, FOLDER/GROUP/OPTION.yaml
@@ -64,8 +64,10 @@ def main(arguments: list[str]) -> int:
     """
     if "--version" in arguments:
         print(f"dtrain {dtrain.__version__}")
-        for name in ("tensorflow", "keras"):
-            print(f"{name} {version(name) or 'is not installed'}")
+        for name in ("tensorflow", "jax", "keras"):
+            known = version(name)
+            if known is not None or name != "jax":  # which need not be there
+                print(f"{name} {known or 'is not installed'}")
         return errors.OK
     folder = _config_dir(arguments)
     asked = [

@@ -26,7 +26,7 @@ _VERSIONS = {
 
 
 def look() -> list[Finding]:
-    """Return what this machine offers, without importing TensorFlow."""
+    """Return what this machine offers, without importing a framework."""
     return [_system(), _versions(), _cores(), _memory(), _gpus(), _files()]
 
 
@@ -75,6 +75,8 @@ def _system() -> Finding:
 
 def _versions() -> Finding:
     found = {name: version(package) for name, package in _VERSIONS.items()}
+    if (jax := version("jax")) is not None:  # it need not be there
+        found["JAX"] = jax
     missing = [name for name, known in found.items() if known is None]
     text = ", ".join(f"{name} {known or '(missing)'}" for name, known in found.items())
     return Finding("versions", text, f"{missing[0]} is not installed" if missing else "")

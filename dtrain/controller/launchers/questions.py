@@ -82,7 +82,7 @@ def _enter(about: str, *arguments: Any) -> None:
     elif about == "export":
         from dtrain.export.main import child
     else:
-        from dtrain.task.backends.tensorflow.model_report import child
+        from dtrain.inspection.model import child
     child(*arguments)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from dtrain.config.schema import Config
+from dtrain.controller.backend import reads
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.tuning.search import THREADS, WAITS, Coordinate, Found, Setting
@@ -39,6 +41,9 @@ def of(config: Config, planned: Plan, machine: Machine, plain: Found) -> list[Co
     found.append(Coordinate([{PRECISION: other}]))
     found.append(_readers(config, machine, plain))
     found.append(Coordinate(threads.settings, lambda best: any(key != THREADS for key in best)))
+    found = [dataclasses.replace(each, settings=[s for s in each.settings
+                                                 if all(reads(config, key) for key in s)])
+             for each in found]  # fmt: skip
     return [each for each in found if each.settings]
 
 

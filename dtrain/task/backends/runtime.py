@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from dtrain.config.schema import Hardware
-from dtrain.data.sources import Source
+from dtrain.data.sources import Source, Splits
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import backends
 from dtrain.task.data.inputs import Augment, Inputs
@@ -69,6 +69,9 @@ class Runtime(Protocol):
             The names of the devices.
         """
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Let Keras import no other framework than its backend in what is called inside."""
+
     def overlooked(self, hardware: Hardware, cluster: Cluster) -> str | None:
         """Return a sentence about devices that are there and not used, if there are any."""
 
@@ -87,6 +90,17 @@ class Runtime(Protocol):
     def trace(self, function: Callable[..., Any], *specs: Any) -> None:
         """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
 
+    def readable(self, splits: Splits, target: str) -> Splits:
+        """Return splits as the backend reads them.
+
+        Args:
+            splits: of a run.
+            target: the name of the dataset function.
+
+        Raises:
+            UsageError: it cannot.
+        """
+
     def read(self, source: Source, rows: np.ndarray) -> tuple[Any, ...]:
         """Return the examples at ``rows``, int64 ``[b]``, as arrays, at once and on the CPU.
 
@@ -100,6 +114,15 @@ class Runtime(Protocol):
 
     def augmented(self, augment: Augment, x: Any, keys: Any) -> Any:
         """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
+
+    def uniform(self, seed: Any, shape: Sequence[int]) -> Any:
+        """Return numbers from 0 to 1, float32, that are a function of a seed of two integers."""
+
+    def fold_in(self, seed: Any, number: int) -> Any:
+        """Return another seed, for each number one."""
+
+    def exchange(self, name: str, x: Any) -> Any:
+        """Return ``gather``, ``sum`` or ``mean`` over the replicas: :mod:`dtrain.replicas`."""
 
     def checked(self, model: keras.Model) -> Checked:
         """Return the training step of a model, which updates nothing, with checks."""

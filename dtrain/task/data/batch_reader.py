@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,11 @@ import numpy as np
 
 from dtrain.data import as_numpy, seeding, transforms
 from dtrain.data.example import Example, label, place, spec_difference, spec_of
-from dtrain.data.mixture import Concatenated
+from dtrain.data.images import NoImageError
+from dtrain.data.mixture import Concatenated, by_member
 from dtrain.data.ragged import Ragged
-from dtrain.data.sources import Source
+from dtrain.data.sources import Source, Splits
+from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
 
 #: Held while a source in Python is read: what is trained on and what is evaluated on are read side
@@ -153,7 +156,7 @@ class BatchReader:
         """
         source = self._source
         if not isinstance(source, Concatenated):
-            return _finished(source, self._read(rows, key))
+            return _finished(source, rows, self._read(rows, key))
 
         def member(number: int, own: np.ndarray) -> Example | None:
             if not len(own):
@@ -181,7 +184,7 @@ def read_at_once(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
 
 def _at_once(source: Source, rows: np.ndarray) -> Example:
     if not isinstance(source, Concatenated):
-        return _finished(source, read(source, rows, by_rows(rows)))
+        return _finished(source, rows, read(source, rows, by_rows(rows)))
 
     def member(number: int, own: np.ndarray) -> Example:
         some = own if len(own) else np.zeros(1, np.int64)
@@ -190,14 +193,41 @@ def _at_once(source: Source, rows: np.ndarray) -> Example:
     return _joined(source, rows, member)
 
 
-def _finished(source: Source, example: Example) -> Example:
-    """Return examples changed by the transforms of tensors."""
-    if all(each.of_arrays for each in source.transforms):
-        return example
-    from dtrain.task.backends.runtime import runtime  # not above: arrays need no framework
+def _finished(source: Source, rows: np.ndarray, example: Example) -> Example:
+    """Return examples changed by the transforms of tensors, which take arrays."""
+    try:
+        return transforms.applied(source, example, of_arrays=False)
+    except NoImageError as error:
+        raise DataError(source.info.place(int(rows[error.row])), str(error)) from None
 
-    with runtime().on_cpu():  # functions of the user's may compute with tensors
-        return transforms.applied(source, example, of_arrays=False).map(np.asarray)
+
+def as_arrays(splits: Splits, target: str) -> Splits:
+    """Return splits that are read as arrays, streams too.
+
+    Args:
+        splits: of a run.
+        target: the name of the dataset function.
+
+    Raises:
+        UsageError: TensorFlow has to read them.
+    """
+
+    def checked(split: Any) -> Any:
+        problem = "has examples that operations of TensorFlow make or parse"
+        if isinstance(split, Stream):
+            if (stream := split.in_python()) is not None:
+                return stream
+            problem = "is a tf.data.Dataset"
+        elif split is None or not any(each.of_tensors_alone for each in split.transforms):
+            return split
+        raise UsageError(
+            "dataset", target, f"{problem}, and this backend does without TensorFlow",
+            "arrays, tables, images, text, and sources and generators in Python",
+            "backend=tensorflow",
+        )  # fmt: skip
+
+    train, validation = (by_member(each, checked) for each in (splits.train, splits.validation))
+    return dataclasses.replace(splits, train=train, validation=validation)
 
 
 def _joined(

@@ -79,7 +79,7 @@ def _of_examples(source: Source | Stream, amount: Identity) -> Any:
     if isinstance(source, Stream):
         return identity.of_arrays([_arrays(source, 0, identity.EXAMPLES)])
     if isinstance(source, Captured):
-        arrays = [np.asarray(tensor) for tensor in source.tensors()]
+        arrays = source.arrays()
         if amount is Identity.all or sum(array.nbytes for array in arrays) <= identity.WHOLE:
             return identity.of_arrays(arrays)
     if amount is Identity.all:

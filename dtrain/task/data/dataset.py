@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain import augment
 from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
@@ -27,7 +26,7 @@ from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular.source import unseen
 from dtrain.errors import UsageError
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.data import data_identity, reading
+from dtrain.task.data import augmentation, data_identity, reading
 from dtrain.task.data.inputs import Augment
 from dtrain.task.data.readers import Pool
 
@@ -81,9 +80,8 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     node, options = divided(config.dataset)
 
     def made() -> Splits:
-        return adapted(
-            targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
-        )
+        value = targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
+        return runtime().readable(adapted(value), str(node["_target_"]))
 
     splits = dataclasses.replace(_with_some(made(), node), task=options.task)
     splits = padded(splits, options.pad)
@@ -209,22 +207,22 @@ def _augment(options: Options, splits: Splits) -> Augment | None:
         f"dataset.augment[{index}]": node for index, node in enumerate(nodes)
     }  # fmt: skip
     functions = [_one_augment(key, node, splits) for key, node in keys.items()]
-    return augment.in_turn(functions)
+    return augmentation.in_turn(functions)
 
 
 def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
     made = targets.instantiate({**node, "_partial_": True}, key)
     is_layer = inspect.isclass(made.func)
-    function: Augment = augment.Layer(made(), key) if is_layer else made
+    function: Augment = augmentation.Layer(made(), key) if is_layer else made
     if is_layer or node["_target_"].partition(".")[0] in callables.KNOWN:  # tried before training
         count = reading.available(splits.train, _TRIED) if is_layer else 1
         x, *_ = reading.first(splits.train, count)
-        if isinstance(function, augment.Layer):
+        if isinstance(function, augmentation.Layer):
             for leaf in nest.leaves(x):
                 function.check(key, leaf)
         with callables.blame(key, node, node["_target_"]), runtime().on_cpu():
             one = nest.mapped(lambda leaf: keras.ops.convert_to_tensor(leaf[0]), x)
-            changed = function(one, seed=keras.ops.zeros([2], "int32"))
+            changed = function(one, seed=runtime().fold_in(np.zeros(2, np.int32), 0))
             if is_layer and changed.shape != one.shape:
                 raise ValueError(f"makes an example of shape {changed.shape} of {one.shape}: the "
                                  "model is built for the other shape")  # fmt: skip

@@ -1,8 +1,7 @@
 """The input pipeline without TensorFlow: arrays of NumPy, read ahead by threads.
 
-What is read in Python is read here for every backend. :class:`HostPipeline` gives whole batches. A
-batch of 64 rows of 784 float32 in memory takes it 190 us of the processor, and ``tf.data`` 350 us.
-The TensorFlow backend has the latter all the same
+A batch of 64 rows of 784 float32 in memory takes it 190 us of the processor, and ``tf.data`` 350
+us. The TensorFlow backend has the latter all the same
 (:mod:`dtrain.task.backends.tensorflow.input_pipeline`): it runs many steps in one call, so that its
 graph has to ask for batches, and there images and records are decoded beside each other.
 """
@@ -10,7 +9,10 @@ graph has to ask for batches, and there images and records are decoded beside ea
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,34 +20,26 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import transforms
+from dtrain.data import failures, nest, transforms
 from dtrain.data.example import Example
-from dtrain.data.streams import Stream
-from dtrain.errors import UsageError
-from dtrain.task.data.batch_reader import BatchReader, is_alone, readers
-from dtrain.task.data.inputs import Inputs
-
-#: Changes a part of a batch, whose first position is the second argument.
-Change = Callable[[Example, int], Example]
+from dtrain.data.streams import PythonStream, Stream
+from dtrain.task.data.batch_reader import BatchReader, Key, is_alone, readers
+from dtrain.task.data.inputs import Inputs, draw_keys
 
 
 class HostPipeline:
     """Batches of some replicas, read ahead by threads; a context, and an iterator.
 
     Each element is what the replicas train on, or evaluate, in one step, in turn: parts as
-    :attr:`Example.parts`, and of an evaluation with the number of rows that are real. So many steps
-    are held in memory as are read ahead, and one.
+    :attr:`Example.parts`, and of an evaluation with the number of rows that are real; the others
+    repeat the last. So many steps are held in memory as are read ahead, and one: as many as there
+    are threads, and one.
 
     Args:
         inputs: what to read.
-        replicas: that share a global batch.
+        replicas: that share each batch.
         chosen: those that are fed here.
-        training: or the evaluation, of which each replica has a batch in turn.
-        ahead: steps that are read ahead; None: as many as there are threads, and one.
-        change: changes the part of a replica, as augmentation does.
-
-    Raises:
-        UsageError: the evaluation is a stream.
+        training: or the evaluation.
     """
 
     def __init__(
@@ -54,23 +48,22 @@ class HostPipeline:
         replicas: int = 1,
         chosen: slice = slice(0, 1),
         training: bool = True,
-        ahead: int | None = None,
-        change: Change | None = None,
     ):
         source = inputs.train if training else inputs.validation
         assert source is not None
-        self._inputs, self._replicas, self._chosen, self._change = inputs, replicas, chosen, change
+        self._inputs, self._replicas, self._chosen = inputs, replicas, chosen
         self._whole = isinstance(source, Stream) or bool(transforms.by_batch(source))
         threads = 1
         if isinstance(source, Stream):
-            self._work = self._of_stream(source, training)
+            assert isinstance(source, PythonStream)
+            self._work = self._of_stream(source) if training else self._held_stream(source)
         else:
-            self._read = BatchReader(source)
+            self._reader = BatchReader(source)
             if not is_alone(source):
                 threads = 2 * readers(source) or min(8, os.cpu_count() or 1)
             self._work = self._training() if training else self._evaluation()
         self._pool = ThreadPoolExecutor(threads, "input")
-        self._ahead = threads + 1 if ahead is None else ahead
+        self._ahead = threads + 1
         self._reads: collections.deque[Future[list[Any]]] = collections.deque()
 
     def __iter__(self) -> HostPipeline:
@@ -81,7 +74,9 @@ class HostPipeline:
         """Return the parts of the next step; waits until they are read.
 
         Raises:
-            Exception: what reading them has raised.
+            DataError: an example cannot be read.
+            UsageError: an example is unlike the first.
+            Exception: of the augmentation.
         """
         while len(self._reads) <= self._ahead:
             self._reads.append(self._pool.submit(next(self._work)))
@@ -94,6 +89,10 @@ class HostPipeline:
     def __exit__(self, *_: object) -> None:
         """Stop reading; returns when the threads have ended."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, rows: np.ndarray, key: Key | None) -> Example:
+        with _naming():
+            return self._reader(rows, key)
 
     def _training(self) -> Iterator[Callable[[], list[Any]]]:
         inputs, order, step = self._inputs, self._inputs.positions, self._inputs.start_step
@@ -112,7 +111,7 @@ class HostPipeline:
         parts = [self._read(own, key) for own, key in zip(rows, keys, strict=True)]
         if self._whole:
             return self._cut(parts[0], int(begins[0]))
-        return [self._changed(*part) for part in zip(parts, begins.tolist(), strict=True)]
+        return [self._augmented(*part) for part in zip(parts, begins.tolist(), strict=True)]
 
     def _cut(self, whole: Example, begin: int) -> list[Any]:
         """Return the parts of a whole batch."""
@@ -120,32 +119,62 @@ class HostPipeline:
         firsts = [replica * size for replica in range(self._replicas)[self._chosen]]
 
         def part(at: int) -> tuple[Any, ...]:
-            return self._changed(whole.map(lambda leaf: leaf[at : at + size]), begin + at)
+            return self._augmented(whole.map(lambda leaf: leaf[at : at + size]), begin + at)
 
         return list(map(part, firsts))
 
-    def _changed(self, part: Example, begin: int) -> tuple[Any, ...]:
-        return (part if self._change is None else self._change(part, begin)).parts
+    def _augmented(self, part: Example, begin: int) -> tuple[Any, ...]:
+        """Return examples to train on, of which the first has the position ``begin``."""
+        augment = self._inputs.augment
+        if augment is None:
+            return part.parts
+        from dtrain.task.backends.runtime import runtime  # not above: arrays need no framework
 
-    def _of_stream(self, stream: Stream, training: bool) -> Iterator[Callable[[], list[Any]]]:
-        if not training:
-            raise UsageError(
-                "dataset", "a stream", "cannot be evaluated without TensorFlow",
-                "a validation with random access, or none", "backend=tensorflow",
-            )  # fmt: skip
+        keys = draw_keys(self._inputs.seed, begin, len(nest.leaves(part.x)[0]))
+        x = nest.mapped(np.asarray, runtime().augmented(augment, part.x, keys))
+        return dataclasses.replace(part, x=x).parts
+
+    def _of_stream(self, stream: PythonStream) -> Iterator[Callable[[], list[Any]]]:
         size, step = self._inputs.global_batch, self._inputs.start_step
-        batches = stream.endless(size).skip(step).as_numpy_iterator()
+        batches = itertools.islice(stream.endless(size), step, None)
 
         def cut(begin: int) -> list[Any]:
-            return self._cut(Example(*next(batches)), begin)
+            return self._cut(Example(*_next(batches)), begin)
 
         while True:
             yield functools.partial(cut, step * size)
             step += 1
 
+    def _held_stream(self, stream: PythonStream) -> Iterator[Callable[[], list[Any]]]:
+        """Yield what reads the evaluation of a stream, pass after pass."""
+        inputs, replicas = self._inputs, self._replicas
+        size, examples = inputs.evaluation_batch, inputs.evaluation_examples
+        turns, local = -(-examples // size), size // replicas
+
+        def one_pass() -> Iterator[list[Any]]:
+            batches = stream.batches(size, remainder=True)
+            for number in range(turns):
+                batch = next(batches, None)  # none where a pass is shorter than it was counted
+                rows = 0 if batch is None else len(nest.leaves(batch)[0])
+                count = min(examples - number * size, rows)
+                whole = Example(*(stream.first(1) if batch is None else batch))
+                parts = []
+                for replica in range(replicas)[self._chosen]:
+                    at = np.minimum(replica * local + np.arange(local), max(rows - 1, 0))
+                    real = min(max(count - replica * local, 0), local)
+                    parts.append((whole.map(lambda leaf, at=at: leaf[at]).parts, real))
+                yield parts
+
+        passes = itertools.chain.from_iterable(one_pass() for _ in itertools.count())
+        before = inputs.validations * turns if stream.reshuffles else 0
+        steps = itertools.islice(passes, before, None)
+        while True:
+            yield functools.partial(_next, steps)
+
     def _evaluation(self) -> Iterator[Callable[[], list[Any]]]:
-        table = self._inputs.evaluation_batches(self._replicas).reshape(-1, self._replicas, 2)
-        size = self._inputs.evaluation_batch
+        inputs, replicas = self._inputs, self._replicas
+        local, size = self._chosen.stop - self._chosen.start, inputs.evaluation_batch // replicas
+        table = inputs.parts(replicas, self._chosen).reshape(-1, local, 2)
 
         def batches(own: np.ndarray) -> list[Any]:
             parts = []
@@ -156,4 +185,20 @@ class HostPipeline:
 
         while True:
             for turn in table:
-                yield functools.partial(batches, turn[self._chosen])
+                yield functools.partial(batches, turn)
+
+
+def _next(batches: Iterator[Any]) -> Any:
+    """Return the next of what is endless."""
+    with _naming():
+        return next(batches)
+
+
+@contextlib.contextmanager
+def _naming() -> Iterator[None]:
+    """Let reading raise what a run ends with."""
+    try:
+        yield
+    except Exception as error:
+        raised = failures.of_reading(error)
+        raise raised from raised.__cause__

@@ -19,6 +19,15 @@ Augment = Callable[..., Any]
 AHEAD = 8192
 
 
+def draw_keys(seed: int, begin: int, size: int) -> np.ndarray:
+    """Return what augmentation draws by at neighbouring positions, int32 ``[size, 2]``.
+
+    31 bits of the position are enough to keep 2^31 draws of one experiment apart.
+    """
+    positions = (begin + np.arange(size)) % 2**31
+    return np.stack([np.full(size, seed), positions], 1).astype(np.int32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Inputs:
     """Everything that decides which examples a step sees.

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from dtrain import secrets
 from dtrain.data import failures, nest, transforms
 from dtrain.data.example import Example, spec_of
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.errors import DataError, DtrainError, UsageError
+from dtrain.errors import DataError, UsageError
 from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.data.batch_reader import by_rows, taken
 
@@ -104,7 +101,7 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
 
 def specs(source: Source | Stream, rows: int | None) -> tuple[Any, ...]:
     """Return what a batch of so many examples is: nests of :class:`ArraySpec`."""
-    parts = source.batches(1).element_spec if isinstance(source, Stream) else first(source, 1)
+    parts = source.spec if isinstance(source, Stream) else first(source, 1)
     leaves = {
         name: ArraySpec((rows, *shape), "string" if kind == "text" else kind)
         for name, (kind, shape) in spec_of(parts, transforms.by_batch(source)).items()
@@ -174,12 +171,8 @@ def raising_read_errors(inputs: Any) -> Iterator[None]:
         cause = failures.first() or _undecodable(inputs, error)
         if cause is None:
             raise
-        if isinstance(cause, DtrainError):
-            raise cause from None
-        # Of the user's own code: where it was is in the log.
-        print(secrets.mask("".join(traceback.format_exception(cause))), file=sys.stderr, flush=True)
-        where = "dataset: reading the examples"
-        raise DataError(where, f"{type(cause).__name__}: {cause}") from cause
+        raised = failures.of_reading(cause)
+        raise raised from raised.__cause__
 
 
 def _undecodable(inputs: Any, error: Exception) -> DataError | None:

@@ -13,7 +13,7 @@ has something else, the run ends with a sentence that says what to do instead.
 """
 
 from dtrain.task.keras_internals.callbacks import choose_comparison
-from dtrain.task.keras_internals.contexts import fresh_names
+from dtrain.task.keras_internals.contexts import fresh_names, without_tensorflow
 from dtrain.task.keras_internals.masks import mask, set_mask
 from dtrain.task.keras_internals.model_parts import (
     generator_states,
@@ -55,4 +55,5 @@ __all__ = [
     "stored",
     "updated",
     "updating",
+    "without_tensorflow",
 ]

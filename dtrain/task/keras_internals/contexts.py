@@ -18,6 +18,8 @@ from dtrain.task.keras_internals.lookup import module, unknown
 MODULE = "keras.src.backend.common.global_state"
 #: The precision alone: ``None`` reads values as they are kept.
 PRECISION = "autocast_scope"
+#: Where Keras has modules that it imports when it needs them.
+MODULES = "keras.src.utils.module_utils"
 NAMES = ("current_call_ctx", PRECISION)
 #: How often each name was given in this process: the second ``dense`` is ``dense_1``.
 COUNTS = "object_name_uids"
@@ -67,6 +69,24 @@ def fresh_names() -> Iterator[None]:
     """Give layers that are made inside the names that they get in a process of their own."""
     with replaced({COUNTS: collections.defaultdict(int)}):
         yield
+
+
+@contextlib.contextmanager
+def without_tensorflow() -> Iterator[None]:
+    """Let Keras do what it is asked inside for its own backend alone.
+
+    It imports TensorFlow on any backend where that is installed, to seed it, say: seconds, and the
+    memory. A version of Keras that looks for it in another way imports it.
+    """
+    lazy: Any = getattr(module(MODULES), "tensorflow", None)
+    if not hasattr(lazy, "_available"):
+        yield
+        return
+    before, lazy._available = lazy._available, False
+    try:
+        yield
+    finally:
+        lazy._available = before
 
 
 def _state() -> Any:

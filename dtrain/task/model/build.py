@@ -53,7 +53,8 @@ def model(
     Raises:
         UsageError: model and data do not fit, or a target is wrong.
     """
-    keras.utils.set_random_seed(config.seed)
+    with runtime().alone():
+        keras.utils.set_random_seed(config.seed)
     # Eager, on the CPU: shapes and types for everything that is built.
     example = reading.first(splits.train, 1)
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)

@@ -44,27 +44,26 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
         journal.write("notice", message=notice)
     elif restored is None and config.init.weights is not None:
         restored = _initial(rundir, config.init.weights, journal)
-    for message in _made_otherwise(restored, config.backend.name):
+    for message in _differing(restored, config):
         journal.write("notice", message=message)
     return restored
 
 
-def _made_otherwise(restored: Checkpoint | None, backend: str) -> Iterator[str]:
-    """Say which other backend, or other versions, a checkpoint was made with."""
+def _differing(restored: Checkpoint | None, config: Config) -> Iterator[str]:
+    """Yield a sentence for each version that a checkpoint was made with and that is not here."""
     then = restored.meta.get("versions", {}) if restored else {}
-    frameworks = {name for name, each in FRAMEWORKS.items() if each.packages[0] in then}
-    other = frameworks and backend not in frameworks
-    if other:
-        yield (
-            f"the checkpoint was made with backend={frameworks.pop()}, and this is "
-            f"backend={backend}: from here on the last digits are those of "
-            f"{FRAMEWORKS[backend].title}, which also draws other random numbers"
-        )
-    now = identity.versions(backend)
-    for name, version in then.items():
-        if now.get(name) != version and not (other and name not in now):
+    now, here = identity.versions(config.backend), FRAMEWORKS[config.backend.name]
+    for framework in FRAMEWORKS.values():
+        if framework.packages[0] in then and framework is not here:
             yield (
-                f"the checkpoint was made with {name} {version}, and this is {now.get(name)}: "
+                f"the checkpoint was made with {framework.title}, and this is {here.title}: "
+                "numbers differ by rounding, and what is drawn (dropout) is drawn anew"
+            )
+            then = {name: text for name, text in then.items() if name not in framework.packages}
+    for name, text in then.items():
+        if now.get(name) != text:
+            yield (
+                f"the checkpoint was made with {name} {text}, and this is {now.get(name)}: "
                 "the last digits may differ"
             )
 

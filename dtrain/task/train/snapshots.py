@@ -131,7 +131,7 @@ def save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
     folder = rundir.path / SAVING
     writing.remove(folder)  # what a killed task has left
     os.mkdir(folder)
-    with _own_metrics(model):
+    with _own_metrics(model), runtime().alone():
         try:
             saved = folder / rundir.model.name
             model.save(saved)

@@ -6,7 +6,9 @@ draws them into one chart, as Keras does.
 
 from __future__ import annotations
 
+import sys
 import time
+import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,10 @@ from dtrain.run import evaluations
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.task.backends.runtime import runtime
+
+# TensorBoard writes by TensorFlow's file system where this module is not there (its target
+# ``//tensorboard/compat:no_tensorflow``), and imports all of TensorFlow for it.
+sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
 
 _STATUS = {
     "FINISHED": "STATUS_SUCCESS",

@@ -114,7 +114,7 @@ class Train(Action):
             identity={
                 "seed": config.seed,
                 "config": identity.fingerprints(config),
-                "versions": identity.versions(config.backend.name),
+                "versions": identity.versions(config.backend),
                 "data": data_identity.digests(session.data.identity),
                 "evaluated": data_identity.evaluated(config, session.data.identity),
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},

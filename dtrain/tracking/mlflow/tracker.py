@@ -14,8 +14,9 @@ from typing import Any
 from dtrain import secrets
 from dtrain.config import load
 from dtrain.config.objective import AUTO
-from dtrain.config.schema import Config
+from dtrain.config.schema import Backend, Config
 from dtrain.errors import DamagedFile
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.versions import version
 from dtrain.run import code, schemas
 from dtrain.run.folder import RunDir, short, write_json
@@ -34,12 +35,12 @@ _JOURNAL_BYTES = 64 << 20
 _LATER = "resumed."
 #: Of a log that is an artifact of a failed run, and characters of a tag: MLflow's own limit.
 _LOG_BYTES, _TAG_CHARACTERS = 16 << 20, 8000
-#: Whose versions are tags, and the other names of distributions that they are installed from.
-_PACKAGES: dict[str, tuple[str, ...]] = {
-    "dtrain": (),
+#: Packages whose versions are tags, beside those of the backend.
+_PACKAGES = ("dtrain", "keras", "hydra-core", "mlflow")
+#: Other names of distributions that they are installed from.
+_OTHERS = {
     "tensorflow": ("tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-cpu"),
     "keras": ("keras-nightly",),
-    "hydra-core": (),
     "mlflow": ("mlflow-skinny",),
 }
 
@@ -61,16 +62,21 @@ def tags(run: TrackedRun) -> dict[str, str]:
     records = code.folders(run.rundir.path)
     with contextlib.suppress(DamagedFile):
         if records:
-            return values | _recorded(code.read(records[0]))
-    return values | (_here(Path(config.output_dir)) if run.live else {})
+            return values | _recorded(code.read(records[0]), config.backend)
+    return values | (_here(Path(config.output_dir), config.backend) if run.live else {})
 
 
-def _recorded(record: code.Record) -> dict[str, str]:
+def _packages(backend: Backend) -> tuple[str, ...]:
+    return (*_PACKAGES, *FRAMEWORKS[backend.name].packages)
+
+
+def _recorded(record: code.Record, backend: Backend) -> dict[str, str]:
     """Return host, versions and commit of a record of the run's code."""
     values = {"host": record["host"], "python": record["machine"].get("python", "")}
     installed = record["packages"]
-    for name, others in _PACKAGES.items():
-        distribution = next((each for each in (name, *others) if each in installed), None)
+    for name in _packages(backend):
+        names = (name, *_OTHERS.get(name, ()))
+        distribution = next((each for each in names if each in installed), None)
         if distribution is not None:
             values[name] = installed[distribution]
     folder = Path(record["folder"])
@@ -80,10 +86,10 @@ def _recorded(record: code.Record) -> dict[str, str]:
     return values
 
 
-def _here(outputs: Path) -> dict[str, str]:
+def _here(outputs: Path, backend: Backend) -> dict[str, str]:
     """Return host, versions and commit of this moment, as :func:`_recorded` does of a record."""
     values = {"host": platform.node(), "python": platform.python_version()}
-    values |= {name: number for name in _PACKAGES if (number := version(name)) is not None}
+    values |= {name: number for name in _packages(backend) if (number := version(name)) is not None}
     commit, top = _git("rev-parse", "HEAD"), _git("rev-parse", "--show-toplevel")
     if not commit:
         return values

@@ -6,9 +6,10 @@ from typing import Any
 
 from dtrain.controller.launchers.agents.host import Host
 from dtrain.host.columns import aligned
+from dtrain.host.frameworks import Framework
 
 #: Facts that decide what is computed, and what they are called.
-_SAME = {"dtrain": "dtrain", "tensorflow": "TensorFlow", "keras": "Keras", "code": "code of dtrain"}
+_SAME = {"dtrain": "dtrain", "tensorflow": "TensorFlow", "keras": "Keras"}
 #: Seconds that a clock may differ: times of events, and of checkpoints, are compared.
 CLOCK = 60.0
 
@@ -20,26 +21,39 @@ def problem(facts: dict[str, Any], here: dict[str, Any]) -> tuple[str, str] | No
         facts: of the host (:mod:`.facts`).
         here: of this machine.
     """
-    for key, what in _SAME.items():
-        ours, theirs = here.get(key), facts.get(key)
-        if ours == theirs:
-            continue
-        if key == "code":
-            return (
-                f"its {what} is another than this machine's, of the same version",
-                "the same checkout on every host",
-            )
-        if theirs is None:
-            return f"has no {what}; this machine has {ours}", f"pip install {key}=={ours}, there"
+    found = next(filter(None, (_other(*same, facts, here) for same in _SAME.items())), None)
+    if found is not None:
+        return found
+    if facts.get("code") != here.get("code"):
         return (
-            f"has {what} {theirs}, and this machine {ours}",
-            f"pip install {key}=={ours}, there",
+            "its code of dtrain is another than this machine's, of the same version",
+            "the same checkout on every host",
         )
     off = skew(facts)
     if abs(off) > CLOCK:
         way = "ahead of" if off > 0 else "behind"
         return f"its clock is {abs(off):.0f} s {way} this machine's", "the time by NTP, there"
     return None
+
+
+def framework_problem(
+    framework: Framework, facts: dict[str, Any], here: dict[str, Any]
+) -> tuple[str, str] | None:
+    """Return how what a job computes with differs on a host, and what to do; None: in nothing."""
+    found = (_other(name, name, facts, here) for name in framework.packages)
+    return next(filter(None, found), None)
+
+
+def _other(
+    key: str, what: str, facts: dict[str, Any], here: dict[str, Any]
+) -> tuple[str, str] | None:
+    ours, theirs = here.get(key), facts.get(key)
+    if ours == theirs:
+        return None
+    has = f"has no {what}; this machine has {ours}"
+    if theirs is not None:
+        has = f"has {what} {theirs}, and this machine {ours}"
+    return has, f"pip install {key}=={ours}, there"
 
 
 def skew(facts: dict[str, Any]) -> float:

@@ -16,22 +16,22 @@ from typing import Any
 import dtrain
 from dtrain.controller.resources.devices import machine
 from dtrain.host import network
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.versions import version
 
 
 def found() -> dict[str, Any]:
     """Return what this process and its machine are, as JSON values.
 
-    ``dtrain``, ``tensorflow``, ``keras``, ``python``: versions; ``code``: a digest of dtrain's own;
-    ``gpus``, ``cores``: that tasks may have; ``address``: by which the launcher's connection
-    reaches this machine, None where nothing says so; ``addresses``: of its interfaces, with their
-    names; ``time``: of its clock; ``folder``: where
-    tasks look for files.
+    ``dtrain``, ``tensorflow``, ``jax``, ``jaxlib``, ``keras``, ``python``: versions; ``code``: a
+    digest of dtrain's own; ``gpus``, ``cores``: that tasks may have; ``address``: by which the
+    launcher's connection reaches this machine, None where nothing says so; ``addresses``: of its
+    interfaces, with their names; ``time``: of its clock; ``folder``: where tasks look for files.
     """
     here = machine()
     return {
         "dtrain": dtrain.__version__,
-        "tensorflow": version("tensorflow"),
+        **{name: version(name) for each in FRAMEWORKS.values() for name in each.packages},
         "keras": version("keras"),
         "python": platform.python_version(),
         "code": code(),

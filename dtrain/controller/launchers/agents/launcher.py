@@ -18,6 +18,7 @@ from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.processes import LocalProcesses
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
+from dtrain.host import frameworks
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.mirror import OF_COMMANDS, Changes, Part, Receiver
@@ -156,8 +157,20 @@ class Agents(Launcher, LocalProcesses):
                 f"places for {places}", f"places for {tasks}, such as {hosts[0].name}:{tasks}",
                 f"'launcher.hosts=[{hosts[0].name}:{tasks}]'",
             )  # fmt: skip
+        self._compare(hosts, cluster)
         self.where = hosts[0].name
         return self.place(cluster)
+
+    def _compare(self, hosts: list[Host], cluster: Cluster) -> None:
+        """Refuse hosts with another framework: only now it is known which one computes."""
+        framework, here = frameworks.of(cluster.environment), facts.found()
+        for host in hosts:
+            problem = checks.framework_problem(framework, host.facts, here)
+            if problem is not None:
+                raise UsageError(
+                    "launcher.hosts", host.name, f"cannot be used: {problem[0]}",
+                    f"hosts with the same {framework.title} as this machine", problem[1],
+                )  # fmt: skip
 
     def prepare(self, cluster: Cluster) -> None:
         """Have the agents begin to import the framework."""

@@ -13,6 +13,10 @@ from dtrain.run.cluster import Cluster, Task
 
 #: How many threads XLA has on a CPU, read when its devices are made.
 THREADS = "NPROC"
+#: Whether most of a GPU's memory is taken at once, read when its devices are made.
+PREALLOCATES = "XLA_PYTHON_CLIENT_PREALLOCATE"
+#: What JAX calls the devices of a kind, beside the CPU.
+PLATFORMS = {"gpu": "cuda", "tpu": "tpu"}
 
 
 def configure(
@@ -43,7 +47,11 @@ def configure(
     if kind == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", max(1, task.devices))
-    elif deterministic and kind == "gpu":
+    else:
+        # The environment says cpu, so that processes that only look at data leave a GPU alone.
+        jax.config.update("jax_platforms", f"{PLATFORMS[kind]},cpu")
+        os.environ[PREALLOCATES] = "false" if hardware.memory_growth else "true"
+    if deterministic and kind == "gpu":
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
     keras.config.set_dtype_policy(hardware.precision.name)

@@ -10,7 +10,7 @@ import jax
 import keras
 from keras.distribution import DeviceMesh, LayoutMap, TensorLayout
 
-from dtrain.task.backends.tensorflow.dtensor.layouts import Placement, place
+from dtrain.task.backends.layouts import Placement, place
 
 #: The axes of a mesh.
 AXES = ("batch", "model")

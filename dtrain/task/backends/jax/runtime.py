@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,18 +13,25 @@ import keras
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.hardware import configure, overlooked
-from dtrain.task.data.batch_reader import read_at_once as read
+from dtrain.task.data.batch_reader import as_arrays as readable
+from dtrain.task.data.batch_reader import read_at_once
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Augment, Inputs
+from dtrain.task.data.reading import ArraySpec
+from dtrain.task.keras_internals import without_tensorflow as alone
 
-__all__ = ["configure", "overlooked", "read"]
+__all__ = ["alone", "configure", "overlooked", "readable"]
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)
 GENERATORS: tuple[type, ...] = ()
+#: Of an axis whose length differs by batch, where a function is only traced.
+_LENGTH = 8
 
 
 def give_up_after(seconds: float, cluster: Cluster, task: Task) -> None:
@@ -46,13 +54,28 @@ def to_numpy(variable: keras.Variable) -> np.ndarray:
     return np.array(jax.device_get(variable.value))
 
 
+def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
+    """Return some examples as arrays, at once.
+
+    Raises:
+        DataError: one cannot be read.
+        UsageError: it has texts, or whole numbers of more than 32 bits.
+    """
+    parts = read_at_once(source, rows)
+    narrowed(parts)  # as every batch will be; what is recorded of the data keeps its types
+    return parts
+
+
 def trace(function: Callable[..., Any], *specs: Any) -> None:
     """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
-    jax.eval_shape(function, *nest.mapped(_abstract, specs))
 
+    def struct(spec: ArraySpec) -> jax.ShapeDtypeStruct:
+        # JAX knows no open length.
+        shape = [_LENGTH if size is None else size for size in spec.shape]
+        dtype = np.dtype(spec.dtype)
+        return jax.ShapeDtypeStruct(shape, NARROW.get(dtype, dtype))
 
-def _abstract(spec: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(spec.shape, spec.dtype)
+    jax.eval_shape(function, *(nest.mapped(struct, spec) for spec in specs))
 
 
 def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
@@ -61,9 +84,42 @@ def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
         yield batch
 
 
-def augmented(augment: Augment, x: Any, keys: Any) -> Any:
-    """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``."""
-    return jax.vmap(lambda one, key: augment(one, seed=key))(x, keys)
+def uniform(seed: Any, shape: Sequence[int]) -> jax.Array:
+    """Return numbers from 0 to 1 that are a function of a seed."""
+    return jax.random.uniform(_key(seed), tuple(shape))
+
+
+def fold_in(seed: Any, number: int) -> jax.Array:
+    """Return another seed, for each number one."""
+    return jax.random.fold_in(_key(seed), number)
+
+
+def _key(seed: Any) -> jax.Array:
+    return jax.numpy.asarray(seed).astype("uint32")
+
+
+def exchange(name: str, x: Any) -> Any:
+    """Return what there is: a step has the whole global batch."""
+    return x
+
+
+def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
+    """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``.
+
+    Raises:
+        ValueError: an example has another structure or shape afterwards.
+    """
+    with on_cpu():
+        changed = _changing(augment)(x, keys.astype(np.uint32))
+    before, after = (jax.tree.map(np.shape, each) for each in (x, changed))
+    if before != after:
+        raise ValueError(f"dataset.augment makes {after} of {before}, which the model is built for")
+    return changed
+
+
+@functools.cache
+def _changing(augment: Augment) -> Callable[..., Any]:
+    return jax.jit(jax.vmap(lambda one, key: augment(one, seed=key)))
 
 
 def checked(model: keras.Model) -> Any:

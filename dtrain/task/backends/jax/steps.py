@@ -66,19 +66,28 @@ class Steps:
 
     def _compile(self) -> None:
         self._state = State(self._model)
-        # What a step returns lies as what it was given, and the first step's is committed to its
-        # devices as well: nothing is compiled a second time.
-        values = self._state.read()
-        layouts = jax.tree.map(lambda value: value.sharding, values)
-        self._state.write(jax.device_put(values, layouts))
+        training, evaluation = self._shardings()
         self._train = traceable.compiled(
-            self._model, self._train_step, donate_argnums=0, out_shardings=(layouts, None)
+            self._model, self._train_step, donate_argnums=0, out_shardings=training
         )
         self._evaluate = traceable.compiled(
-            self._model, self._evaluation_step, static_argnums=2, out_shardings=(layouts[1], None)
+            self._model, self._evaluation_step, static_argnums=2, out_shardings=evaluation
         )
         #: How often a training step was traced, and so compiled, since the last point.
         self._compilations, self._compiled = 0, False
+
+    def _shardings(self) -> tuple[Any, Any]:
+        """Return where variables lie after a training step, and those that an evaluation changes.
+
+        It is where they were before: else the next step would be compiled anew. On one device
+        arrays are bound to none.
+        """
+        layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
+        if not any(
+            isinstance(each, jax.sharding.NamedSharding) for each in jax.tree.leaves(layouts)
+        ):
+            return None, None
+        return (layouts, None), (layouts[1], None)
 
     def unsaved(self) -> list[str]:
         """Return nothing: what a step assigns and no checkpoint has is refused before."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.data.sources import Splits
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.hardware import configure, overlooked
 from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
@@ -18,6 +20,7 @@ from dtrain.task.backends.tensorflow.keras_internals import keep_session as buil
 from dtrain.task.backends.tensorflow.numerics import Checked
 from dtrain.task.backends.tensorflow.reading import read, tensor_specs
 from dtrain.task.backends.tensorflow.remat import rematerialize
+from dtrain.task.backends.tensorflow.replica.exchange import exchange
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 from dtrain.task.backends.tensorflow.sockets import give_up_after
 from dtrain.task.data.inputs import Inputs
@@ -27,21 +30,26 @@ __all__ = [
     "GENERATORS",
     "TENSORS",
     "VARIABLES",
+    "alone",
     "arithmetic",
     "augmented",
     "batches",
     "building",
     "checked",
     "configure",
+    "exchange",
+    "fold_in",
     "give_up_after",
     "on_cpu",
     "overlooked",
     "read",
+    "readable",
     "rematerialize",
     "start_trace",
     "stop_trace",
     "to_numpy",
     "trace",
+    "uniform",
     "variable",
 ]
 ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
@@ -50,10 +58,20 @@ VARIABLES: tuple[type, ...] = (tf.Variable, tf.distribute.DistributedValues, ker
 GENERATORS: tuple[type, ...] = (tf.random.Generator,)
 
 
+def alone() -> AbstractContextManager[None]:
+    """Change nothing: TensorFlow is imported."""
+    return contextlib.nullcontext()
+
+
 def on_cpu() -> AbstractContextManager[Any]:
     """Compute what is called inside on the CPU."""
     device: AbstractContextManager[Any] = tf.device("CPU:0")
     return device
+
+
+def readable(splits: Splits, target: str) -> Splits:
+    """Return splits as they are: all kinds of data are read."""
+    return splits
 
 
 def trace(function: Callable[..., Any], *specs: Any) -> None:
@@ -65,6 +83,16 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
 def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
     """Yield the batches of a training on one replica."""
     return iter(input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1))
+
+
+def uniform(seed: Any, shape: Sequence[int]) -> tf.Tensor:
+    """Return numbers from 0 to 1 that are a function of a seed."""
+    return tf.random.stateless_uniform(shape, seed=seed)
+
+
+def fold_in(seed: Any, number: int) -> tf.Tensor:
+    """Return another seed, for each number one."""
+    return tf.random.experimental.stateless_fold_in(seed, number)
 
 
 def checked(model: keras.Model) -> Checked:

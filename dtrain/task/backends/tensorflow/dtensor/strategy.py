@@ -14,11 +14,11 @@ from dtrain.data.sources import Source
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
+from dtrain.task.backends import layouts
 from dtrain.task.backends.base import Abilities, Finish
+from dtrain.task.backends.layouts import Placement
 from dtrain.task.backends.tensorflow.base import HostBuilt
-from dtrain.task.backends.tensorflow.dtensor import layouts
 from dtrain.task.backends.tensorflow.dtensor.forward import MeshForward
-from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
 from dtrain.task.backends.tensorflow.dtensor.steps import MeshSteps
 from dtrain.task.data.inputs import Inputs
 

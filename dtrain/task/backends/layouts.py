@@ -1,12 +1,14 @@
-"""Which variables a mesh splits, and along which axis: rules over their paths, without TensorFlow.
+"""Which variables are split over devices, and along which axis: rules over their paths.
 
-A mesh has the axes ``batch`` and ``model``; variables are split over ``model`` alone, so every
-device of one ``batch`` row holds another part of the model. A split variable is one of two kinds:
+A mesh has the axes ``batch`` and ``model``; variables are split over ``model``, so every device of
+one ``batch`` row holds another part of the model; ``strategy=fsdp`` splits them over ``batch``. No
+framework is imported. A split variable is one of two kinds:
 
-* ``split``: each device computes with its part, and DTensor adds the communication that the next
-  operation needs (Shoeybi et al. 2019, arXiv 1909.08053, split a transformer so);
+* ``split``: each device computes with its part, and the backend adds the communication that the
+  next operation needs (Shoeybi et al. 2019, arXiv 1909.08053, split a transformer so);
 * ``gather``: it is stored in parts and put together wherever it is read, which spares memory and
-  nothing else. DTensor's convolutions need it: they take no part of a kernel.
+  nothing else. DTensor's convolutions need it: they take no part of a kernel. To JAX both are one:
+  XLA chooses.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def place(rules: Any, variables: Iterable[tuple[str, Shape]], parts: int) -> lis
             AXIS}``; the first whose regular expression is found in a path holds for it, a negative
             axis counts from the last, and what no rule names stays whole.
         variables: (path, shape) of each.
-        parts: size of the mesh's ``model`` axis.
+        parts: how many there are: the size of the axis that is split over.
 
     Returns:
         One placement for each variable, in order.

@@ -11,11 +11,10 @@ from dtrain.data.sources import Splits
 from dtrain.host.columns import aligned
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
+from dtrain.task import strategies
+from dtrain.task.backends import layouts
+from dtrain.task.backends.layouts import Placement
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.backends.tensorflow.dtensor import layouts
-from dtrain.task.backends.tensorflow.dtensor.layouts import Placement
-from dtrain.task.backends.tensorflow.layer_placement.strategy import LayerPlacement
-from dtrain.task.backends.tensorflow.single_process import Default
 from dtrain.task.data import dataset
 from dtrain.task.model import build
 from dtrain.task.process.answer import answer
@@ -41,16 +40,17 @@ def describe(config: Config, cluster: Cluster) -> list[str]:
     on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
     devices = runtime().configure(config.hardware, on_cpu, cluster.chief)
     splits = dataset.load(config).splits
-    if strategy_plan.of(config).divides == "variables":
-        rows = _variables(config, splits, cluster.chief.devices // cluster.replicas)
+    plan = strategy_plan.of(config)
+    if plan.divides == "variables":
+        rows = _variables(config, splits, plan.parts(cluster))
     else:
         rows = _layers(config, splits, devices, cluster.device_kind.upper())
     return aligned(rows, {i for i, heading in enumerate(rows[0]) if heading in NUMBERS})
 
 
 def _variables(config: Config, splits: Splits, parts: int) -> list[tuple[str, ...]]:
-    """Return a row for each variable on a mesh whose rows hold a model in ``parts``."""
-    model = build.model(config, splits, Default([]), 1, 1)
+    """Return a row for each variable of a model in ``parts``."""
+    model = build.model(config, splits, strategies.Default([]), 1, 1)
     weights = [(v.path, tuple(v.shape)) for v in model.variables]
     placed = layouts.place(config.strategy.rules, weights, parts)
     owners = [(*each, placement) for each, placement in zip(weights, placed, strict=True)]
@@ -67,7 +67,7 @@ def _variables(config: Config, splits: Splits, parts: int) -> list[tuple[str, ..
 
 def _layers(config: Config, splits: Splits, devices: list[str], kind: str) -> list[tuple[str, ...]]:
     """Return a row for each layer, and what its variables and the optimizer come to on a device."""
-    strategy = LayerPlacement(devices, config.strategy.rules)
+    strategy = strategies.LayerPlacement(devices, config.strategy.rules)
     model = build.model(config, splits, strategy, 1, 1)
     rows: list[tuple[str, ...]] = [("layer", "device", "bytes")]
     rows += [(path, f"{kind}:{index}", f"{size:,}") for path, index, size in strategy.placed]
@@ -75,7 +75,7 @@ def _layers(config: Config, splits: Splits, devices: list[str], kind: str) -> li
     for name, variables in (("all variables", model.variables), ("optimizer", kept)):
         for index, device in enumerate(devices):
             there = [v for v in variables if v.value.device.endswith(device)]
-            size = sum(math.prod(v.shape) * v.value.dtype.size for v in there)
+            size = sum(map(_size, there))
             rows.append((name, f"{kind}:{index}", f"{size:,}"))
     return rows
 
@@ -84,7 +84,12 @@ def _sizes(variables: list[Any], placed: list[Placement], parts: int) -> tuple[s
     """Return the bytes of all of them, and of what one device has."""
     whole = own = 0
     for variable, placement in zip(variables, placed, strict=True):
-        size = variable.value.dtype.size
-        whole += math.prod(variable.shape) * size
-        own += math.prod(placement.part(variable.shape, parts)) * size
+        size = _size(variable)
+        whole += size
+        own += size // math.prod(variable.shape) * math.prod(placement.part(variable.shape, parts))
     return f"{whole:,}", f"{own:,}"
+
+
+def _size(variable: Any) -> int:
+    """Return the bytes of a variable."""
+    return int(runtime().to_numpy(variable).nbytes)
