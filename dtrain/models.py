@@ -393,7 +393,9 @@ def _conv_norm(
 ) -> keras.KerasTensor:
     x = layers.Conv2D(channels, size, stride, padding="same", use_bias=False)(x)
     # Momentum 0.9: with 0.99 the moving statistics of a short run are still those of its start.
-    return layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+    # Statistics of the global batch: elsewhere than on TensorFlow a step sees the whole of it.
+    synchronized = keras.backend.backend() == "tensorflow"
+    return layers.BatchNormalization(momentum=0.9, synchronized=synchronized)(x)
 
 
 def _outputs(classes: int | None, outputs: int | None) -> int:

@@ -19,7 +19,7 @@ from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
 from dtrain.task.backends.tensorflow.keras_internals import keep_session as building
 from dtrain.task.backends.tensorflow.numerics import Checked
 from dtrain.task.backends.tensorflow.reading import read, tensor_specs
-from dtrain.task.backends.tensorflow.remat import rematerialize
+from dtrain.task.backends.tensorflow.remat import computed_twice
 from dtrain.task.backends.tensorflow.replica.exchange import exchange
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 from dtrain.task.backends.tensorflow.sockets import give_up_after
@@ -36,6 +36,7 @@ __all__ = [
     "batches",
     "building",
     "checked",
+    "computed_twice",
     "configure",
     "exchange",
     "fold_in",
@@ -44,7 +45,6 @@ __all__ = [
     "overlooked",
     "read",
     "readable",
-    "rematerialize",
     "start_trace",
     "stop_trace",
     "to_numpy",
