@@ -14,7 +14,6 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.hardware import configure, overlooked
