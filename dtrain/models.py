@@ -393,7 +393,7 @@ def _conv_norm(
 ) -> keras.KerasTensor:
     x = layers.Conv2D(channels, size, stride, padding="same", use_bias=False)(x)
     # Momentum 0.9: with 0.99 the moving statistics of a short run are still those of its start.
-    # Statistics of the global batch: elsewhere than on TensorFlow a step sees the whole of it.
+    # Those of JAX are of the global batch anyway, and Keras has no such argument there.
     synchronized = keras.backend.backend() == "tensorflow"
     return layers.BatchNormalization(momentum=0.9, synchronized=synchronized)(x)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
 import importlib.util
 import os
 import shutil
@@ -10,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,16 @@ from tests import warm
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "task(devices=1, backend=tensorflow): run in a forked process"
+        "markers", "task(devices=1, backend='tensorflow'): run in a forked process of the backend"
     )
     # Where Python is to keep no bytecode, each command of a test would compile dtrain anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # What one test has compiled for JAX, the others need not: small operations most of all.
+    cache = tempfile.mkdtemp(prefix="dtrain-jax-")
+    config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     # Under `nohup`, or behind an `&` of a script, they are ignored, and each command that a test
     # starts would ignore them too: a handler, unlike that, is not inherited.
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -37,13 +45,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # The campaigns have TensorFlow's own choice, as users do.
     if str(config.getoption("markexpr")).startswith("not faults"):
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
-    # What one test has compiled for JAX, the others load: small operations most of all.
-    if not hasattr(config, "workerinput"):
-        folder = tempfile.TemporaryDirectory(prefix="dtrain-jax-")
-        config.add_cleanup(folder.cleanup)
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     # The suite runs as a process that has not imported TensorFlow, as the controller does; the
     # server begins to import it while tests are collected.
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
@@ -58,10 +59,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     devices = arguments.get("devices", marker.kwargs.get("devices", 1))
     backend = marker.kwargs.get("backend", "tensorflow")
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+    need(backend)
     warm.call(pyfuncitem.obj, devices, arguments, backend=backend)
     return True
+
+
+def need(backend: str) -> None:
+    """Skip a test of a backend that is not installed; here none is imported."""
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -129,21 +135,18 @@ class Run:
 
 
 class Commands:
-    """Runs dtrain's command line in this process, in the test's folder."""
+    """Runs dtrain's command line in the test's folder.
 
-    def __init__(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-        self._capfd = capfd
-        self._monkeypatch = monkeypatch
+    Args:
+        command: returns exit code and output of a command line.
+    """
+
+    def __init__(self, command: Callable[[list[str]], tuple[int, str]]):
+        self._command = command
 
     def __call__(self, *arguments: str) -> Run:
-        from dtrain.controller.cli import main
-
         before = _folders()
-        self._monkeypatch.setattr(sys, "argv", ["dtrain", *arguments])
-        self._capfd.readouterr()
-        code = main()
-        captured = self._capfd.readouterr()
-        output = captured.out + captured.err
+        code, output = self._command(["dtrain", *arguments])
         new = _folders() - before
         resumed = next((a[7:] for a in arguments if a.startswith("resume=")), None)
         found = new.pop() if new else resumed
@@ -157,7 +160,31 @@ def _folders() -> set[str]:
 
 @pytest.fixture
 def dtrain(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
-    return Commands(capfd, monkeypatch)
+    """Runs command lines of trainings in the suite's process."""
+    return Commands(functools.partial(_command, "dtrain.controller.cli", capfd, monkeypatch))
+
+
+@pytest.fixture
+def on_jax(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Runs command lines of trainings, or with a command, in the suite's process, where JAX is."""
+    need("jax")
+    return Commands(functools.partial(_command, "dtrain.__main__", capfd, monkeypatch))
+
+
+def _command(
+    module: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", words)
+    capfd.readouterr()
+    try:
+        code = importlib.import_module(module).main()
+    except SystemExit as error:
+        code = error.code
+    captured = capfd.readouterr()
+    return int(code or 0), captured.out + captured.err
 
 
 #: A run of a second or two: few examples, a small model, no tracking.

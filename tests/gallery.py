@@ -72,7 +72,7 @@ RUNS = {
         "val_mae", 0.2, is_least=False, other="strategy=one_device", alike=False
     ),
     "custom_training": Example("val_accuracy", 0.93, other="strategy=one_device"),
-    "dtensor_mlp": Example(
+    "mesh_mlp": Example(
         "val_accuracy", 0.94,
         other="strategy=model_parallel hardware.devices=2 strategy.mesh.batch=1",
     ),

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any
 
 import pytest
 
-from dtrain.config import groups, targets
+from dtrain.config import groups, strategies, targets
 from dtrain.config.schema import Backend
 from dtrain.controller import backend
 from dtrain.controller.early_import import begun
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.task_environment import task_environment
 from dtrain.errors import UsageError
-from dtrain.host import forkserver, frameworks
+from dtrain.host import forkserver
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import strategy_plan
 from dtrain.task.backends.jax import STRATEGIES
 from tests.test_plan import composed, planned
@@ -57,10 +57,10 @@ def test_what_jax_has_not(
 
 
 def test_what_tensorflow_has_not() -> None:
-    message = refused("strategy=fsdp")
+    message = refused("strategy=fsdp", "backend=tensorflow")
     assert message.startswith("strategy=fsdp: JAX has this strategy, and TensorFlow has not")
     assert message.endswith("type: backend=jax")
-    found = planned("strategy=fsdp", JAX, "hardware.devices=4").cluster
+    found = planned("strategy=fsdp", "hardware.devices=4").cluster  # it chooses JAX by itself
     assert (found.chief.devices, found.replicas, len(found.tasks)) == (4, 4, 1)
     assert found.environment["KERAS_BACKEND"] == "jax"
 
@@ -69,12 +69,11 @@ def test_registries_and_files_of_strategies_agree() -> None:
     having: dict[str, set[str]] = {}
     for path in (groups.folder("conf") / "strategy").glob("*.yaml"):
         config = composed(f"strategy={path.stem}")
-        for name in strategy_plan.backends(config):
+        for name in strategies.backends(config.strategy["_target_"]):
             having.setdefault(name, set()).add(config.strategy["_target_"].rpartition(".")[2])
-    for each in Backend:
-        package = importlib.import_module(f"dtrain.task.backends.{each.name}")
-        assert set(package.STRATEGIES) - {"Strategy"} == having[each.name]
-    assert {each.name for each in Backend} == set(frameworks.FRAMEWORKS)
+    for name in FRAMEWORKS:
+        assert set(strategies.registry(name)) - {"Strategy"} == having[name]
+    assert {each.name for each in Backend} == {*FRAMEWORKS, "auto"}
     assert "tensorflow" not in sys.modules and "jax" not in sys.modules
 
 

@@ -114,14 +114,6 @@ def test_training_is_that_of_fit(strategy: str, devices: int) -> None:
     assert not wrong(KINDS if devices < 4 else KINDS[-1:], strategy, devices)
 
 
-@pytest.mark.faults
-@pytest.mark.task(devices=4)
-def test_on_a_mesh() -> None:
-    from tests.test_dtensor import mesh
-
-    assert not wrong(["whole", "weighted"], "Default", 1, mesh())
-
-
 def _cluster(cluster: Any, task: Any, devices: list[str], servers: bool) -> Any:
     from dtrain.task.strategies import MultiWorker
     from tests.test_parameter_server import strategy_of

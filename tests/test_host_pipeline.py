@@ -227,6 +227,7 @@ shifted = functools.partial(dtrain.augment.shift_flip, pixels=2, flip=True)
 both = augmentation.in_turn([shifted, turned])
 x, y = read(images, images, both)
 assert x.shape == (4, 9, 7, 3) and x.dtype == np.float32
+assert dtrain.replicas.mean(x) is x
 assert (x == read(images, None, both)[0]).all() and (x != read(images)[0]).any()
 print({"tensorflow", "torch"} & set(sys.modules))
 """

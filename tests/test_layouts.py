@@ -8,7 +8,7 @@ import pytest
 
 from dtrain.config.targets import plain
 from dtrain.errors import UsageError
-from dtrain.task.backends.layouts import Placement, place, slot
+from dtrain.task.backends.layouts import Rules, slot
 from tests import warm
 from tests.test_schema import composed
 
@@ -21,31 +21,22 @@ DENSE = [
 ]
 
 
+def place(rules: Any, variables: Any, parts: int) -> list[int | None]:
+    return Rules(rules, parts).axes(variables)
+
+
 def test_the_first_rule_that_matches_holds() -> None:
-    rules = [
-        {"path": "^dense/", "split": -1},
-        {"path": "kernel$", "gather": 0},
-    ]
-    found = place(rules, DENSE, 4)
-    assert found == [
-        Placement(1), Placement(0), Placement(0, gathered=True), Placement(), Placement(),
-    ]  # fmt: skip
-    assert [str(each) for each in found] == ["split 1", "split 0", "gather 0", "whole", "whole"]
+    rules = [{"path": "^dense/", "split": -1}, {"path": "kernel$", "gather": 0}]
+    assert place(rules, DENSE, 4) == [1, 0, 0, None, None]
+    assert place([], DENSE, 4) == [None] * 5
 
 
 def test_a_rule_need_not_fit_what_an_earlier_one_has_placed() -> None:
     rules = [{"path": "^dense_1/kernel$", "split": 0}, {"path": "kernel$", "split": 1}]
-    assert place(rules, DENSE, 4)[2] == Placement(0)
+    assert place(rules, DENSE, 4)[2] == 0
 
 
-def test_what_a_device_holds() -> None:
-    assert Placement(1).part((64, 128), 4) == (64, 32)
-    assert Placement().part((64, 128), 4) == (64, 128)
-    assert Placement(0).specs(2) == ["model", None]
-    assert Placement().specs(0) == []
-
-
-def test_auto_stores_the_largest_axis_in_parts() -> None:
+def test_auto_splits_the_largest_axis() -> None:
     variables = [
         ("conv/kernel", (3, 3, 16, 32)),
         ("wide/kernel", (64, 128)),
@@ -55,11 +46,8 @@ def test_auto_stores_the_largest_axis_in_parts() -> None:
         ("small/kernel", (31, 32)),
         ("long/bias", (4096,)),
     ]
-    axes = [3, 1, 1, 0, None, None, None]
-    assert place("auto", variables, 4) == [
-        Placement() if axis is None else Placement(axis, gathered=True) for axis in axes
-    ]
-    assert place("auto", variables, 1) == [Placement()] * 7
+    assert place("auto", variables, 4) == [3, 1, 1, 0, None, None, None]
+    assert place("auto", variables, 1) == [None] * 7
 
 
 @pytest.mark.parametrize(
@@ -96,16 +84,14 @@ def test_many_paths_are_not_all_told() -> None:
 
 
 def test_slots_lie_as_their_variables_do() -> None:
-    placed = [
-        ("a/dense/kernel", (4, 4), Placement(0)),
-        ("a/dense/kernel_norm", (4, 4), Placement(1)),
-        ("dense", (8,), Placement(0, gathered=True)),
-    ]
-    assert slot("a_dense_kernel_momentum", (4, 4), placed) == Placement(0)
-    assert slot("a_dense_kernel_norm_velocity", (4, 4), placed) == Placement(1)
-    assert slot("dense_average", (8,), placed) == Placement(0, gathered=True)
-    assert slot("a_dense_kernel_row", (4,), placed) == Placement(), "of another shape"
-    assert slot("iteration", (), placed) == Placement()
+    variables = [
+        ("a/dense/kernel", (4, 4), 0), ("a/dense/kernel_norm", (4, 4), 1), ("dense", (8,), 0)
+    ]  # fmt: skip
+    assert slot("a_dense_kernel_momentum", (4, 4), variables) == 0
+    assert slot("a_dense_kernel_norm_velocity", (4, 4), variables) == 1
+    assert slot("dense_average", (8,), variables) == 0
+    assert slot("a_dense_kernel_row", (4,), variables) is None, "of another shape"
+    assert slot("iteration", (), variables) is None
 
 
 def shapes(name: str) -> list[tuple[str, tuple[int, ...]]]:
@@ -122,8 +108,8 @@ def test_shipped_rules_fit_our_models(name: str, strategy: str) -> None:
     rules = plain(composed(f"strategy={strategy}", f"model={name}").strategy.rules)
     variables = warm.call(shapes, 1, {"name": name})
     placed = place(rules, variables, 4)
-    for (path, shape), placement in zip(variables, placed, strict=True):
-        assert len(shape) == 1 or placement.axis is not None, path
+    for (path, shape), axis in zip(variables, placed, strict=True):
+        assert len(shape) == 1 or axis is not None, path
 
 
 def test_other_models_have_the_automatic_rule() -> None:

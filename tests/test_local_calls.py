@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dtrain.run.cluster import Cluster, Task
-from tests.test_dtensor import mesh
 from tests.test_parameter_server import servers, strategy_of
 from tests.test_steps import prepare, settings
 from tests.test_strategies import HOSTS, together
@@ -69,12 +68,6 @@ def use(strategy: Any, kind: str = "Default") -> None:
 @pytest.mark.task(devices=4)
 def test_on_one_machine() -> None:
     use(None, "OneDevice")
-
-
-@pytest.mark.faults
-@pytest.mark.task(devices=4)
-def test_on_a_mesh() -> None:
-    use(mesh())
 
 
 def _on_hosts(cluster: Cluster, task: Task, devices: list[str]) -> None:

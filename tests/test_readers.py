@@ -197,7 +197,7 @@ def test_what_is_not_in_python(workers: int) -> None:
     with Pool(splits, workers, {}) as pool:
         pool.ready()
     assert pool.splits is splits and pool._children == []
-    notice = "dataset.workers=4 has no effect: this dataset is read by TensorFlow's own threads"
+    notice = "dataset.workers=4 has no effect: this dataset is read by threads already"
     assert pool.notices == ((notice,) if workers else ())
     stream = Splits(Stream(lambda: None))
     if workers:

@@ -197,14 +197,6 @@ def test_the_mean_of_results_is_reported(kind: str) -> None:
     assert not averaged(kind, "Mirrored", 2)
 
 
-@pytest.mark.faults
-@pytest.mark.task(devices=4)
-def test_the_mean_of_results_is_reported_on_a_mesh() -> None:
-    from tests.test_dtensor import mesh
-
-    assert not averaged("keras", "", 1, mesh())
-
-
 def _cluster(cluster: Any, task: Any, devices: list[str]) -> Any:
     from tests.test_parameter_server import strategy_of
 

@@ -67,6 +67,9 @@ def test_last_words(rundir: RunDir) -> None:
     assert last_lines(log) == ""
     log.write_bytes(b"\n".join(b"line %d \xff" % number for number in range(9)) + b"\n")
     assert last_lines(log) == "\n".join(f"line {number} \ufffd" for number in range(4, 9))
+    fatal = "F1126 07:18:07.5 19 client.h:80] it is over\n@ 0x7f xla::Log()\nFatal Python error\n"
+    log.write_text(f"{fatal}\nExtension modules: numpy (total: 1)\n")
+    assert last_lines(log) == "it is over"
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,6 @@ def test_a_validation_is_that_of_fit(kind: str, devices: int) -> None:
     assert not wrong(kind, devices)
 
 
-@pytest.mark.faults
-@pytest.mark.task(devices=4)
-def test_on_a_mesh() -> None:
-    from tests.test_dtensor import mesh
-
-    assert not wrong("Default", 1, mesh())
-
-
 def _cluster(cluster: Any, task: Any, devices: list[str], update: str | None) -> Any:
     from dtrain.task.strategies import MultiWorker
     from tests.test_parameter_server import strategy_of

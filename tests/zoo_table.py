@@ -28,7 +28,7 @@ COLUMNS = {
     "`central_storage`, 2 replicas": "central 2",
     "`multiworker`, 2 tasks": "multiworker",
     "`ps`, `update=sync`, 2 workers": "ps",
-    "`hybrid`, 2 x 2": "hybrid",
+    "`hybrid`, 2 x 2, on JAX": "hybrid",
 }
 NO_REFEREE = "no referee"
 TEXT = f"""# The zoo
@@ -90,10 +90,11 @@ def alone(name: str) -> dict[str, str]:
 
 
 def on_a_mesh(name: str) -> dict[str, str]:
-    from tests.test_dtensor import mesh
-    from tests.test_zoo import trained
+    from tests.test_meshes import mesh, one_device
+    from tests.test_zoo import refusals, trained
 
-    return {"hybrid": cell(name, trained(name, "OneDevice", 1), "Default", 1, mesh())}
+    one = None if "hybrid" in refusals(name) else trained(name, "", 1, one_device())
+    return {"hybrid": cell(name, one, "", 1, mesh())}
 
 
 def beside_fit(name: str) -> dict[str, str]:
@@ -121,7 +122,7 @@ def measured(name: str) -> dict[str, str]:
     hosts = [Task("chief", 0, 1), Task("worker", 0, 1)]
     parts: list[tuple[list[str], Any]] = [
         ([*SEVERAL], lambda: warm.call(alone, 4, {"name": name}, timeout=300)),
-        (["hybrid"], lambda: warm.call(on_a_mesh, 4, {"name": name}, timeout=300)),
+        (["hybrid"], lambda: warm.call(on_a_mesh, 4, {"name": name}, 300, "jax")),
         (["multiworker"], lambda: together(of_a_cluster, hosts, 2, name=name)[0]),
         (["ps"], lambda: together(of_a_cluster, servers(2, 1), 2, name=name)[0]),
     ]

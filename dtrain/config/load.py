@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import secrets
-from dtrain.config import section
-from dtrain.config.schema import Config
+from dtrain.config import section, strategies
+from dtrain.config.schema import Backend, Config
 from dtrain.config.section import Node, Reference, Section
 from dtrain.errors import DamagedFile
 from dtrain.files import plain_yaml, reading
@@ -33,13 +33,17 @@ def typed(node: DictConfig) -> Config:
     """Return a configuration with the types of the schema.
 
     What ``node`` lacks has the default of the schema; a group that it lacks is None. What no code
-    reads is left out. ``objective_mode`` is ``max``, ``min``, or ``auto`` with ``objective=auto``.
+    reads is left out. ``backend`` is a framework, and ``objective_mode`` is ``max``, ``min``, or
+    ``auto`` with ``objective=auto``.
 
     Raises:
         ValueError: it has a group or a value of the wrong kind.
     """
     config = _section(node, Config, "")
     config.objective_mode = config.objective_mode.of(config.objective)
+    if config.backend is Backend.auto:
+        target = str((config.strategy or {}).get("_target_"))
+        config.backend = Backend[strategies.backends(target)[0]]
     return config
 
 

@@ -41,10 +41,11 @@ from dtrain.config.switches import SWITCH, Switch
 
 
 class Backend(enum.Enum):
-    """Frameworks that Keras computes with, of which dtrain has the steps."""
+    """Frameworks that Keras computes with; ``auto`` is the first that has the strategy."""
 
     tensorflow = 1
     jax = 2
+    auto = 3
 
 
 class Precision(enum.Enum):
@@ -318,7 +319,7 @@ class Config(Section):
         sidecar: a process that evaluates and exports during the training.
         sweep: many jobs by one command (-m).
         name: name of the run; by default the chosen model and strategy.
-        backend: framework on which Keras computes.
+        backend: framework on which Keras computes; auto: TensorFlow, if it has the strategy.
         seed: seed of weights, of the order of examples, and of all that is random.
         output_dir: folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR.
         objective: metric that the job returns, and by which the best checkpoint is chosen; auto:
@@ -346,7 +347,7 @@ class Config(Section):
     sidecar: Sidecar = dataclasses.field(default_factory=Sidecar)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = formed(MISSING, FILE_NAME)
-    backend: Backend = Backend.tensorflow
+    backend: Backend = Backend.auto
     seed: int = within(0, 0, SEED)
     output_dir: str = formed("outputs", PATH)
     objective: str = formed("auto", METRIC)

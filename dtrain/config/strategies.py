@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 from typing import Any
 
 from omegaconf import MISSING
 
 from dtrain.config.forms import FILE_NAME, NODE, PLACEMENT, target, text
 from dtrain.config.ranges import MANY, formed, within
+from dtrain.host.frameworks import FRAMEWORKS
 
+#: Where the classes of dtrain's own strategies are named.
+_OWN = "dtrain.task.strategies"
 #: TensorFlow's collectives, by which gradients are added up over the tasks.
 Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
 #: The type that gradients have between tasks, where it is not their own.
@@ -86,7 +90,7 @@ class Mesh:
 
 @dataclasses.dataclass
 class MeshStrategy(Strategy):
-    """Variables split over a mesh of devices (DTensor).
+    """Variables split over a mesh of devices.
 
     Attributes:
         mesh: axes of the mesh.
@@ -102,7 +106,7 @@ class FullySharded(Strategy):
     """Data parallel, with a part of every variable on each device.
 
     Attributes:
-        rules: which axes are split: auto, or a list such as [{path: REGEX, gather: 0}].
+        rules: which axes are split: auto, or a list such as [{path: REGEX, split: 0}].
     """
 
     rules: Any = formed("auto", PLACEMENT)
@@ -132,6 +136,23 @@ class Tpu(Strategy):
     tpu: str | None = formed("local", text())
     zone: str | None = formed(None, text())
     project: str | None = formed(None, text())
+
+
+def backends(target: str) -> list[str]:
+    """Return the backends that have a strategy: all, of a class that is not dtrain's own.
+
+    Args:
+        target: ``strategy._target_``.
+    """
+    package, _, name = target.rpartition(".")
+    having = [each for each in FRAMEWORKS if package == _OWN and name in registry(each)]
+    return having or list(FRAMEWORKS)
+
+
+def registry(backend: str) -> dict[str, str]:
+    """Return the registry of strategies of a backend; no framework is imported."""
+    found: dict[str, str] = importlib.import_module(f"dtrain.task.backends.{backend}").STRATEGIES
+    return found
 
 
 _KINDS: list[type[Strategy]] = [Strategy, *Strategy.__subclasses__()]

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
+from dtrain.config import strategies
 from dtrain.config.ranges import typed
 from dtrain.config.schema import Backend, Config
 from dtrain.errors import UsageError
@@ -13,7 +14,6 @@ from dtrain.host import frameworks
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import installed
 from dtrain.host.versions import version
-from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
 
 _NO_PACKING = "JAX adds gradients up inside the compiled step"
@@ -45,7 +45,7 @@ def check(config: Config) -> None:
     Raises:
         UsageError: naming the backend that has it.
     """
-    backend, having = config.backend.name, strategy_plan.backends(config)
+    backend, having = config.backend.name, strategies.backends(config.strategy["_target_"])
     if backend not in having:
         titles = " and ".join(FRAMEWORKS[name].title for name in having)
         raise UsageError(

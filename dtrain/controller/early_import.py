@@ -42,7 +42,8 @@ def trains(arguments: Sequence[str]) -> bool:
 
 def _backend(arguments: Sequence[str]) -> str:
     words = [argument.lstrip("+~").partition("=") for argument in arguments]
-    return next((value for key, _, value in reversed(words) if key == "backend"), "tensorflow")
+    named = next((value for key, _, value in reversed(words) if key == "backend"), "auto")
+    return "tensorflow" if named == "auto" else named
 
 
 def _may_train(argument: str) -> bool:
@@ -52,7 +53,7 @@ def _may_train(argument: str) -> bool:
     if key == "launcher":
         return value in _FORKING
     if key == "backend":
-        return value in FRAMEWORKS
+        return value in (*FRAMEWORKS, "auto")
     if key == "dry_run":
         return value == "false"
     return key != "launcher._target_" and "onednn" not in argument

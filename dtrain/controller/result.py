@@ -24,6 +24,8 @@ from dtrain.run.journal import Follower
 
 #: Bytes at the end of a log that are looked at, and characters of a line of it.
 _LOG_BYTES, _LINE = 1 << 16, 1000
+#: Why XLA's C++ half aborts, and how Python's dump of all stacks ends that follows.
+_FATAL, _DUMPED = re.compile(r"^F\d{4} \d\d:\d\d:.*?\] (.+)", re.MULTILINE), "Extension modules: "
 #: What TensorFlow calls a task.
 _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 #: Events that are asked for when a job has ended: a few of each start.
@@ -49,6 +51,8 @@ def last_lines(log: Path) -> str:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
         text = file.read(_LOG_BYTES).decode(errors="replace")
     lines = without_chatter(text)[-5:]
+    if lines and lines[-1].startswith(_DUMPED):
+        lines = _FATAL.findall(text)[-1:] or lines
     return _TASK.sub(
         r"\1-\2",
         "\n".join(line if len(line) <= _LINE else f"{line[: _LINE - 1]}…" for line in lines),

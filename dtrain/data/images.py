@@ -1,6 +1,6 @@
 """Encoded images among the inputs: decoded and resized in the input graph, or by Pillow.
 
-Of JPEGs the two decode some numbers by 1 of 255 otherwise, and colors to gray.
+PNGs become the same numbers, JPEGs and colors that become gray do not: the two round differently.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def by_pillow(encoded: np.ndarray, channels: int) -> Iterator[np.ndarray]:
                     gray = (np.asarray(image) >> 8).astype(np.uint8)
                     yield np.repeat(gray[:, :, None], channels, 2)
                     continue
-                pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+                mode = "L" if channels == 1 else "RGB"
+                image.draft(mode, None)  # the gray of a JPEG is one of the parts that it is made of
+                pixels = np.asarray(image.convert(mode))
         except UnidentifiedImageError:  # whose text is of an object of Python
             raise NoImageError(row, "of no format that is known") from None
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 from dtrain.config.schema import Config
@@ -13,7 +12,6 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
 from dtrain.task import strategies
 from dtrain.task.backends import layouts
-from dtrain.task.backends.layouts import Placement
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset
 from dtrain.task.model import build
@@ -51,16 +49,17 @@ def describe(config: Config, cluster: Cluster) -> list[str]:
 def _variables(config: Config, splits: Splits, parts: int) -> list[tuple[str, ...]]:
     """Return a row for each variable of a model in ``parts``."""
     model = build.model(config, splits, strategies.Default([]), 1, 1)
-    weights = [(v.path, tuple(v.shape)) for v in model.variables]
-    placed = layouts.place(config.strategy.rules, weights, parts)
-    owners = [(*each, placement) for each, placement in zip(weights, placed, strict=True)]
+    shapes = [(v.path, tuple(v.shape)) for v in model.variables]
+    axes = layouts.Rules(config.strategy.rules, parts).axes(shapes)
+    split = [(*each, axis) for each, axis in zip(shapes, axes, strict=True)]
     kept = [] if model.optimizer is None else model.optimizer.variables
-    slots = [layouts.slot(v.name, tuple(v.shape), owners) for v in kept]
+    slots = [layouts.slot(v.name, tuple(v.shape), split) for v in kept]
     rows: list[tuple[str, ...]] = [("variable", "shape", "layout", "bytes", "on each device")]
-    for variable, placement in zip(model.variables, placed, strict=True):
+    for variable, axis in zip(model.variables, axes, strict=True):
         shape = " x ".join(map(str, variable.shape))
-        rows.append((variable.path, shape, str(placement), *_sizes([variable], [placement], parts)))
-    rows.append(("all variables", "", "", *_sizes(model.variables, placed, parts)))
+        layout = "whole" if axis is None else f"split {axis}"
+        rows.append((variable.path, shape, layout, *_sizes([variable], [axis], parts)))
+    rows.append(("all variables", "", "", *_sizes(model.variables, axes, parts)))
     rows.append(("optimizer", "", "as its variable", *_sizes(kept, slots, parts)))
     return rows
 
@@ -80,13 +79,13 @@ def _layers(config: Config, splits: Splits, devices: list[str], kind: str) -> li
     return rows
 
 
-def _sizes(variables: list[Any], placed: list[Placement], parts: int) -> tuple[str, str]:
+def _sizes(variables: list[Any], axes: list[int | None], parts: int) -> tuple[str, str]:
     """Return the bytes of all of them, and of what one device has."""
     whole = own = 0
-    for variable, placement in zip(variables, placed, strict=True):
+    for variable, axis in zip(variables, axes, strict=True):
         size = _size(variable)
         whole += size
-        own += size // math.prod(variable.shape) * math.prod(placement.part(variable.shape, parts))
+        own += size if axis is None else size // parts
     return f"{whole:,}", f"{own:,}"
 
 

@@ -6,18 +6,14 @@ task compares it with what the strategy really made.
 
 from __future__ import annotations
 
-import importlib
-
 from dtrain.config import targets
-from dtrain.config.schema import Backend, Config
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.host.versions import version
 from dtrain.run.cluster import Cluster, Task
 
 #: Keys of the strategy group that are not for the strategy's class.
 _GENERAL = ("name", "plan")
-#: Where the classes of dtrain's own strategies are named.
-_OWN = "dtrain.task.strategies"
 
 
 class StrategyPlan:
@@ -114,20 +110,6 @@ def of(config: Config) -> StrategyPlan:
             "strategy.plan._target_=dtrain.task.strategies.plans.OneReplica",
         )  # fmt: skip
     return plan
-
-
-def backends(config: Config) -> list[str]:
-    """Return the backends that have the strategy: all, of a class that is not dtrain's own."""
-    package, _, name = str(config.strategy["_target_"]).rpartition(".")
-    return [
-        backend.name for backend in Backend if package != _OWN or name in _registry(backend.name)
-    ]
-
-
-def _registry(backend: str) -> dict[str, str]:
-    """Return the registry of strategies of a backend; no framework is imported."""
-    found: dict[str, str] = importlib.import_module(f"dtrain.task.backends.{backend}").STRATEGIES
-    return found
 
 
 def options(config: Config) -> dict[str, object]:

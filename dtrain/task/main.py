@@ -35,6 +35,9 @@ from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, quietly
 from dtrain.task.train.timing import Phases
 
+#: What TensorFlow and JAX say where another program listens at the port of a task.
+_NO_SERVER = ("Could not start gRPC server", "Failed to start RPC server")
+
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda status: None) -> int:
     """Do the part of one task.
@@ -61,10 +64,12 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     journal: Journal | None = None
     ending = contextlib.ExitStack()
     try:
-        _limit_waiting(config, cluster, task)
         if follows:
             signals.give_way()  # ORDER: before the framework has threads, which take it over
-        devices = runtime().configure(config.hardware, cluster, task, config.trainer.deterministic)
+        devices = runtime().configure(
+            config.hardware, cluster, task, config.trainer.deterministic,
+            config.launcher.peer_timeout,
+        )  # fmt: skip
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))
@@ -106,7 +111,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     # The user's model, data or callback, which may call sys.exit(0), or TensorFlow itself.
     except (Exception, SystemExit) as error:
         terminal.report(errors.unstyled(secrets.mask(traceback.format_exc())))
-        if "Could not start gRPC server" in str(error):
+        if any(text in str(error) for text in _NO_SERVER):
             return errors.PORT_TAKEN
         text = errors.unstyled(f"{type(error).__name__}: {error} {own_code.place(error)}".rstrip())
         _report(journal, error, "; ".join([text, *getattr(error, "__notes__", ())]))
@@ -116,12 +121,6 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         if journal is not None:
             quietly(journal.close)
     return errors.OK
-
-
-def _limit_waiting(config: Config, cluster: Cluster, task: Task) -> None:
-    """Let no task of several wait for what is lost without end."""
-    if multiprocessing.parent_process() is not None and len(cluster.tasks) > 1:
-        runtime().give_up_after(config.launcher.peer_timeout, cluster, task)
 
 
 def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) -> Backend:

@@ -35,6 +35,8 @@ STRATEGIES = {
                     ["strategy=multiworker", "hardware.hosts=3", "trainer.batch_size=24"]),
     "ps": (["chief-0", "worker-0", "worker-1", "ps-0"],
            ["strategy=ps", "strategy.workers=2", "strategy.servers=1", "strategy.update=sync"]),
+    "multiworker on JAX": (["chief-0", "worker-0"],
+                           ["backend=jax", "strategy=multiworker", "hardware.hosts=2"]),
 }  # fmt: skip
 
 
@@ -102,6 +104,8 @@ def hosts() -> Iterator[Network]:
 @pytest.fixture
 def job(request: pytest.FixtureRequest, hosts: Network, tmp_path: Path) -> Job:
     names, arguments = STRATEGIES[request.getfixturevalue("strategy")]
+    if "backend=jax" in arguments:
+        pytest.importorskip("jax")
     for name in names:
         hosts.host(name)
     job = Job(hosts, tmp_path, *ENV, *arguments)

@@ -34,12 +34,10 @@ class Abilities:
         sequential: a step begins when the one before has ended: a state may go from one to the
             next.
         exchanges: replicas reduce and gather in the middle of a step; else workers compute alone.
-        eager: its variables can be used by operations outside of a step.
-        dense_lookups: the gradient of rows that are looked up is dense, where one device has rows.
-        has_float64: its devices compute in float64, and so can read the clock in a step.
         reads_in_loop: a loop of steps may read examples that are in memory itself: there is one
             replica, on the CPU.
         short_updates: a weight and its slots are plain variables where an optimizer updates them.
+        reads_together: variables are in parts over tasks, which all read them at the same point.
     """
 
     several_optimizers: bool = False
@@ -47,11 +45,9 @@ class Abilities:
     retraces: bool = True
     sequential: bool = True
     exchanges: bool = True
-    eager: bool = True
-    dense_lookups: bool = False
-    has_float64: bool = True
     reads_in_loop: bool = False
     short_updates: bool = False
+    reads_together: bool = False
 
 
 class Tasks:
@@ -303,6 +299,9 @@ class Backend(Protocol):
 
     def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name."""
+
+    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
+        """Let the chief read inside, by itself, all variables; every task enters."""
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.

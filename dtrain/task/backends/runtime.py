@@ -61,9 +61,23 @@ class Runtime(Protocol):
     GENERATORS: tuple[Any, ...]
 
     def configure(
-        self, hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False
+        self,
+        hardware: Hardware,
+        cluster: Cluster,
+        task: Task,
+        deterministic: bool = False,
+        peer_timeout: float | None = None,
     ) -> list[str]:
         """Choose devices, threads and precision before anything is computed.
+
+        Args:
+            hardware: the ``hardware`` group.
+            cluster: says which kind of device.
+            task: says how many.
+            deterministic: only operations that give the same bits each time.
+            peer_timeout: seconds after which another task from which nothing comes is given up:
+                none of several waits for one that is lost without end. None: as the framework has
+                it.
 
         Returns:
             The names of the devices.
@@ -74,9 +88,6 @@ class Runtime(Protocol):
 
     def overlooked(self, hardware: Hardware, cluster: Cluster) -> str | None:
         """Return a sentence about devices that are there and not used, if there are any."""
-
-    def give_up_after(self, seconds: float, cluster: Cluster, task: Task) -> Any:
-        """End connections between the tasks on which nothing is answered for so long."""
 
     def on_cpu(self) -> AbstractContextManager[Any]:
         """Compute what is called inside on the CPU."""

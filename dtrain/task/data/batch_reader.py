@@ -15,7 +15,7 @@ from dtrain.data.example import Example, label, place, spec_difference, spec_of
 from dtrain.data.images import NoImageError
 from dtrain.data.mixture import Concatenated, by_member
 from dtrain.data.ragged import Ragged
-from dtrain.data.sources import Source, Splits
+from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
 
@@ -134,14 +134,23 @@ class BatchReader:
 
     Args:
         source: of one member or several.
+
+    Attributes:
+        in_memory: whether a batch is rows of arrays, which are like the first by themselves.
     """
 
     def __init__(self, source: Source):
         self._source = source
+        self.in_memory = False
         if isinstance(source, Concatenated):
             self._members = [BatchReader(member) for member in source.members]
-        else:
-            self._read = Reader(source)
+            return
+        self._read = Reader(source)
+        self.in_memory = (
+            type(source).__getitem__ in (Arrays.__getitem__, Windows.__getitem__)
+            and not any(each.of_arrays for each in source.transforms)
+            and all(leaf.dtype != object for leaf in self._read.like.leaves.values())
+        )
 
     def __call__(self, rows: np.ndarray, key: Key | None) -> Example:
         """Return a batch of arrays, changed by all transforms.
@@ -156,7 +165,8 @@ class BatchReader:
         """
         source = self._source
         if not isinstance(source, Concatenated):
-            return _finished(source, rows, self._read(rows, key))
+            example = Example(*source[rows]) if self.in_memory else self._read(rows, key)
+            return _finished(source, rows, example)
 
         def member(number: int, own: np.ndarray) -> Example | None:
             if not len(own):

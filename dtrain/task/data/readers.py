@@ -103,7 +103,7 @@ class Pool:
         self.notices: tuple[str, ...] = ()
         if workers and not self.workers:
             self.notices = (
-                f"{KEY}={workers} has no effect: this dataset is read by TensorFlow's own threads",
+                f"{KEY}={workers} has no effect: this dataset is read by threads already",
             )
         self._children: list[Child] = []
         self._free: queue.SimpleQueue[Child] = queue.SimpleQueue()

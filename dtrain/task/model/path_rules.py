@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 from dtrain.errors import UsageError
 
 T = TypeVar("T")
+#: A rule as it was read: a regular expression, and what it says.
+Rule = tuple[str, T]
 _PATHS = 12  # that an error names
 KEY = "strategy.rules"
 
@@ -17,10 +19,10 @@ def choose(
     rules: Any,
     paths: Sequence[str],
     what: str,
-    read: Callable[[Any], tuple[str, T]],
+    read: Callable[[Any], Rule[T]],
     key: str = KEY,
     text: str = "path",
-) -> list[tuple[str, T] | None]:
+) -> list[Rule[T] | None]:
     """Find the rule that holds for each path.
 
     Args:
@@ -37,16 +39,40 @@ def choose(
     Raises:
         UsageError: ``rules`` is no list, or one matches nothing.
     """
+    rules = read_all(rules, read, key)
+    check(rules, paths, what, key, text)
+    return [first(rules, path) for path in paths]
+
+
+def read_all(rules: Any, read: Callable[[Any], Rule[T]], key: str = KEY) -> list[Rule[T]]:
+    """Read every rule; the arguments are those of :func:`choose`.
+
+    Raises:
+        UsageError: ``rules`` is no list.
+    """
     if not isinstance(rules, list):
         raise refused(rules, "is no list of rules", "auto, or a list", key)
-    chosen: list[tuple[str, T] | None] = [None for _ in paths]
-    for rule in [read(node) for node in rules]:
-        matches = [i for i, path in enumerate(paths) if re.search(rule[0], path)]
-        if not matches:
-            raise refused(rule[0], f"no {what} of this model has such a {text}", listed(paths), key)
-        for i in matches:
-            chosen[i] = chosen[i] or rule
-    return chosen
+    return [read(node) for node in rules]
+
+
+def check(
+    rules: Sequence[Rule[T]], paths: Sequence[str], what: str, key: str = KEY, text: str = "path"
+) -> None:
+    """Refuse rules that hold for nothing; the arguments are those of :func:`choose`.
+
+    Raises:
+        UsageError: naming the first.
+    """
+    for expression, _ in rules:
+        if not any(re.search(expression, path) for path in paths):
+            raise refused(
+                expression, f"no {what} of this model has such a {text}", listed(paths), key
+            )
+
+
+def first(rules: Sequence[Rule[T]], path: str) -> Rule[T] | None:
+    """Return the first rule whose expression is found in a path."""
+    return next((rule for rule in rules if re.search(rule[0], path)), None)
 
 
 def pattern(value: Any, key: str = KEY) -> str:

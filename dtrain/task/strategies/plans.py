@@ -104,18 +104,35 @@ class PerHost(StrategyPlan):
 
 
 class ShardedPlan(PerDevice):
-    """One process with a replica, and a part of every variable, on each of its devices."""
+    """A process on each host with a replica, and a part of every variable, on each device."""
 
+    on_hosts = True
     divides = "variables"
     in_process = False
 
     def parts(self, cluster: Cluster) -> int:
         """Return in how many parts a variable is."""
-        return cluster.chief.devices
+        return cluster.replicas
+
+    def replicas(self, hosts: int, devices: int) -> int:
+        """Return one replica for each device of each host."""
+        return hosts * devices
+
+    def check(self, config: Config, cluster: Cluster) -> None:
+        """Refuse what reads whole variables in the middle of a training.
+
+        Raises:
+            UsageError: the chief has parts of them alone.
+        """
+        if config.tracking.histograms and len(cluster.tasks) > 1:
+            raise UsageError(
+                "tracking.histograms", True, "no host has all of a variable with strategy=fsdp on "
+                f"{len(cluster.tasks)} hosts", "false, or one host", "tracking.histograms=false",
+            )  # fmt: skip
 
     def rows(self, cluster: Cluster) -> dict[str, str]:
         """Return in how many parts variables are."""
-        return {"shards": f"{cluster.chief.devices} (parameters, optimizer state, gradients)"}
+        return {"shards": f"{cluster.replicas} (parameters, optimizer state, gradients)"}
 
 
 class LayerPlan(PerDevice):

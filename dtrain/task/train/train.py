@@ -130,7 +130,8 @@ class Train(Action):
             if rest := numbers(process.logged.take()):  # of on_train_end
                 records.point(loop.step, schedule.epochs, "callbacks", rest)
             self.trained(session, loop)
-            save_model(model, process.rundir, records)
+            with strategy.whole(model):
+                save_model(model, process.rundir, records)
             if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
                 records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
                 Sidecar(process.rundir).end()

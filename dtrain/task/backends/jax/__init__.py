@@ -11,5 +11,6 @@ STRATEGIES = {
     "FullySharded": "strategy",
     "Mesh": "strategy",
     "Mirrored": "strategy",
+    "MultiWorker": "strategy",
     "OneDevice": "strategy",
 }

@@ -27,7 +27,7 @@ class Forward:
         batch: rows of a batch.
         finish: makes columns.
         replicas: how many batches a call takes.
-        put: sends a batch to the devices.
+        put: sends a batch of so many rows to the devices.
 
     Attributes:
         specs: of the columns, of one row each.
@@ -43,7 +43,7 @@ class Forward:
         batch: int,
         finish: Finish,
         replicas: int,
-        put: Callable[[Any], Any],
+        put: Callable[[Any, int], Any],
     ):
         self._model, self._source, self._finish = model, source, finish
         self.replicas, self.batch, self._put = replicas, batch, put
@@ -65,8 +65,8 @@ class Forward:
             [v.value for v in self._model.trainable_variables],
             [v.value for v in self._model.non_trainable_variables],
         )
-        outputs = self._call(values, self._put(parts[0]), numbers[0])
-        with keras.device("cpu:0"):
+        outputs = self._call(values, self._put(parts[0], rows.size), numbers[0])
+        with runtime().on_cpu():
             columns = self._finish(jax.device_get(outputs), parts)
         arrays = {name: np.asarray(column) for name, column in columns.items()}
         self.specs = {

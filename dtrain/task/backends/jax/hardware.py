@@ -10,6 +10,7 @@ import keras
 from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.jax import processes
 
 #: How many threads XLA has on a CPU, read when its devices are made.
 THREADS = "NPROC"
@@ -20,7 +21,11 @@ PLATFORMS = {"gpu": "cuda", "tpu": "tpu"}
 
 
 def configure(
-    hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False
+    hardware: Hardware,
+    cluster: Cluster,
+    task: Task,
+    deterministic: bool = False,
+    peer_timeout: float | None = None,
 ) -> list[str]:
     """Set up this process; must run before JAX has touched any device.
 
@@ -30,6 +35,7 @@ def configure(
         task: says how many.
         deterministic: only operations that give the same bits each time, on GPUs; those of a CPU
             always do.
+        peer_timeout: seconds after which another task from which nothing comes is given up.
 
     Returns:
         Names of the devices that the task uses, such as ``cpu:0``.
@@ -55,6 +61,8 @@ def configure(
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
     keras.config.set_dtype_policy(hardware.precision.name)
+    if len(cluster.tasks) > 1:
+        processes.join(cluster, task, peer_timeout)
     devices = _available(kind)
     count = max(1, task.devices)
     if len(devices) < count:

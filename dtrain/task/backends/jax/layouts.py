@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import keras
 from keras.distribution import DeviceMesh, LayoutMap, TensorLayout
 
-from dtrain.task.backends.layouts import Placement, place
+from dtrain.errors import UsageError
+from dtrain.task.backends.layouts import Rules
 
 #: The axes of a mesh.
 AXES = ("batch", "model")
@@ -25,48 +26,44 @@ class Layouts(keras.distribution.ModelParallel):
     Args:
         devices: names, a row of the mesh after the other.
         sizes: of the axes ``batch`` and ``model``.
-        rules: which variables are in parts (:func:`place`); None: none is.
+        rules: which variables are in parts (:class:`Rules`).
         axis: that they are in parts over.
     """
 
     def __init__(
-        self, devices: Sequence[str], sizes: tuple[int, int], rules: Any = None, axis: str = "model"
+        self, devices: Sequence[str], sizes: tuple[int, int], rules: Any, axis: str = "model"
     ):
         mesh = DeviceMesh(sizes, AXES, list(devices))
         super().__init__(layout_map=LayoutMap(mesh), batch_dim_name="batch")
-        self._rules, self._axis = rules, axis
-        self._sizes = dict(zip(AXES, sizes, strict=True))
+        self._axis, self._of_optimizer = axis, False
+        self._rules = Rules(rules, parts=sizes[AXES.index(axis)])
 
-    def placements(self, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[Placement]:
-        """Place variables.
-
-        Args:
-            shapes: (path, shape) of each.
+    def check(self, model: keras.Model) -> None:
+        """Refuse rules that do not fit a model.
 
         Raises:
-            UsageError: a rule does not fit one of them, or fits none.
+            UsageError: naming the rule.
         """
-        if self._rules is None:
-            return [Placement() for _ in shapes]
-        return place(self._rules, shapes, self._sizes[self._axis])
+        self._rules.axes([(v.path, tuple(v.shape)) for v in model.variables])
 
-    def _placement(self, path: str, shape: tuple[int, ...]) -> Placement:
-        """Place one variable; a rule that fits none is refused when all are there."""
-        rules = self._rules
-        if isinstance(rules, list):
-            rules = [rule for rule in rules if re.search(rule["path"], path)][:1]
-        if not rules:
-            return Placement()
-        [placement] = place(rules, [(path, shape)], self._sizes[self._axis])
-        return placement
+    @contextlib.contextmanager
+    def optimizer_scope(self) -> Iterator[None]:
+        """Make an optimizer inside: its variables are whole, but for slots."""
+        self._of_optimizer = True
+        try:
+            with self.scope():
+                yield
+        finally:
+            self._of_optimizer = False
 
     def get_variable_layout(self, variable: keras.Variable) -> TensorLayout:
-        """Return the layout of a variable that is being made."""
-        rank = len(variable.shape)
-        axes: list[str | None] = [None] * rank
-        placement = self._placement(variable.path, tuple(variable.shape))
-        if placement.axis is not None:
-            axes[placement.axis] = self._axis
+        """Return the layout of a variable that is being made, of which no other decides."""
+        shape = tuple(variable.shape)
+        axes: list[str | None] = [None] * len(shape)
+        with contextlib.suppress(UsageError):  # raised when all are there (:meth:`check`)
+            axis = None if self._of_optimizer else self._rules.axis(variable.path, shape)
+            if axis is not None:
+                axes[axis] = self._axis
         return TensorLayout(axes, self.device_mesh)
 
     def distribute_dataset(self, dataset: Any) -> Any:

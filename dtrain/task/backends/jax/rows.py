@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from dtrain.task.backends import rows
+from dtrain.task.backends.runtime import runtime
 
 #: A row, or a table of rows, as a step gives it: a vector for each run of one type.
 Vectors = list[Any]
@@ -62,6 +63,6 @@ class Rows(rows.Rows):
 
     def _evaluated(self, states: list[np.ndarray]) -> list[dict[str, Any]]:
         pairs = zip(states, self.variables, strict=True)
-        with keras.device("cpu:0"):
+        with runtime().on_cpu():
             results = self._results([np.asarray(s, v.dtype) for s, v in pairs])
         return [dict(each) for each in jax.device_get(results)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,7 +15,6 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.hardware import configure, overlooked
 from dtrain.task.backends.jax.numerics import Checked
@@ -33,15 +33,14 @@ VARIABLES: tuple[type, ...] = (keras.Variable,)
 GENERATORS: tuple[type, ...] = ()
 #: Of an axis whose length differs by batch, where a function is only traced.
 _LENGTH = 8
-
-
-def give_up_after(seconds: float, cluster: Cluster, task: Task) -> None:
-    """Do nothing: a service of JAX' own ends the tasks of one that is lost."""
+#: Held while an augmentation may be traced: its layers keep the seed that they draw by.
+_augmenting = threading.Lock()
 
 
 def on_cpu() -> AbstractContextManager[Any]:
     """Compute what is called inside on the CPU."""
-    device: AbstractContextManager[Any] = keras.device("cpu:0")
+    # Of this process: those of others are in JAX' list as well.
+    device: AbstractContextManager[Any] = jax.default_device(jax.local_devices(backend="cpu")[0])
     return device
 
 
@@ -110,7 +109,7 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
     Raises:
         ValueError: an example has another structure or shape afterwards.
     """
-    with on_cpu():
+    with _augmenting, on_cpu():
         changed = _changing(augment)(x, keys.astype(np.uint32))
     before, after = (jax.tree.map(np.shape, each) for each in (x, changed))
     if before != after:

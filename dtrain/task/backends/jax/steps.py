@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import keras
@@ -21,6 +21,9 @@ from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import finetune
+
+if TYPE_CHECKING:
+    from dtrain.task.backends.jax.strategy import OneDevice
 
 
 class Waiting:
@@ -50,18 +53,21 @@ class Steps:
     Args:
         model: compiled and built in the strategy's scope.
         inputs: what to read.
-        put: sends a batch to the devices.
+        strategy: lays arrays out over its devices, and batches over its tasks.
     """
 
-    def __init__(self, model: keras.Model, inputs: Inputs, put: Callable[[Any], Any]):
-        self._model, self._inputs, self._put = model, inputs, put
+    def __init__(self, model: keras.Model, inputs: Inputs, strategy: OneDevice):
+        self._model, self._inputs, self._strategy = model, inputs, strategy
         self.waiting = Waiting()
         self._rows = Rows(model)
         self._norms = Norms(model, ())
+        tasks = strategy.tasks
         if inputs.train is not None:
-            self._batches = iter(HostPipeline(inputs))
+            own = slice(tasks.rank, tasks.rank + 1)
+            self._batches = iter(HostPipeline(inputs, tasks.size, own))
         if inputs.validation is not None:
-            self._held = iter(HostPipeline(inputs, training=False))
+            share = strategy.share(inputs.evaluation_batch)
+            self._held = iter(HostPipeline(inputs, training=False, share=share))
         self._compile()
 
     def _compile(self) -> None:
@@ -82,12 +88,11 @@ class Steps:
         It is where they were before: else the next step would be compiled anew. On one device
         arrays are bound to none.
         """
-        layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
-        if not any(
-            isinstance(each, jax.sharding.NamedSharding) for each in jax.tree.leaves(layouts)
-        ):
+        rows = self._strategy.replicated
+        if rows is None:
             return None, None
-        return (layouts, None), (layouts[1], None)
+        layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
+        return (layouts, rows), (layouts[1], rows)
 
     def unsaved(self) -> list[str]:
         """Return nothing: what a step assigns and no checkpoint has is refused before."""
@@ -120,12 +125,12 @@ class Steps:
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run training steps in one call: :meth:`dtrain.task.backends.base.Steps.train`."""
         values, table = self._state.read(), []
+        batch_size = self._inputs.global_batch
         for _ in range(steps):
             [batch] = self.waiting.fetched(self._batches)
-            values, row = self._train(values, self._put(batch))
+            values, row = self._train(values, self._strategy.put(batch, batch_size))
             table.append(row)
         self._state.write(values)
-        batch_size = self._inputs.global_batch
         rows = self._rows.table(table, [batch_size] * steps)
         return self._rows.sums(rows, steps * batch_size, training=True)
 
@@ -150,7 +155,7 @@ class Steps:
         for _ in range(steps + bool(rest)):
             [(batch, count)] = next(self._held)
             real = nest.mapped(lambda part, count=count: part[:count], batch)
-            data = self._put(real)
+            data = self._strategy.put(real, count)
             held, row = self._evaluate((weights, held, slots, others), data, count)
             table.append(row)
             counts.append(count)

@@ -5,7 +5,6 @@ STRATEGIES = {
     "CentralStorage": "single_process",
     "Default": "single_process",
     "LayerPlacement": "layer_placement.strategy",
-    "Mesh": "dtensor.strategy",
     "Mirrored": "single_process",
     "MultiWorker": "multiworker",
     "OneDevice": "single_process",

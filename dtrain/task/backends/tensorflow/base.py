@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from dtrain.data.sources import Source, Splits
 from dtrain.task.backends import unsummed
@@ -55,6 +52,10 @@ class Strategy(Replicas):
             notices.append(across.notice(model, self, splits.train, batch, seed))
         return notices
 
+    def whole(self, model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+        """Leave variables as they are: a task can read them by itself."""
+        return contextlib.nullcontext()
+
     def answer_locally(self, model: keras.Model) -> None:
         """Let ``predict`` and ``evaluate`` of a callback compute in this task alone."""
         LocalCalls(model, self)
@@ -81,16 +82,3 @@ class Strategy(Replicas):
         if inputs.validation is not None:
             evaluation = self.distribute(input_pipeline.evaluation, inputs)
         return Steps(model, self, inputs, training, evaluation, jit_compile, own)
-
-
-class HostBuilt(Strategy):
-    """TensorFlow's default strategy; :meth:`place` of a subclass takes the model from the host."""
-
-    def __init__(self) -> None:
-        super().__init__(tf.distribute.get_strategy())
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        """Create model and metrics inside it, on the host."""
-        with tf.device("CPU:0"):
-            yield

@@ -93,7 +93,7 @@ class Forward:
             with tf.device("CPU:0"):  # a device gets its own rows only
                 mine, number = rows[at], numbers[at]
                 parts = take(self._source, mine)
-            return self._columns(self.predicted(parts[0], number), parts)
+            return self._columns(self._predicted(parts[0], number), parts)
 
         columns = self._strategy.engine.run(replica, args=(rows, numbers))
         with tf.device("CPU:0"):
@@ -111,7 +111,7 @@ class Forward:
         }
         return columns
 
-    def predicted(self, x: Any, number: tf.Tensor) -> Any:
+    def _predicted(self, x: Any, number: tf.Tensor) -> Any:
         """Return what the model predicts for one batch of inputs; in a graph."""
         # As Keras' predict gives it to its step.
         data = (x,) if nest.is_nest(x) and not isinstance(x, dict) else x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 
 import keras
@@ -11,10 +12,15 @@ from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.backends.tensorflow.sockets import give_up_after
 
 
 def configure(
-    hardware: Hardware, cluster: Cluster, task: Task, deterministic: bool = False
+    hardware: Hardware,
+    cluster: Cluster,
+    task: Task,
+    deterministic: bool = False,
+    peer_timeout: float | None = None,
 ) -> list[str]:
     """Set up this process; must run before TensorFlow has touched any device.
 
@@ -24,6 +30,7 @@ def configure(
         task: says how many.
         deterministic: only operations that give the same bits each time
             (``tf.config.experimental.enable_op_determinism``).
+        peer_timeout: seconds after which another task that does not answer is given up.
 
     Returns:
         Names of the devices that the task uses, such as ``CPU:0``; whether the cores of a TPU are
@@ -32,6 +39,9 @@ def configure(
     Raises:
         UsageError: there are fewer GPUs than planned.
     """
+    own = multiprocessing.parent_process() is not None
+    if peer_timeout is not None and own and len(cluster.tasks) > 1:
+        give_up_after(peer_timeout, cluster, task)
     if task.cores and hasattr(os, "sched_setaffinity"):  # Linux
         # A step waits for the slowest task: one that is moved between cores makes all wait.
         cores = sorted(os.sched_getaffinity(0))

@@ -1,7 +1,7 @@
 """``predict`` and ``evaluate`` of a model in a callback: Keras' own, on the rows of this task.
 
 Under a strategy Keras' own divide the rows among all replicas. They fail where these are of several
-tasks or on a mesh, and leave what they measured in the metrics of the training. So the model gets
+tasks, and leave what they measured in the metrics of the training. So the model gets
 copies of its variables for such a call, and no strategy: a task computes it by itself, whether the
 other tasks call it or not.
 """
@@ -42,10 +42,8 @@ class LocalCalls:
         for variable in train_state.variables(model).values():
             if isinstance(variable, keras.Variable):
                 tf_internals.read_as_numbers(keras_internals.stored(variable))
-        # A tensor of the user's own cannot be computed with variables that lie on a mesh.
-        names = METHODS if strategy.abilities.eager else (*METHODS, "call")
         for each in self._models:
-            for name in names:
+            for name in METHODS:
                 setattr(each, name, self._wrapped(getattr(each, name)))
 
     def _wrapped(self, method: Callable[..., Any]) -> Callable[..., Any]:

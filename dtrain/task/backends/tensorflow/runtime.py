@@ -22,7 +22,6 @@ from dtrain.task.backends.tensorflow.reading import read, tensor_specs
 from dtrain.task.backends.tensorflow.remat import computed_twice
 from dtrain.task.backends.tensorflow.replica.exchange import exchange
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
-from dtrain.task.backends.tensorflow.sockets import give_up_after
 from dtrain.task.data.inputs import Inputs
 
 __all__ = [
@@ -40,7 +39,6 @@ __all__ = [
     "configure",
     "exchange",
     "fold_in",
-    "give_up_after",
     "on_cpu",
     "overlooked",
     "read",

@@ -79,7 +79,7 @@ class Steps:
         #: Of a training step on one replica, once it was traced.
         self.graph: Any = None
         #: How long training steps wait for their input.
-        self.waiting = Waiting(strategy.abilities.has_float64)
+        self.waiting = Waiting()
         self._summed = strategy.parts > 1 and strategy.gradient_reduction == "sum"
         self._rows = Rows(model, strategy, strategy.parts if self._summed else 1)
         self._norms = Norms(model, ())

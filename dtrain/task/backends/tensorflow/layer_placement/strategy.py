@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from dtrain.task import keras_internals
-from dtrain.task.backends.tensorflow.base import HostBuilt
+from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.layer_placement.assignment import assign
 from dtrain.task.model.walk import own, walk
 
 
-class LayerPlacement(HostBuilt):
+class LayerPlacement(Strategy):
     """TensorFlow's default strategy, with each layer's variables and operations on one device.
 
     One device works at a time: it holds what is too large for one, and is no faster. The model is
@@ -29,12 +29,18 @@ class LayerPlacement(HostBuilt):
     """
 
     def __init__(self, devices: list[str], rules: Any):
-        super().__init__()
+        super().__init__(tf.distribute.get_strategy())
         self._devices = [f"/device:{device}" for device in devices]
         self._rules = rules
         #: Path, index of the device and bytes of its own variables of each layer, once placed.
         self.placed: list[tuple[str, int, int]] = []
         self._scopes: dict[str, str] = {}  # of the layers' operations in the graph being traced
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Create model and metrics inside it, on the host."""
+        with tf.device("CPU:0"):
+            yield
 
     def place(self, model: keras.Model) -> None:
         """Put every layer on its device; what is in no layer, and metrics, on device 0.

@@ -61,8 +61,6 @@ def notice(
     Returns:
         A sentence or more; None where both are the same, or where that cannot be found out.
     """
-    if strategy.abilities.dense_lookups:
-        return noise.dense_lookups(model)
     if strategy.parts == 1:
         return None
     notices = [noise.statistics(model, strategy)]

@@ -9,7 +9,6 @@ import keras
 
 from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.replica import random_draws
-from dtrain.task.model import optimizers
 
 if TYPE_CHECKING:
     from dtrain.task.backends.tensorflow.replicas import Replicas
@@ -40,30 +39,6 @@ def has_draws_of_any_shape(model: keras.Model) -> bool:
     layers = keras_internals.layers(model)
     of_keras = all(map(keras_internals.is_of_keras, layers))
     return not of_keras or bool(augmentations(model))
-
-
-def dense_lookups(model: keras.Model) -> str | None:
-    """Return which embeddings have other updates where their gradients are dense, if any have.
-
-    Keras' optimizers take a row that was looked up twice as two gradients. That is the same as
-    their sum where an update is linear in the gradient.
-    """
-    linear = all(
-        isinstance(keras_internals.updating(optimizer), keras.optimizers.SGD)
-        for optimizer in optimizers.named(model).values()
-    )
-    names = [
-        layer.name
-        for layer in keras_internals.layers(model)
-        if isinstance(layer, keras.layers.Embedding) and layer.trainable
-    ]
-    if linear or not names:
-        return None
-    return (
-        f"gradients of embeddings ({', '.join(names[:3])}) are dense on a mesh: an optimizer other "
-        "than SGD updates a row that a batch has twice by the sum of its gradients, and on one "
-        "device by each of them"
-    )
 
 
 def statistics(model: keras.Model, strategy: Replicas) -> str | None:

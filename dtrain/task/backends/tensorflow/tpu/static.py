@@ -19,6 +19,7 @@ from dtrain.task.backends.tensorflow.reading import take
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps
 from dtrain.task.backends.tensorflow.tensors import flat
+from dtrain.task.backends.tensorflow.waiting import Waiting
 from dtrain.task.data.inputs import Inputs
 
 
@@ -43,6 +44,7 @@ class StaticSteps(Steps):
         if inputs.train is not None:
             training = strategy.distribute(input_pipeline.training, inputs)
         super().__init__(model, strategy, inputs, training, None)
+        self.waiting = Waiting(ordered=False)
         self._ends: list[tuple[Any, int]] = []  # (iterator, examples) of the steps of the rest
         if held is None:
             return

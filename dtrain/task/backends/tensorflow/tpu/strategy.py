@@ -34,7 +34,7 @@ class TPU(Strategy):
         UsageError: there is no such TPU, or it has another number of cores.
     """
 
-    abilities = Abilities(retraces=False, has_float64=False)
+    abilities = Abilities(retraces=False)
 
     def __init__(self, devices: list[str], tpu: str | None, zone: str | None, project: str | None):
         try:

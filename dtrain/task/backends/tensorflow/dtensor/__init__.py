@@ -1,1 +1,0 @@
-"""Training on a DTensor mesh: variables, steps, and what DTensor needs to be helped with."""

@@ -1,0 +1,86 @@
+"""``backend=jax`` in several processes: numbers of one device, deaths, stops, resumed runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dtrain.errors import INTERRUPTED
+from dtrain.run import checkpoint
+from tests.conftest import Run
+
+pytest.importorskip("jax")
+
+MODEL = '''
+import os
+import signal
+
+import jax
+import keras
+from keras import layers
+
+
+def smooth(input_shape, classes):
+    """Batch statistics and dropout of the global batch, without a kink."""
+    return keras.Sequential([
+        keras.Input(input_shape),
+        layers.Flatten(),
+        layers.Dense(16, activation="tanh"),
+        layers.BatchNormalization(momentum=0.9),
+        layers.Dropout(0.3),
+        layers.Dense(16, activation="gelu"),
+        layers.Dense(classes, activation="softmax"),
+    ])
+
+
+class Harm(keras.callbacks.Callback):
+    """In the second epoch the worker dies, once; in the third it is asked to stop, once."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        number = {1: signal.SIGKILL, 2: signal.SIGTERM}.get(epoch)
+        if number and jax.process_index() == 1 and not os.path.exists(str(epoch)):
+            open(str(epoch), "w").close()
+            os.kill(os.getpid(), number)
+'''
+BASE = (
+    "backend=jax", "tracking=none", "dataset=digits", "model=custom", "model._target_=mine.smooth",
+    "trainer.batch_size=32", "trainer.steps_per_epoch=10", "trainer.epochs=5",
+    "trainer.log_every_steps=1", "launcher.stall_timeout=120",
+)  # fmt: skip
+PROCESSES = ("strategy=multiworker", "hardware.hosts=2")
+
+
+def numbers(run: Run) -> dict[str, dict[int, float]]:
+    return {name: run.points(name) for name in ("loss", "accuracy", "val_loss", "val_accuracy")}
+
+
+def bits(run: Run) -> Any:
+    assert run.rundir is not None
+    saved, problems = checkpoint.newest(run.rundir.checkpoints)
+    assert saved is not None and not problems
+    return saved.step, checkpoint.digest(saved.arrays)
+
+
+def test_two_processes_are_one_device_whatever_happens_to_them(dtrain, user_code) -> None:
+    user_code(MODEL)
+    one = dtrain(*BASE, "strategy=one_device")
+    assert one.code == 0, one.output
+    two = dtrain(*BASE, *PROCESSES)
+    assert two.code == 0, two.output
+    expected = numbers(one)
+    assert len(expected["loss"]) == 50 and len(expected["val_loss"]) == 5
+    for name, points in numbers(two).items():
+        assert points == pytest.approx(expected[name], abs=1e-5), name
+    # The validation's 359 examples are no multiple of the batch, nor its rest of the processes.
+    assert two.events("end")[0]["evaluated_examples"] == 359
+
+    harm = "trainer.callbacks=[{_target_:mine.Harm}]"
+    stopped = dtrain(*BASE, *PROCESSES, harm, "launcher.max_restarts=1")
+    assert stopped.code == INTERRUPTED, stopped.output
+    assert "worker-0: ended by SIGKILL" in stopped.output
+    assert "worker-0 was asked to stop: saving a checkpoint" in stopped.output
+    resumed = dtrain(f"resume={stopped.rundir.path}")
+    assert resumed.code == 0, resumed.output
+    assert numbers(resumed) == numbers(two)
+    assert bits(resumed) == bits(two)
