@@ -18,7 +18,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
-from dtrain.task.model import checks, finetune, first_call, losses, optimizers
+from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat
 
 
 def model(
@@ -107,7 +107,7 @@ def model(
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
-    runtime().rematerialize(built, config.hardware.remat)
+    remat.rematerialize(built, config.hardware.remat)
     with strategy.scope():
         finetune.enable_lora(built, config.finetune.lora)
     finetune.prepare(built, config.finetune)
