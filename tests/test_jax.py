@@ -140,3 +140,53 @@ def test_a_device_has_its_part_of_weights_and_slots(kind: str) -> None:
         for shard in variable.value.addressable_shards:
             held[shard.device] += shard.data.nbytes
     assert len(held) == 4 and max(held.values()) <= 0.35 * whole
+
+
+@pytest.mark.task(backend="jax")
+def test_layers_that_are_computed_twice_have_the_same_numbers() -> None:
+    """With dropout, statistics of batches and a loss of the layer's own inside."""
+    import keras
+
+    found = []
+    for remat in ([], ["block"]):
+        keras.utils.clear_session()
+        config = settings(
+            model={"_target_": "tests.test_remat.blocks", "lossy": True}, hardware={"remat": remat}
+        )
+        model, _, steps, _ = prepare("OneDevice", 1, config)
+        found.append([*losses(steps, 4), *(float(v.value.sum()) for v in model.variables)])
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+def rooted(input_shape: Any, classes: int, zero: bool = False) -> Any:
+    import keras
+
+    class Root(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            if not zero:
+                return keras.ops.log(x - 1e6)
+            return x + keras.ops.sqrt(keras.ops.maximum(keras.ops.sum(x), 1e6) - 1e6)
+
+    return keras.Sequential(
+        [keras.Input(input_shape), keras.layers.Dense(4), Root(name="root"),
+         keras.layers.Dense(classes, "softmax")]
+    )  # fmt: skip
+
+
+@pytest.mark.task(backend="jax")
+@pytest.mark.parametrize(
+    ("zero", "operation", "values"), [(False, "log", "NaN"), (True, "div", "+Inf")]
+)
+def test_the_line_of_what_is_not_finite(zero: bool, operation: str, values: str) -> None:
+    from dtrain.task.backends.runtime import runtime
+
+    config = settings(model={"_target_": "tests.test_jax.rooted", "zero": zero})
+    model, _, _, splits = prepare("OneDevice", 1, config)
+    checked = runtime().checked(model)
+    finding = checked.first(in_order(splits.train, 1))
+    assert finding is not None
+    assert (finding.operation, finding.values) == (operation, values)
+    assert finding.layer == "root (Root)" and not finding.backward
+    assert "test_jax.py:" in finding.line and ("log(x" in finding.line or "sqrt(" in finding.line)
+    prepared = prepare("OneDevice", 1, configured())
+    assert runtime().checked(prepared[0]).first(in_order(splits.train, 1)) is None

@@ -15,9 +15,11 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.errors import UsageError
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
+from dtrain.task.backends.jax.arrays import narrowed as computed
 from dtrain.task.backends.jax.hardware import configure, overlooked
+from dtrain.task.backends.jax.numerics import Checked
+from dtrain.task.backends.jax.remat import computed_twice
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once
 from dtrain.task.data.host_pipeline import HostPipeline
@@ -25,7 +27,7 @@ from dtrain.task.data.inputs import Augment, Inputs
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import without_tensorflow as alone
 
-__all__ = ["alone", "configure", "overlooked", "readable"]
+__all__ = ["alone", "computed", "computed_twice", "configure", "overlooked", "readable"]
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)
@@ -121,15 +123,9 @@ def _changing(augment: Augment) -> Callable[..., Any]:
     return jax.jit(jax.vmap(lambda one, key: augment(one, seed=key)))
 
 
-def checked(model: keras.Model) -> Any:
-    """Refuse a search for what is not finite.
-
-    Raises:
-        UsageError: always.
-    """
-    raise UsageError(
-        "debug", "nan", "is not there for backend=jax yet", "another backend", "backend=tensorflow"
-    )
+def checked(model: keras.Model) -> Checked:
+    """Return the training step of a model, which updates nothing, with checks."""
+    return Checked(model)
 
 
 def start_trace(folder: str) -> None:
@@ -150,16 +146,3 @@ def arithmetic() -> dict[str, Any]:
 def building() -> AbstractContextManager[None]:
     """Let a user's function that makes a model leave what dtrain has set up as it is."""
     return contextlib.nullcontext()
-
-
-def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
-    """Refuse to compute layers a second time (``hardware.remat``).
-
-    Raises:
-        UsageError: there are patterns.
-    """
-    if patterns:
-        raise UsageError(
-            "hardware.remat", list(patterns), "is not there for backend=jax", "[]",
-            "keras.RematScope in the model's own function",
-        )  # fmt: skip
