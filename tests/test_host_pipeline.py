@@ -127,18 +127,11 @@ def test_batches_are_those_of_tf_data(name: str) -> None:
         source.count()
         source = source.in_python()
         own = dataclasses.replace(inputs, train=source, validation=source)
-    # Of a stream the other one evaluates whole batches, one a replica.
-    several, chosen = (1, slice(0, 1)) if streamed else (4, slice(1, 3))
     place = {"replicas": 4, "first_replica": 1, "local_replicas": 2}
     alone = {"replicas": 1, "first_replica": 0, "local_replicas": 1}
-    held_theirs = (
-        input_pipeline.evaluation(inputs, **alone)
-        if streamed
-        else input_pipeline.evaluation_in_parts(inputs, **place)
-    )
     pipelines = [
         (input_pipeline.training(inputs, **place), HostPipeline(own, 4, slice(1, 3))),
-        (held_theirs, HostPipeline(own, several, chosen, training=False)),
+        (input_pipeline.evaluation(inputs, **alone), HostPipeline(own, training=False)),
     ]
     for dataset, pipeline in pipelines:
         theirs = dataset.as_numpy_iterator()

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from dtrain.run.cluster import Cluster, Task
-from dtrain.task.backends.tensorflow import sockets
+from dtrain.task.process import sockets
 from tests.integration.test_failures import until
 
 TIMEOUT = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -38,6 +38,8 @@ def test_connections_of_tasks() -> None:
     limited = [each for each in (*own, *other, *elsewhere) if each.getsockopt(*TIMEOUT)]
     assert limited == [own[0], own[2], other[1]]
     assert all(each.getsockopt(*TIMEOUT) == 45_000 and each.getsockopt(*ALIVE) for each in limited)
+    sockets._limit(elsewhere[1].fileno(), 45, 1, set(), set(), {"127.0.0.1"})  # as of gloo
+    assert elsewhere[1].getsockopt(*TIMEOUT) == 45_000
     for each in everything:
         each.close()
 

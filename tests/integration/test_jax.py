@@ -98,7 +98,7 @@ def test_a_run_goes_on_under_the_other_backend(dtrain, user_code) -> None:
 KILLED = {
     "one_device": ["strategy=one_device"],
     "fsdp": ["strategy=fsdp", "hardware.hosts=1", "hardware.devices=2"],
-    "hybrid": ["strategy=hybrid", "hardware.devices=4", "strategy.replicas=2"],
+    "hybrid": ["strategy=hybrid", "hardware.devices=4", "strategy.mesh.batch=2"],
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from dtrain.errors import INTERRUPTED
 from dtrain.run import checkpoint
 from tests.conftest import Run
 
-pytest.importorskip("jax")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install dtrain[jax]"
+)
 
 MODEL = '''
 import os
@@ -18,7 +21,10 @@ import signal
 
 import jax
 import keras
+import numpy as np
 from keras import layers
+
+from dtrain.task.backends.jax.processes import Processes
 
 
 def smooth(input_shape, classes):
@@ -37,11 +43,28 @@ def smooth(input_shape, classes):
 class Harm(keras.callbacks.Callback):
     """In the second epoch the worker dies, once; in the third it is asked to stop, once."""
 
+    def on_train_begin(self, logs=None):
+        tasks = Processes()
+        assert tasks.sum([0.1, 2.0**60 * tasks.rank]) == [0.2, 2.0**60]
+        assert tasks.gather(["é" * tasks.rank]) == [[""], ["é"]]
+        pieces = [b"abc", b"x" * (5 << 20)]
+        assert b"".join(tasks.broadcast(pieces)) == b"".join(pieces * tasks.rank)
+
     def on_epoch_begin(self, epoch, logs=None):
         number = {1: signal.SIGKILL, 2: signal.SIGTERM}.get(epoch)
         if number and jax.process_index() == 1 and not os.path.exists(str(epoch)):
             open(str(epoch), "w").close()
             os.kill(os.getpid(), number)
+
+
+class Asks(keras.callbacks.Callback):
+    """Keras' own evaluation in the middle of a training, of one process and of all."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        x, y = np.ones([3, 8, 8, 1], "float32"), np.arange(3)
+        logs["asked"] = self.model.evaluate(x, y, verbose=0, return_dict=True)["loss"]
+        if jax.process_index() == 0:
+            self.model.predict(x, verbose=0)
 '''
 BASE = (
     "backend=jax", "tracking=none", "dataset=digits", "model=custom", "model._target_=mine.smooth",
@@ -52,7 +75,8 @@ PROCESSES = ("strategy=multiworker", "hardware.hosts=2")
 
 
 def numbers(run: Run) -> dict[str, dict[int, float]]:
-    return {name: run.points(name) for name in ("loss", "accuracy", "val_loss", "val_accuracy")}
+    names = ("loss", "accuracy", "val_loss", "val_accuracy", "asked")
+    return {name: run.points(name) for name in names}
 
 
 def bits(run: Run) -> Any:
@@ -64,23 +88,29 @@ def bits(run: Run) -> Any:
 
 def test_two_processes_are_one_device_whatever_happens_to_them(dtrain, user_code) -> None:
     user_code(MODEL)
-    one = dtrain(*BASE, "strategy=one_device")
+    asks, harm = (f"trainer.callbacks=[{{_target_:mine.{name}}}]" for name in ("Asks", "Harm"))
+    one = dtrain(*BASE, "strategy=one_device", asks)
     assert one.code == 0, one.output
-    two = dtrain(*BASE, *PROCESSES)
+    two = dtrain(*BASE, *PROCESSES, asks)
     assert two.code == 0, two.output
     expected = numbers(one)
-    assert len(expected["loss"]) == 50 and len(expected["val_loss"]) == 5
+    assert len(expected["loss"]) == 50 and len(expected["asked"]) == 5
     for name, points in numbers(two).items():
         assert points == pytest.approx(expected[name], abs=1e-5), name
     # The validation's 359 examples are no multiple of the batch, nor its rest of the processes.
     assert two.events("end")[0]["evaluated_examples"] == 359
 
-    harm = "trainer.callbacks=[{_target_:mine.Harm}]"
     stopped = dtrain(*BASE, *PROCESSES, harm, "launcher.max_restarts=1")
     assert stopped.code == INTERRUPTED, stopped.output
     assert "worker-0: ended by SIGKILL" in stopped.output
     assert "worker-0 was asked to stop: saving a checkpoint" in stopped.output
+    sharded = dtrain(*BASE, "strategy=fsdp", "hardware.hosts=2", f"fork={stopped.rundir.path}")
+    assert sharded.code == 0 and sharded.rundir.model.exists(), sharded.output
     resumed = dtrain(f"resume={stopped.rundir.path}")
     assert resumed.code == 0, resumed.output
-    assert numbers(resumed) == numbers(two)
     assert bits(resumed) == bits(two)
+    for name in ("loss", "val_loss"):
+        assert resumed.points(name) == two.points(name)
+        rest = sharded.points(name)
+        assert rest == pytest.approx({step: expected[name][step] for step in rest}, abs=1e-5)
+    assert 0 < len(rest) < 5

@@ -120,6 +120,9 @@ class Runtime(Protocol):
             UsageError: the source gives what is no array, or members of a mixture differ.
         """
 
+    def computed(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return examples that were read, in the types that a step gets them in."""
+
     def batches(self, inputs: Inputs) -> Iterator[tuple[Any, ...]]:
         """Yield the batches of a training on one replica."""
 

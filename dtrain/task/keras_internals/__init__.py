@@ -32,13 +32,14 @@ from dtrain.task.keras_internals.optimizers import (
     updated,
     updating,
 )
-from dtrain.task.keras_internals.variables import exchange, initialize, stored
+from dtrain.task.keras_internals.variables import exchange, exchanged, initialize, stored
 
 __all__ = [
     "adam_slots",
     "average_trainable",
     "choose_comparison",
     "exchange",
+    "exchanged",
     "fresh_names",
     "generator_states",
     "initialize",

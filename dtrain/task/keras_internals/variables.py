@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -33,6 +35,25 @@ def exchange(variable: keras.Variable, other: Any) -> None:
     """
     stored(variable)
     variable._value = other
+
+
+@contextlib.contextmanager
+def exchanged(variables: Sequence[keras.Variable], others: Sequence[Any]) -> Iterator[None]:
+    """Store variables of Keras' in others of the framework's inside, wherever these are.
+
+    Raises:
+        TrainingError: this version of Keras stores them in another way.
+    """
+    kept = [(stored(variable), getattr(variable, "_layout", None)) for variable in variables]
+    try:
+        for variable, other in zip(variables, others, strict=True):
+            exchange(variable, other)
+            variable._layout = None  # on JAX; else what is assigned goes where it was before
+        yield
+    finally:
+        for variable, (value, layout) in zip(variables, kept, strict=True):
+            exchange(variable, value)
+            variable._layout = layout
 
 
 def initialize() -> None:

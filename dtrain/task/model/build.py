@@ -56,7 +56,7 @@ def model(
     with runtime().alone():
         keras.utils.set_random_seed(config.seed)
     # Eager, on the CPU: shapes and types for everything that is built.
-    example = reading.first(splits.train, 1)
+    example = runtime().computed(reading.first(splits.train, 1))
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     shapes = _shapes(splits, config)
     counts: list[int | None] = []
@@ -140,7 +140,8 @@ def model(
             losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)
-            example = reading.first(splits.train, reading.available(splits.train, part))
+            count = reading.available(splits.train, part)
+            example = runtime().computed(reading.first(splits.train, count))
             try:
                 strategy.trace_step(built, example, creates=True)
                 built.built = True  # as a call would say

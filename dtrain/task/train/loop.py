@@ -401,7 +401,9 @@ class Loop:
 
     def _take(self) -> Snapshot | None:
         """Return a snapshot of everything; None in a task that keeps none."""
-        if not (self._records.saves or self._strategy.abilities.reads_together):
+        if not self._records.saves:
+            if self._strategy.abilities.reads_together:
+                self._saving.take_part()
             return None
         arrays, sums = train_state.pack_sums(interval=self._interval, epoch=self._epoch)
         meta = {
@@ -417,8 +419,7 @@ class Loop:
         }
         meta |= {} if self._unvalidated is None else {"epoch_logs": self._unvalidated}
         meta |= {} if self._late is None else self._late.meta(self.step, self._stop)
-        snapshot = self._saving.take(arrays, meta)
-        return snapshot if self._records.saves else None
+        return self._saving.take(arrays, meta)
 
     def _value(self) -> float | None:
         """Return the objective of this very step; None where it is not known."""

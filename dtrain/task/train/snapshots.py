@@ -82,6 +82,11 @@ class Saving:
                  "began": self._callbacks.began}  # fmt: skip
         return arrays | of_callbacks | snapshot, about
 
+    def take_part(self) -> None:
+        """Read what the chief copies, one variable after the other, and keep nothing."""
+        for name, variable in train_state.variables(self._model).items():
+            self._strategy.read({name: variable})
+
     def submit(self, step: int, snapshot: Snapshot | None) -> None:
         """Have a snapshot written; None in a task that keeps none."""
         self.step, self._at, self._problem = step, time.monotonic(), None
@@ -160,17 +165,14 @@ def _own_metrics(model: keras.Model) -> Iterator[None]:
     They are sums over all tasks, which all would have to take part in. But every step resets them:
     their values are known.
     """
-    variables = [variable for metric in model.metrics for variable in metric.variables]
     with keras.StatelessScope() as scope:
         for metric in model.metrics:
             metric.reset_state()
-    kept = [keras_internals.stored(variable) for variable in variables]
-    for variable in variables:
-        value = scope.get_current_value(variable)
-        if value is not None:
-            keras_internals.exchange(variable, runtime().variable(value, variable.dtype))
-    try:
+    variables = [variable for metric in model.metrics for variable in metric.variables]
+    pairs = [(variable, scope.get_current_value(variable)) for variable in variables]
+    values = [
+        keras_internals.stored(v) if value is None else runtime().variable(value, v.dtype)
+        for v, value in pairs
+    ]
+    with keras_internals.exchanged(variables, values):
         yield
-    finally:
-        for variable, value in zip(variables, kept, strict=True):
-            keras_internals.exchange(variable, value)

@@ -11,6 +11,7 @@ from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.jax import processes
+from dtrain.task.process.sockets import give_up_after
 
 #: How many threads XLA has on a CPU, read when its devices are made.
 THREADS = "NPROC"
@@ -62,6 +63,8 @@ def configure(
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
     keras.config.set_dtype_policy(hardware.precision.name)
     if len(cluster.tasks) > 1:
+        if peer_timeout is not None:
+            give_up_after(peer_timeout, cluster, task, by_host=True)
         processes.join(cluster, task, peer_timeout)
     devices = _available(kind)
     count = max(1, task.devices)

@@ -35,7 +35,11 @@ def join(cluster: Cluster, task: Task, peer_timeout: float | None) -> None:
     """
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM over
     jax.config.update("jax_check_proxy_envs", False)  # the launcher has seen to them
-    limits = {} if peer_timeout is None else {"heartbeat_timeout_seconds": int(peer_timeout)}
+    limits = {}
+    if peer_timeout is not None:
+        # A collective on a connection that is given up raises an error, and is the first to; where
+        # heartbeats fail, JAX aborts the process.
+        limits["heartbeat_timeout_seconds"] = int(1.2 * peer_timeout)
     jax.distributed.initialize(
         cluster.chief.address,
         len(cluster.tasks),
@@ -83,14 +87,17 @@ def _silent() -> Iterator[None]:
         os.close(nowhere)
 
 
-def across(count: int) -> list[str]:
-    """Return the names of so many devices of each process, one process after the other.
+def across(names: list[str]) -> list[str]:
+    """Return the names of as many devices of each process, one process after the other.
 
     Their numbers are not consecutive: those of the second process begin at 2048, on CPUs.
+
+    Args:
+        names: of the devices of this process.
     """
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     ranks = range(jax.process_count())
-    own = [[d for d in devices if d.process_index == rank][:count] for rank in ranks]
+    own = [[d for d in devices if d.process_index == rank][: len(names)] for rank in ranks]
     return [f"{device.platform}:{device.id}" for each in own for device in each]
 
 
@@ -123,5 +130,6 @@ class Processes(base.Tasks):
         return np.ascontiguousarray(rows[:, : len(own)])
 
     def barrier(self) -> None:
-        """Wait for all tasks, and leave them."""
-        jax.distributed.shutdown()
+        """Wait for all tasks, and leave them: it is no loss where one has gone already."""
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.distributed.shutdown()

@@ -16,6 +16,7 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
+from dtrain.task.backends.jax.arrays import narrowed as computed
 from dtrain.task.backends.jax.hardware import configure, overlooked
 from dtrain.task.backends.jax.numerics import Checked
 from dtrain.task.backends.jax.remat import computed_twice
@@ -26,7 +27,7 @@ from dtrain.task.data.inputs import Augment, Inputs
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import without_tensorflow as alone
 
-__all__ = ["alone", "computed_twice", "configure", "overlooked", "readable"]
+__all__ = ["alone", "computed", "computed_twice", "configure", "overlooked", "readable"]
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)

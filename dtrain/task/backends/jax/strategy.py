@@ -12,7 +12,6 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
-from dtrain.data import nest
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
@@ -20,8 +19,10 @@ from dtrain.task import keras_internals
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.jax.arrays import narrowed
+from dtrain.task.backends.jax.batches import Batches
 from dtrain.task.backends.jax.forward import Forward
 from dtrain.task.backends.jax.layouts import Layouts
+from dtrain.task.backends.jax.local_calls import LocalCalls
 from dtrain.task.backends.jax.processes import Processes, across
 from dtrain.task.backends.jax.state import State
 from dtrain.task.backends.jax.steps import Steps
@@ -48,19 +49,7 @@ class OneDevice:
     parts = 1
 
     def __init__(self, devices: list[str]):
-        self.tasks = Tasks()
-
-    def _span(self, devices: list[str], cluster: Cluster) -> list[str]:
-        """Return the devices of all processes of the job, where there are several.
-
-        Args:
-            devices: of this one.
-            cluster: all tasks, which have joined each other (:func:`.processes.join`).
-        """
-        if len(cluster.tasks) == 1:
-            return devices
-        self.tasks = Processes()
-        return across(len(devices))
+        self.tasks: Tasks = Processes() if jax.process_count() > 1 else Tasks()
 
     @property
     def arithmetic(self) -> dict[str, Any]:
@@ -138,16 +127,15 @@ class OneDevice:
 
     @contextlib.contextmanager
     def whole(self, model: keras.Model) -> Iterator[None]:
-        """Let a task read inside, by itself, variables that are in parts over all of them."""
+        """Let the chief read inside, by itself, variables that are in parts over all tasks."""
         named = train_state.variables(model) if self.abilities.reads_together else {}
-        kept = {name: keras_internals.stored(variable) for name, variable in named.items()}
-        for name, array in self.read(named).items():
-            keras_internals.exchange(named[name], jax.numpy.asarray(array))
-        try:
+        if self.tasks.rank > 0:
+            for name, variable in named.items():
+                self.read({name: variable})
+            named = {}
+        arrays = [jax.numpy.asarray(array) for array in self.read(named).values()]
+        with keras_internals.exchanged([*named.values()], arrays):
             yield
-        finally:
-            for name, value in kept.items():
-                keras_internals.exchange(named[name], value)
 
     def check_copies(self, model: keras.Model) -> None:
         """Check nothing: the copies of an array are one array of the program."""
@@ -167,48 +155,20 @@ class OneDevice:
             inputs: what to read.
             jit_compile: has no effect: XLA compiles every step.
         """
-        return Steps(model, inputs, self)
+        return Steps(model, inputs, Batches(self.layouts, self.replicas, self.tasks))
 
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""
-        return Forward(model, source, batch, finish, self.replicas, self.put)
+        put = Batches(self.layouts, self.replicas, self.tasks).put
+        return Forward(model, source, batch, finish, self.replicas, put)
 
     def answer_locally(self, model: keras.Model) -> None:
-        """Leave ``predict`` and ``evaluate`` to Keras, which divide batches over the devices."""
+        """Let ``predict`` and ``evaluate`` of a callback compute in this task alone.
 
-    @property
-    def replicated(self) -> jax.sharding.Sharding | None:
-        """How what every process reads lies on the devices; None: there is one device."""
-        return None if self.layouts is None else self.layouts.sharding(0, divided=False)
-
-    def share(self, rows: int) -> slice:
-        """Return which rows of a batch of so many this task reads: all where it is not divided."""
-        if rows % self.replicas:
-            return slice(None)
-        own = rows // self.tasks.size
-        return slice(self.tasks.rank * own, (self.tasks.rank + 1) * own)
-
-    def put(self, batch: Any, rows: int) -> Any:
-        """Send a batch to the devices, divided over its rows where they divide it.
-
-        Args:
-            batch: arrays ``[b, ...]``, the rows that this task has read; or all of them.
-            rows: how many the batch has in all tasks.
-
-        Raises:
-            UsageError: JAX has no such numbers.
+        Those of one process are Keras' own, which divide batches over its devices.
         """
-        batch = narrowed(batch)
-        if self.layouts is None:
-            return jax.device_put(batch)
-        layouts, divided = self.layouts, rows % self.replicas == 0
-
-        def laid_out(leaf: np.ndarray) -> jax.Array:
-            sharding = layouts.sharding(np.ndim(leaf), divided)
-            shape = (rows, *np.shape(leaf)[1:])
-            return jax.make_array_from_process_local_data(sharding, leaf, shape)
-
-        return nest.mapped(laid_out, batch)
+        if self.tasks.size > 1:
+            LocalCalls(model, self)
 
 
 def _gathered(value: jax.Array) -> jax.Array:
@@ -234,20 +194,16 @@ class Mirrored(OneDevice):
         self.layouts = Layouts(devices, (len(devices), 1), [])
 
 
-class MultiWorker(OneDevice):
+class MultiWorker(Mirrored):
     """All of the model on each device of each process, and a part of each batch.
 
     Args:
         devices: names of the devices of this task.
-        cluster: all tasks.
         options: for TensorFlow; they have their defaults here.
     """
 
-    def __init__(self, devices: list[str], cluster: Cluster, **options: Any):
-        super().__init__(devices)
-        devices = self._span(devices, cluster)
-        self.replicas = len(devices)
-        self.layouts = Layouts(devices, (len(devices), 1))
+    def __init__(self, devices: list[str], **options: Any):
+        super().__init__(across(devices))
 
 
 class FullySharded(OneDevice):
@@ -258,13 +214,12 @@ class FullySharded(OneDevice):
 
     Args:
         devices: names of the devices of this task.
-        cluster: all tasks.
         rules: which variables are in parts, and along which axis.
     """
 
-    def __init__(self, devices: list[str], cluster: Cluster, rules: Any = "auto"):
+    def __init__(self, devices: list[str], rules: Any = "auto"):
+        devices = across(devices)
         super().__init__(devices)
-        devices = self._span(devices, cluster)
         self.abilities = dataclasses.replace(self.abilities, reads_together=self.tasks.size > 1)
         self.replicas = len(devices)
         self.layouts = Layouts(devices, (len(devices), 1), rules, "batch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -53,9 +53,9 @@ class Strategy(Replicas):
             notices.append(across.notice(model, self, splits.train, batch, seed))
         return notices
 
-    def whole(self, model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
         """Leave variables as they are: a task can read them by itself."""
-        return contextlib.nullcontext()
+        return nullcontext()
 
     def answer_locally(self, model: keras.Model) -> None:
         """Let ``predict`` and ``evaluate`` of a callback compute in this task alone."""

@@ -12,7 +12,7 @@ from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.backends.tensorflow.sockets import give_up_after
+from dtrain.task.process.sockets import give_up_after
 
 
 def configure(

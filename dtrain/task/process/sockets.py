@@ -1,7 +1,7 @@
-"""Connections of TensorFlow's servers whose other end no longer answers are given up.
+"""Connections between tasks whose other end no longer answers are given up.
 
-gRPC waits for an answer as long as TCP lets it: for ever, where the question has arrived. Its
-options for that are not within TensorFlow's reach, those of its sockets are.
+gRPC and gloo wait for an answer as long as TCP lets them: for ever, where the question has arrived.
+Their options for that are not within the reach of TensorFlow or JAX, those of their sockets are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 import stat
 import sys
 import threading
+from collections.abc import Collection
 
 from dtrain.run.cluster import Cluster, Task
 
@@ -19,19 +20,23 @@ from dtrain.run.cluster import Cluster, Task
 _LOOK = 2.0
 
 
-def give_up_after(seconds: float, cluster: Cluster, task: Task) -> threading.Event:
+def give_up_after(
+    seconds: float, cluster: Cluster, task: Task, by_host: bool = False
+) -> threading.Event:
     """Have the kernel end connections between the tasks on which nothing is answered for so long.
 
     Args:
         seconds: that the other end may be silent.
         cluster: all tasks, with their addresses.
         task: the one that this process is.
+        by_host: all connections to the hosts of the other tasks, as those of gloo have any ports.
 
     Returns:
         What ends the looking for new connections, when it is set.
     """
     over = threading.Event()
     ports = {_port(each.address) for each in cluster.tasks if each != task and each.address}
+    hosts = _addresses(cluster, task) if by_host else set()
     own = _port(task.address or ":0")
     done: set[tuple[int, int]] = set()
 
@@ -39,7 +44,7 @@ def give_up_after(seconds: float, cluster: Cluster, task: Task) -> threading.Eve
         while not over.wait(_LOOK):
             for name in os.listdir("/proc/self/fd"):
                 with contextlib.suppress(OSError):
-                    _limit(int(name), seconds, own, ports, done)
+                    _limit(int(name), seconds, own, ports, done, hosts)
 
     if sys.platform == "linux":
         threading.Thread(target=watch, name="sockets", daemon=True).start()
@@ -50,8 +55,20 @@ def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
+def _addresses(cluster: Cluster, task: Task) -> set[str]:
+    """Return the addresses of the hosts of the other tasks."""
+    names = {each.address.rpartition(":")[0].strip("[]") for each in cluster.tasks
+             if each != task and each.address}  # fmt: skip
+    return {str(info[4][0]) for name in names for info in socket.getaddrinfo(name, None)}
+
+
 def _limit(
-    descriptor: int, seconds: float, own: int, ports: set[int], done: set[tuple[int, int]]
+    descriptor: int,
+    seconds: float,
+    own: int,
+    ports: set[int],
+    done: set[tuple[int, int]],
+    hosts: Collection[str] = (),
 ) -> None:
     status = os.fstat(descriptor)
     if not stat.S_ISSOCK(status.st_mode) or (descriptor, status.st_ino) in done:
@@ -68,7 +85,9 @@ def _limit(
         if connection.type != socket.SOCK_STREAM:
             return
         # ORDER: one that is only being connected has no peer yet, and is looked at again.
-        if connection.getsockname()[1] != own and connection.getpeername()[1] not in ports:
+        host, port = connection.getpeername()[:2]
+        within = port in ports or host.removeprefix("::ffff:") in hosts
+        if connection.getsockname()[1] != own and not within:
             return
         probe = max(1, int(seconds / 4))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
