@@ -11,7 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from dtrain.config.schema import Backend, Config, Precision
+from dtrain.config.schema import Config, Precision
 from dtrain.debug import findings
 from dtrain.errors import CheckFailed, CheckpointError, TrainingError
 from dtrain.run import checkpoint
@@ -111,7 +111,7 @@ class OneBatch(Train):
         """Export in the chief what was saved."""
         if not session.process.is_chief:
             return "ok"
-        if session.config.backend is not Backend.tensorflow:
+        if session.config.backend.name != "tensorflow":
             return "left out: TensorFlow writes it, in python -m dtrain export"
         return exported(session.config, session.process.rundir.checkpoints)
 
