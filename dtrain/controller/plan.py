@@ -23,8 +23,6 @@ from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.strategy_plan import StrategyPlan
 
-#: Processes of strategy=multiworker where the number is not given.
-DEFAULT_HOSTS = 2
 #: Most examples that a run may see: positions are whole numbers of 64 bits, and sums of them too.
 MOST_EXAMPLES = 2**62
 
@@ -163,7 +161,7 @@ def _hosts(strategy: StrategyPlan, machine: Machine, beside: bool) -> int:
     if not strategy.on_hosts:
         return 1
     if machine.hosts is None:
-        return DEFAULT_HOSTS
+        return strategy.default_hosts
     taken = 1 if beside and machine.evaluator else 0
     return max(1, machine.hosts - taken)
 
