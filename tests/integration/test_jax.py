@@ -97,7 +97,7 @@ def test_a_run_goes_on_under_the_other_backend(dtrain, user_code) -> None:
 #: How a run begins, and goes on where it was killed.
 KILLED = {
     "one_device": ["strategy=one_device"],
-    "fsdp": ["strategy=fsdp", "hardware.devices=2"],
+    "fsdp": ["strategy=fsdp", "hardware.hosts=1", "hardware.devices=2"],
     "hybrid": ["strategy=hybrid", "hardware.devices=4", "strategy.mesh.batch=2"],
 }
 
@@ -133,3 +133,18 @@ def end(run: Run) -> Any:
     """Return the digest of all arrays at the end, and the curves."""
     arrays = checkpoint.load(run.rundir.checkpoints / str(STEPS)).arrays
     return checkpoint.digest(arrays), *(run.points(name) for name in ("loss", "val_loss"))
+
+
+def test_a_run_is_used_by_the_commands(on_jax, user_code) -> None:
+    user_code(USER)
+    run = on_jax(*BASE, "backend=jax", "strategy=fsdp", "hardware.hosts=1", "hardware.devices=2")
+    assert run.code == 0, run.output
+    folder, newest = str(run.rundir.path), ["checkpoint=latest"]
+    for words in (["evaluate", *newest], ["evaluate", *newest, "strategy=one_device"], ["predict"],
+                  ["export", "to=savedmodel,onnx,litert"], ["checkpoint"]):  # fmt: skip
+        done = on_jax(words[0], folder, *words[1:])
+        assert done.code == 0, (words, done.output)
+        if words[0] == "evaluate":
+            assert done.result["metrics"]["loss"] == pytest.approx(
+                run.points("val_loss")[STEPS], abs=1e-5
+            )
