@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.sampled import sampled
+from tests.test_rehearsal_metrics import trainer
 from tests.test_steps import BATCH, in_order, prepare, settings
 
 CLOSE = 1e-5
@@ -351,3 +352,15 @@ def test_variables_may_begin_with_the_value_of_others() -> None:
         steps.train(2)
         kernel, _, target, _ = (variable.value for variable in model.variables)
         assert float(abs(kernel - target).max()) > 0
+
+
+@pytest.mark.task(backend="jax")
+@pytest.mark.parametrize("kind", ["sum", "maximum"])
+def test_a_result_may_be_the_variable_itself(kind: str) -> None:
+    """Whose value between two steps is 0; that of a maximum is its mean over the steps."""
+    own = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": kind}
+    _, _, steps, splits = prepare("OneDevice", 1, settings(trainer=trainer(own)))
+    each = [steps.results(steps.train(1))["own"] for _ in range(2)]
+    assert min(each) > 0
+    full, rest = divmod(len(splits.validation), steps.evaluation_examples)
+    assert steps.results(steps.evaluate(full, rest), training=False)["own"] > 0

@@ -86,6 +86,8 @@ def _noted(original: Any, owner: Any) -> Any:
     def result() -> Any:
         value, results = original(), now().results
         if results is not None:
+            # Of a variable itself: what it holds here, where the metric has been updated.
+            value = value.value if isinstance(value, keras.Variable) else value
             logs = value if isinstance(owner, keras.Model) else {owner.name: value}
             results += [(owner, name, each) for name, each in flattened(logs)]
         return value
