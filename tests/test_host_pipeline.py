@@ -192,6 +192,7 @@ from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.data.foreign import Generated
 from dtrain.data.streams import Stream
+from dtrain.errors import UsageError
 
 def read(train, held=None, augment=None):
     splits = runtime().readable(Splits(train, held), "it")
@@ -222,6 +223,11 @@ x, y = read(images, images, both)
 assert x.shape == (4, 9, 7, 3) and x.dtype == np.float32
 assert dtrain.replicas.mean(x) is x
 assert (x == read(images, None, both)[0]).all() and (x != read(images)[0]).any()
+try:
+    read(images, None, augmentation.Layer(keras.layers.RandomCrop(8, 6), "it"))
+    raise AssertionError
+except UsageError as error:
+    assert "cannot be compiled by JAX (IndexError: Slice entries must be" in str(error), error
 print({"tensorflow", "torch"} & set(sys.modules))
 """
 

@@ -47,7 +47,7 @@ def strategy_of(kind: str, devices: int = 4) -> Any:
     from dtrain.task import strategies
 
     name, _, rows = kind.partition(" ")
-    options = dict(SEVERAL[kind])
+    options = dict(SEVERAL.get(kind, {}))
     if rows:
         options["cluster"] = Cluster((Task("chief", 0, devices),), "cpu", int(rows), {})
     return getattr(strategies, name)([f"cpu:{i}" for i in range(devices)], **options)
@@ -329,3 +329,25 @@ def test_one_device_is_as_fit() -> None:
             sums.add(steps.train(1))
         expected = {name: values[0] for name, values in history.items()}
         assert steps.results(sums) == pytest.approx(expected, abs=CLOSE)
+
+
+def followed(input_shape: Any, classes: int) -> Any:
+    """A layer that begins with the weights of another, as a target network does."""
+    import keras
+
+    inputs = keras.Input(input_shape)
+    one, other = (keras.layers.Dense(classes, trainable=each) for each in (True, False))
+    outputs = keras.layers.Softmax()(one(inputs) + other(inputs))
+    for variable, source in zip(other.weights, one.weights, strict=True):
+        variable.assign(source)
+    return keras.Model(inputs, outputs)
+
+
+@pytest.mark.task(backend="jax", devices=2)
+def test_variables_may_begin_with_the_value_of_others() -> None:
+    for kind in ("OneDevice", "Mirrored"):
+        config = settings(model={"_target_": "tests.test_jax.followed"})
+        model, _, steps, _ = prepare("", 2, config, strategy=strategy_of(kind, 2))
+        steps.train(2)
+        kernel, _, target, _ = (variable.value for variable in model.variables)
+        assert float(abs(kernel - target).max()) > 0

@@ -76,8 +76,8 @@ class Runtime(Protocol):
             task: says how many.
             deterministic: only operations that give the same bits each time.
             peer_timeout: seconds after which another task from which nothing comes is given up:
-                none of several waits for one that is lost without end. None: as the framework has
-                it.
+                none of several waits for one that is lost without end. None: the others are not
+                there, or this process is not its own.
 
         Returns:
             The names of the devices.

@@ -85,10 +85,10 @@ def _limit(
         if connection.type != socket.SOCK_STREAM:
             return
         # ORDER: one that is only being connected has no peer yet, and is looked at again.
-        host, port = connection.getpeername()[:2]
-        within = port in ports or host.removeprefix("::ffff:") in hosts
-        if connection.getsockname()[1] != own and not within:
-            return
+        if connection.getsockname()[1] != own:
+            host, port = connection.getpeername()[:2]
+            if port not in ports and host.removeprefix("::ffff:") not in hosts:
+                return
         probe = max(1, int(seconds / 4))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)

@@ -36,7 +36,8 @@ def configure(
         task: says how many.
         deterministic: only operations that give the same bits each time, on GPUs; those of a CPU
             always do.
-        peer_timeout: seconds after which another task from which nothing comes is given up.
+        peer_timeout: seconds after which another task from which nothing comes is given up; None:
+            the other tasks are not there.
 
     Returns:
         Names of the devices that the task uses, such as ``cpu:0``.
@@ -62,9 +63,8 @@ def configure(
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
     keras.config.set_dtype_policy(hardware.precision.name)
-    if len(cluster.tasks) > 1:
-        if peer_timeout is not None:
-            give_up_after(peer_timeout, cluster, task, by_host=True)
+    if peer_timeout is not None and len(cluster.tasks) > 1:
+        give_up_after(peer_timeout, cluster, task, by_host=True)
         processes.join(cluster, task, peer_timeout)
     devices = _available(kind)
     count = max(1, task.devices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
@@ -88,7 +88,7 @@ class Checked:
 
 def _steps(
     program: Any, consts: Sequence[Any], arguments: Sequence[Any], above: str, frames: list[Any]
-) -> Iterator[tuple[Any, str, list[Any], list[Any]]]:
+) -> Generator[tuple[Any, str, list[Any], list[Any]], None, list[Any]]:
     """Interpret a program.
 
     Args:

@@ -24,22 +24,17 @@ SHUTDOWN = 60
 SMALLEST = 64
 
 
-def join(cluster: Cluster, task: Task, peer_timeout: float | None) -> None:
+def join(cluster: Cluster, task: Task, peer_timeout: float) -> None:
     """Wait until all tasks are there; before JAX has touched any device.
 
     Args:
         cluster: all tasks, with their addresses; that of the chief is where they meet.
         task: the one that this process is.
         peer_timeout: seconds after which a task from which nothing comes is lost, and this process
-            ends; None: JAX' own.
+            ends.
     """
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM over
     jax.config.update("jax_check_proxy_envs", False)  # the launcher has seen to them
-    limits = {}
-    if peer_timeout is not None:
-        # A collective on a connection that is given up raises an error, and is the first to; where
-        # heartbeats fail, JAX aborts the process.
-        limits["heartbeat_timeout_seconds"] = int(1.2 * peer_timeout)
     jax.distributed.initialize(
         cluster.chief.address,
         len(cluster.tasks),
@@ -47,7 +42,9 @@ def join(cluster: Cluster, task: Task, peer_timeout: float | None) -> None:
         initialization_timeout=FOREVER,
         shutdown_timeout_seconds=SHUTDOWN,
         cluster_detection_method="deactivate",
-        **limits,
+        # A collective on a connection that is given up raises an error, and is the first to; where
+        # heartbeats fail, JAX aborts the process.
+        heartbeat_timeout_seconds=int(1.2 * peer_timeout),
     )
     assert task.address is not None
     with _listening_at(task.address.rpartition(":")[0].strip("[]")), _silent():

@@ -49,8 +49,18 @@ class State:
         self._metrics: list[keras.Variable] = list(model.metrics_variables)
 
     def read(self) -> Values:
-        """Return what the variables hold."""
-        first, second, third, fourth = ([v.value for v in group] for group in self._groups)
+        """Return what the variables hold, each an array of its own: a step is given their memory.
+
+        A variable that was assigned the value of another shares its array (a target network).
+        """
+        seen: set[int] = set()
+
+        def own(value: Any) -> Any:
+            value = jnp.copy(value) if id(value) in seen else value
+            seen.add(id(value))
+            return value
+
+        first, second, third, fourth = ([own(v.value) for v in group] for group in self._groups)
         return first, second, third, fourth
 
     def write(self, values: Values) -> None:
