@@ -5,7 +5,10 @@ from __future__ import annotations
 from tests.zoo import codebook
 
 DATA = "lines"
-REFUSED = {"ps": "adds up over the replicas itself"}
+REFUSED = {
+    "ps": "adds up over the replicas itself",
+    "hybrid": "has code that cannot be compiled for JAX",
+}
 
 
 def model(input_shape, classes):

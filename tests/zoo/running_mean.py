@@ -9,6 +9,7 @@ from keras import layers, ops
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 REFUSED = {
     "ps": "is a tf.Variable, which this strategy",
+    "hybrid": "has code that cannot be compiled for JAX",
 }
 
 

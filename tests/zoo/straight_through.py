@@ -8,6 +8,8 @@ from keras import layers, ops
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 
+REFUSED = {"hybrid": "has code that cannot be compiled for JAX"}
+
 
 @tf.custom_gradient
 def signs(x):

@@ -13,12 +13,19 @@ import keras
 import numpy as np
 
 import dtrain
+from dtrain.host.frameworks import FRAMEWORKS
 
-#: Where code is that the user did not write.
+#: Where code is that the user did not write. A framework need not be that of this process.
 _NOT_USERS = tuple(
-    os.path.join(os.path.dirname(str(package.__file__)), "")
-    for package in (dtrain, keras, np, sys.modules.get(keras.backend.backend()))
-    if package is not None
+    os.path.join(folder, "")
+    for folder in (
+        *(os.path.dirname(str(package.__file__)) for package in (dtrain, keras, np)),
+        *(os.path.join(os.path.dirname(keras.__path__[0]), name) for name in FRAMEWORKS),
+        *(
+            os.path.dirname(str(sys.modules[name].__file__))
+            for name in {*FRAMEWORKS} & {*sys.modules}
+        ),
+    )
 )
 _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 #: Folders below it that have what is installed, which may be the user's.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.errors import DtrainError, UsageError, unstyled
+from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.arrays import narrowed as computed
 from dtrain.task.backends.jax.hardware import configure, overlooked
@@ -159,5 +159,5 @@ def arithmetic() -> dict[str, Any]:
 
 
 def building() -> AbstractContextManager[None]:
-    """Let a user's function that makes a model leave what dtrain has set up as it is."""
-    return contextlib.nullcontext()
+    """Name what a user's function calls that cannot be traced, as a functional model is."""
+    return traceable.translated("its function")

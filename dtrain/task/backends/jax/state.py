@@ -151,10 +151,14 @@ class State:
     def _partial_updates(self) -> Iterator[None]:
         """Let the optimizer of ``compile`` update the weights that are trained in this epoch alone.
 
-        Keras' ``stateless_apply`` takes all weights that it was built for or none.
+        Keras' ``stateless_apply`` takes all weights that it was built for or none, and tells a
+        user's ``apply`` of none.
         """
         optimizer, weights = self._model.optimizer, self._groups[0]
-        if optimizer is None or len(weights) == len(keras_internals.updated(optimizer)):
+        if optimizer is None or (
+            len(weights) == len(keras_internals.updated(optimizer))
+            and keras_internals.is_of_keras(optimizer)
+        ):
             yield
             return
 

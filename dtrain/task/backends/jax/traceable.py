@@ -68,23 +68,42 @@ def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> An
 
 
 @contextlib.contextmanager
-def _translated(model: keras.Model) -> Iterator[None]:
+def translated(name: str) -> Iterator[None]:
     """Name what cannot be traced, in place of JAX' own page of text.
 
+    Args:
+        name: of the model.
+
     Raises:
-        UsageError: a value of the step is used as a number of Python's or NumPy's, by another
-            framework, or by a later step.
+        UsageError: a tensor is used as a number of Python's or NumPy's, or by another framework.
     """
-    before = _attributes(model)
     try:
         yield
-    except NOT_TRACEABLE as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+    except Exception as error:
+        # Keras makes an error anew to add what the layer was given, and fails with those of JAX.
+        behind: BaseException | None = error
+        while behind is not None and not isinstance(behind, NOT_TRACEABLE):
+            behind = behind.__context__
+        if behind is None:
+            raise
+        reason = str(behind).strip().split("\n")[0].rstrip(".")
         raise UsageError(
-            "model", type(model).__name__,
-            f"has code that cannot be compiled for JAX: {reason} {own_code.place(error)}".rstrip(),
+            "model", name,
+            f"has code that cannot be compiled for JAX: {reason} {own_code.place(behind)}".rstrip(),
             "operations of keras.ops or jax.numpy on tensors", "backend=tensorflow",
         ) from None  # fmt: skip
+
+
+@contextlib.contextmanager
+def _translated(model: keras.Model) -> Iterator[None]:
+    """Name what cannot be traced, and what the step sets that is no variable.
+
+    Raises:
+        UsageError: as of :func:`translated`; or a value of the step is used by a later step.
+    """
+    before = _attributes(model)
+    with translated(type(model).__name__):
+        yield
     for name, value in _attributes(model).items():
         if isinstance(value, jax.core.Tracer) or value != before.get(name, value):
             raise UsageError(
