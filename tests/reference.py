@@ -1,13 +1,15 @@
-"""Writes ``docs/reference.md``, the end of ``docs/coming-from.md``, and the schemas of editors.
+"""Writes ``docs/reference.md``, the ends of two other pages, and the schemas of editors.
 
 ``python -m tests.reference`` makes them of the dataclasses of the configuration, of ``conf/``, of
-the parsers of the commands, and of the table of other tools' names. ``tests/test_reference.py``
+the parsers of the commands, of the table of other tools' names, and of what the strategies of each
+backend can do. ``tests/test_reference.py``
 fails where a file is not what this gives.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import os
@@ -24,9 +26,11 @@ from dtrain.__main__ import COMMANDS
 from dtrain.config import fine_tuning, groups, key_help, other_tools, schema
 from dtrain.config.key_help import Help
 from dtrain.config.ranges import typed
+from dtrain.controller import backend
 from dtrain.controller.commands import help
 from dtrain.controller.sweep import options as searches
-from tests import editor
+from dtrain.host.frameworks import FRAMEWORKS
+from tests import editor, warm
 from tests.options import CONF, Option, nested, options
 
 DOCS = groups.folder("conf").parent / "docs"
@@ -57,6 +61,20 @@ ABOUT_NAMES = """\
 If you type one of these names, the message gives the dtrain name. `VALUE` stands for what you
 typed.
 """
+ABILITIES = "## Abilities\n"
+ABOUT_ABILITIES = """\
+What a strategy can do on a backend:
+
+- *optimizers*: several optimizers in one model;
+- *own variables*: variables of the framework beside those of Keras, such as `tf.Variable`;
+- *unfreeze*: `finetune.unfreeze`, which changes what is trained in the middle of a run;
+- *in order*: a step begins when the one before has ended;
+- *exchange*: replicas can gather and reduce in the middle of a step (`dtrain.replicas`).
+"""
+COLUMNS = {
+    "several_optimizers": "optimizers", "plain_variables": "own variables", "retraces": "unfreeze",
+    "sequential": "in order", "exchanges": "exchange",
+}  # fmt: skip
 EXIT_CODES = {
     errors.OK: "done",
     errors.FAILED: "training, or the command, has failed",
@@ -76,7 +94,40 @@ def main() -> None:
 def files() -> dict[Path, str]:
     """Return the text of each file that is generated."""
     made = {DOCS / "schemas" / f"{name}.json": text for name, text in editor.texts().items()}
-    return {DOCS / "reference.md": page(), DOCS / "coming-from.md": names(), **made}
+    made |= {DOCS / "coming-from.md": names(), DOCS / "backends.md": backends()}
+    return {DOCS / "reference.md": page(), **made}
+
+
+def backends() -> str:
+    """Return the page about backends, with the tables of strategies and of keys at its end."""
+    written = (DOCS / "backends.md").read_text(encoding="utf-8").partition(ABILITIES)[0]
+    having = {name: warm.call(abilities, 1, {}, backend=name) for name in FRAMEWORKS}
+    rows = []
+    for path in sorted((CONF / "strategy").glob("*.yaml")):
+        target = yaml.safe_load(path.read_text())["_target_"].rpartition(".")[2]
+        rows += [
+            [f"`{path.stem}`", f"`{name}`", *("yes" if able[each] else "-" for each in COLUMNS)]
+            for name in FRAMEWORKS if (able := having[name].get(target)) is not None
+        ]  # fmt: skip
+    head = ["`strategy=`", "`backend=`", *COLUMNS.values()]
+    keys = [[f"`{key}`", f"`{value}`", why] for key, (value, why) in backend.NOT_IN_JAX.items()]
+    return "\n".join([
+        written + ABILITIES, ABOUT_ABILITIES, *_lines(head, rows),
+        "\n### Keys that JAX does not read\n", *_lines(["key", "value", "why"], keys), "",
+    ])  # fmt: skip
+
+
+def abilities() -> dict[str, dict[str, bool]]:
+    """Return what each strategy of a backend can do; in a process of that backend."""
+    from dtrain.task import backends, strategies
+
+    names = backends.module().STRATEGIES
+    return {name: dataclasses.asdict(getattr(strategies, name).abilities) for name in names}
+
+
+def _lines(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Return the lines of a table."""
+    return [f"| {' | '.join(each)} |" for each in (head, ["---"] * len(head), *rows)]
 
 
 def names() -> str:

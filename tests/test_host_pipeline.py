@@ -127,18 +127,11 @@ def test_batches_are_those_of_tf_data(name: str) -> None:
         source.count()
         source = source.in_python()
         own = dataclasses.replace(inputs, train=source, validation=source)
-    # Of a stream the other one evaluates whole batches, one a replica.
-    several, chosen = (1, slice(0, 1)) if streamed else (4, slice(1, 3))
     place = {"replicas": 4, "first_replica": 1, "local_replicas": 2}
     alone = {"replicas": 1, "first_replica": 0, "local_replicas": 1}
-    held_theirs = (
-        input_pipeline.evaluation(inputs, **alone)
-        if streamed
-        else input_pipeline.evaluation_in_parts(inputs, **place)
-    )
     pipelines = [
         (input_pipeline.training(inputs, **place), HostPipeline(own, 4, slice(1, 3))),
-        (held_theirs, HostPipeline(own, several, chosen, training=False)),
+        (input_pipeline.evaluation(inputs, **alone), HostPipeline(own, training=False)),
     ]
     for dataset, pipeline in pipelines:
         theirs = dataset.as_numpy_iterator()
@@ -199,6 +192,7 @@ from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.data.foreign import Generated
 from dtrain.data.streams import Stream
+from dtrain.errors import UsageError
 
 def read(train, held=None, augment=None):
     splits = runtime().readable(Splits(train, held), "it")
@@ -229,6 +223,11 @@ x, y = read(images, images, both)
 assert x.shape == (4, 9, 7, 3) and x.dtype == np.float32
 assert dtrain.replicas.mean(x) is x
 assert (x == read(images, None, both)[0]).all() and (x != read(images)[0]).any()
+try:
+    read(images, None, augmentation.Layer(keras.layers.RandomCrop(8, 6), "it"))
+    raise AssertionError
+except UsageError as error:
+    assert "cannot be compiled by JAX (IndexError: Slice entries must be" in str(error), error
 print({"tensorflow", "torch"} & set(sys.modules))
 """
 

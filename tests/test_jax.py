@@ -140,3 +140,192 @@ def test_a_device_has_its_part_of_weights_and_slots(kind: str) -> None:
         for shard in variable.value.addressable_shards:
             held[shard.device] += shard.data.nbytes
     assert len(held) == 4 and max(held.values()) <= 0.35 * whole
+
+
+@pytest.mark.task(backend="jax")
+def test_layers_that_are_computed_twice_have_the_same_numbers() -> None:
+    """With dropout, statistics of batches and a loss of the layer's own inside."""
+    import keras
+
+    found = []
+    for remat in ([], ["block"]):
+        keras.utils.clear_session()
+        config = settings(
+            model={"_target_": "tests.test_remat.blocks", "lossy": True}, hardware={"remat": remat}
+        )
+        model, _, steps, _ = prepare("OneDevice", 1, config)
+        found.append([*losses(steps, 4), *(float(v.value.sum()) for v in model.variables)])
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+def rooted(input_shape: Any, classes: int, zero: bool = False) -> Any:
+    import keras
+
+    class Root(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            if not zero:
+                return keras.ops.log(x - 1e6)
+            return x + keras.ops.sqrt(keras.ops.maximum(keras.ops.sum(x), 1e6) - 1e6)
+
+    return keras.Sequential(
+        [keras.Input(input_shape), keras.layers.Dense(4), Root(name="root"),
+         keras.layers.Dense(classes, "softmax")]
+    )  # fmt: skip
+
+
+@pytest.mark.task(backend="jax")
+@pytest.mark.parametrize(
+    ("zero", "operation", "values"), [(False, "log", "NaN"), (True, "div", "+Inf")]
+)
+def test_the_line_of_what_is_not_finite(zero: bool, operation: str, values: str) -> None:
+    from dtrain.task.backends.runtime import runtime
+
+    config = settings(model={"_target_": "tests.test_jax.rooted", "zero": zero})
+    model, _, _, splits = prepare("OneDevice", 1, config)
+    checked = runtime().checked(model)
+    finding = checked.first(in_order(splits.train, 1))
+    assert finding is not None
+    assert (finding.operation, finding.values) == (operation, values)
+    assert finding.layer == "root (Root)" and not finding.backward
+    assert "test_jax.py:" in finding.line and ("log(x" in finding.line or "sqrt(" in finding.line)
+    prepared = prepare("OneDevice", 1, configured())
+    assert runtime().checked(prepared[0]).first(in_order(splits.train, 1)) is None
+
+
+# --- a train_step of the user's
+
+
+def adversaries(input_shape: Any, classes: int, written_for: str = "jax") -> Any:
+    """A GAN: its generator is trained by compile's optimizer, its discriminator by one of its own.
+
+    Args:
+        input_shape, classes: of the data.
+        written_for: the backend whose ``train_step`` it has.
+    """
+    import keras
+    from keras import layers
+
+    class Adversaries(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = stack(2, input_shape[0])
+            self.discriminator = stack(input_shape[0], 1)
+            self.d_optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
+            self.d_optimizer.build(self.discriminator.trainable_variables)
+
+        def call(self, x: Any) -> Any:
+            return self.discriminator(x)
+
+    def stack(inputs: int, outputs: int) -> Any:
+        return keras.Sequential(
+            [keras.Input((inputs,)), layers.Dense(6, "tanh"), layers.Dense(outputs)]
+        )
+
+    def train_step(self: Any, state: Any, data: Any) -> Any:
+        import jax
+
+        weights, rest, slots, metrics = state
+        g = len(self.generator.trainable_variables)
+        d_loss, gradients = jax.value_and_grad(d_loss_of, argnums=1)(
+            weights[:g], weights[g:], data[0]
+        )
+        self.d_optimizer.apply(gradients, self.discriminator.trainable_variables)
+        g_loss, gradients = jax.value_and_grad(g_loss_of)(weights[:g], weights[g:], data[0])
+        zeros = [keras.ops.zeros_like(weight) for weight in weights[g:]]
+        moved, slots = self.optimizer.stateless_apply(slots, [*gradients, *zeros], weights)
+        weights = [*moved[:g], *weights[g:]]  # those of the discriminator are assigned
+        return {"d_loss": d_loss, "g_loss": g_loss}, (weights, rest, slots, metrics)
+
+    def of_another(self: Any, data: Any) -> Any:
+        raise AssertionError("is refused before it is called")
+
+    Adversaries.train_step = train_step if written_for == "jax" else of_another
+    model = Adversaries()
+    model.compile(keras.optimizers.SGD(0.1))
+    return model
+
+
+def layered(weights: Any, x: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.tanh(x @ weights[0] + weights[1]) @ weights[2] + weights[3]
+
+
+def d_loss_of(generator: Any, discriminator: Any, x: Any) -> Any:
+    from jax.nn import softplus
+
+    made = layered(discriminator, layered(generator, x[:, :2]))
+    return (softplus(made) + softplus(-layered(discriminator, x))).mean()
+
+
+def g_loss_of(generator: Any, discriminator: Any, x: Any) -> Any:
+    from jax.nn import softplus
+
+    return softplus(-layered(discriminator, layered(generator, x[:, :2]))).mean()
+
+
+@pytest.mark.task(backend="jax", devices=4)
+def test_a_step_with_two_optimizers_is_as_one_by_hand() -> None:
+    import jax
+    import keras
+    import numpy as np
+
+    config = settings(model={"_target_": "tests.test_jax.adversaries"})
+    for strategy in (None, strategy_of("Mirrored")):
+        keras.utils.clear_session()
+        model, _, steps, splits = prepare("OneDevice", 1, config, strategy=strategy)
+        g = [np.asarray(weight.value) for weight in model.generator.trainable_variables]
+        d = [np.asarray(weight.value) for weight in model.discriminator.trainable_variables]
+        x, _ = in_order(splits.train, 20)
+        momenta = [0.0] * 4
+        for step in range(20):
+            batch = x[step * BATCH : (step + 1) * BATCH]
+            expected, gradients = jax.value_and_grad(d_loss_of, argnums=1)(g, d, batch)
+            g_loss, g_gradients = jax.value_and_grad(g_loss_of)(g, d, batch)
+            momenta = [0.5 * m - 0.1 * each for m, each in zip(momenta, gradients, strict=True)]
+            d = [weight + m for weight, m in zip(d, momenta, strict=True)]
+            g = [weight - 0.1 * each for weight, each in zip(g, g_gradients, strict=True)]
+            found = steps.results(steps.train(1))
+            assert found == pytest.approx(
+                {"d_loss": float(expected), "g_loss": float(g_loss)}, abs=CLOSE
+            ), step
+
+
+@pytest.mark.task(backend="jax")
+def test_a_step_of_another_backend_is_refused() -> None:
+    from dtrain.errors import UsageError
+
+    model = {"_target_": "tests.test_jax.adversaries", "written_for": "tensorflow"}
+    with pytest.raises(UsageError) as error:
+        prepare("OneDevice", 1, settings(model=model))
+    assert str(error.value).startswith(
+        "model=Adversaries.train_step: takes (data), as on another backend of Keras: on JAX it is "
+        "train_step(self, state, data)"
+    )
+
+
+@pytest.mark.task(backend="jax")
+def test_one_device_is_as_fit() -> None:
+    """The same batches in the same order, with dropout and batch normalisation."""
+    import keras
+    import numpy as np
+
+    from dtrain.task.backends.metric_sums import Sums
+
+    config = configured(dropout=0.3, normalized=True)
+    model, _, steps, splits = prepare("OneDevice", 1, config)
+    x, y = in_order(splits.train, 3 * 6)
+    other = smooth(x.shape[1:], 3, dropout=0.3, normalized=True)
+    for variable, source in zip(other.variables, model.variables, strict=True):
+        variable.assign(np.asarray(source.value))
+    other.compile(
+        keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
+    for epoch in range(3):
+        rows = slice(epoch * 6 * BATCH, (epoch + 1) * 6 * BATCH)
+        history = other.fit(x[rows], y[rows], BATCH, shuffle=False, verbose=0).history
+        sums = Sums()
+        for _ in range(6):
+            sums.add(steps.train(1))
+        expected = {name: values[0] for name, values in history.items()}
+        assert steps.results(sums) == pytest.approx(expected, abs=CLOSE)

@@ -102,8 +102,17 @@ def test_exit_codes_and_logs(tmp_path: Path, cluster: Cluster, launcher: Local) 
     launcher.start(rundir, cluster)
     assert heard(launcher, ("chief-0", "ended")) == {"chief-0": ["started", "ended"]}
     assert launcher.exit_codes() == {"chief-0": 1}
-    assert "TypeError" in rundir.log("chief-0").read_text()
+    assert "Traceback" in rundir.log("chief-0").read_text()
     assert launcher.poll(0) == []  # each event is returned once
+
+
+def test_a_framework_that_cannot_be_imported(tmp_path: Path, launcher: Local) -> None:
+    cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, {"KERAS_BACKEND": "broken"})
+    rundir = broken(tmp_path, cluster)
+    launcher.start(rundir, cluster)
+    heard(launcher, ("chief-0", "ended"))
+    assert launcher.exit_codes() == {"chief-0": 1}
+    assert "ValueError: Unable to import backend : broken" in rundir.log("chief-0").read_text()
 
 
 def test_kill_leaves_nothing(tmp_path: Path, cluster: Cluster, launcher: Local) -> None:

@@ -68,6 +68,8 @@ def test_the_contracts_of_imports_hold() -> None:
         ("Imports run one way", "run/folder.py", "dtrain.compare.comparison"),
         ("No circle", "data/sources.py", "dtrain.data.splits"),
         ("The controller's half never imports a framework", "controller/plan.py", "tensorflow"),
+        ("Only the JAX backend imports JAX", "task/train/loop.py", "jax"),
+        ("The JAX backend imports no other", "task/backends/jax/runtime.py", "tensorflow"),
         ("A task knows its backend", "debug/nan.py", "dtrain.task.backends.tensorflow.steps"),
         ("The task's half never imports Hydra", "task/main.py", "hydra"),
         ("The halves meet where a launcher", "controller/plan.py", "dtrain.task.model.build"),

@@ -87,6 +87,7 @@ CHATTER = (
     "2026-11-21 04:11:17.123456: I tensorflow/core/platform/cpu_feature_guard.cc:210] This\n"
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
     "E0000 00:00:1700000000.123456   12345 cuda_platform.cc:52] failed call to cuInit\n"
+    "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"
     "I1121 04:11:17.000000 139 grpc_server_lib.cc:463] Started server\n"
     "W1121 04:11:17.000000 139 coordination_service.cc:1] lost\n"
     "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while "

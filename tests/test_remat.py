@@ -20,8 +20,9 @@ def block(width: int, name: str, lossy: bool = False) -> Any:
     class Block(layers.Layer):
         def __init__(self) -> None:
             super().__init__(name=name)
+            everywhere = keras.backend.backend() == "tensorflow"
             self.up = layers.Dense(2 * width, activation="tanh", kernel_regularizer="l2")
-            self.norm = layers.BatchNormalization(momentum=0.5, synchronized=True)
+            self.norm = layers.BatchNormalization(momentum=0.5, synchronized=everywhere)
             self.drop = layers.Dropout(0.3)
             self.down = layers.Dense(width)
 
@@ -205,7 +206,7 @@ def test_memory() -> None:
 def test_what_is_chosen() -> None:
     import keras
 
-    from dtrain.task.backends.tensorflow.remat import rematerialize
+    from dtrain.task.model.remat import rematerialize
 
     def changed(*patterns: str) -> list[str]:
         keras.utils.clear_session()

@@ -121,7 +121,7 @@ def test_several_changes_at_once() -> None:
 
 def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     """Return what a run in ``folder`` begins with, and what it tells."""
-    from dtrain.config.schema import Config
+    from dtrain.config.schema import Backend, Config
     from dtrain.run import journal
     from dtrain.run.folder import RunDir
     from dtrain.task.train import restore
@@ -129,7 +129,7 @@ def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     rundir = RunDir(folder)
     rundir.path.mkdir(exist_ok=True)
     writer = journal.Journal(rundir.journal)
-    config = Config(fork=None if fork is None else str(fork))
+    config = Config(backend=Backend.tensorflow, fork=None if fork is None else str(fork))
     try:
         found = restore.find(rundir, config, writer)
     finally:

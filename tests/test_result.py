@@ -70,6 +70,10 @@ def test_last_words(rundir: RunDir) -> None:
     fatal = "F1126 07:18:07.5 19 client.h:80] it is over\n@ 0x7f xla::Log()\nFatal Python error\n"
     log.write_text(f"{fatal}\nExtension modules: numpy (total: 1)\n")
     assert last_lines(log) == "it is over"
+    log.write_text(
+        "F1126 07:56:05.5 19 parse_flags.cc:234] Unknown flag in XLA_FLAGS: --xla_no=8\n"
+    )
+    assert last_lines(log) == "Unknown flag in XLA_FLAGS: --xla_no=8"
 
 
 @pytest.mark.parametrize(

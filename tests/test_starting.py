@@ -50,7 +50,7 @@ def test_phases_follow_each_other(clock: Clock) -> None:
     assert start.times(events) == {
         "began": 1000.75, "start_seconds": 2.25,
         "start_phases": {
-            "imports": 1.0, "compose": 0.5, "prepare": 0.125, "tensorflow": 2.0, "build": 1.5,
+            "imports": 1.0, "compose": 0.5, "prepare": 0.125, "framework": 2.0, "build": 1.5,
             "first_step": 0.5,
         },
     }  # fmt: skip
@@ -59,14 +59,14 @@ def test_phases_follow_each_other(clock: Clock) -> None:
 def test_a_job_of_a_sweep_has_its_own_phases_alone(clock: Clock) -> None:
     starting.ended("compose")
     start = Start()
-    assert start.phases([]) == {"prepare": 0.0, "tensorflow": 0.0}
+    assert start.phases([]) == {"prepare": 0.0, "framework": 0.0}
     assert start.seconds is None
 
 
 @pytest.mark.parametrize("seconds", [None, [1.0], {"build": "nan"}, {"build": float("inf")}])
 def test_a_journal_that_says_nothing_sound(clock: Clock, seconds: Any) -> None:
     found = Start().phases([{"event": "phases", "seconds": seconds}])
-    assert found == {"prepare": 0.0, "tensorflow": 0.0}
+    assert found == {"prepare": 0.0, "framework": 0.0}
 
 
 def test_the_age_of_this_process() -> None:

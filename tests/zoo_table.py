@@ -11,6 +11,7 @@ import argparse
 import math
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dtrain.run.cluster import Task
 from tests import warm
 from tests.test_parameter_server import servers
 from tests.test_strategies import together
-from tests.test_zoo import ALONE, CLOSE, NAMES, SEVERAL, STEPS, declared, stands_for
+from tests.test_zoo import ALONE, CLOSE, NAMES, SEVERAL, STEPS, refusals, stands_for
 
 TABLE = Path(__file__).parents[1] / "docs" / "zoo.md"
 #: Heading, and what the strategy is called in ``REFUSED`` of a model.
@@ -91,8 +92,9 @@ def alone(name: str) -> dict[str, str]:
 
 def on_a_mesh(name: str) -> dict[str, str]:
     from tests.test_meshes import mesh, one_device
-    from tests.test_zoo import refusals, trained
+    from tests.test_zoo import trained
 
+    warnings.filterwarnings("ignore", "Explicitly requested dtype int64")  # of a user's counter
     one = None if "hybrid" in refusals(name) else trained(name, "", 1, one_device())
     return {"hybrid": cell(name, one, "", 1, mesh())}
 
@@ -163,7 +165,7 @@ def write(table: dict[str, dict[str, str]]) -> None:
 
 def problems(name: str, cells: dict[str, str]) -> list[str]:
     """Return what is wrong with a row: a difference that is too large, another refusal."""
-    refused, wrong = declared(name, "REFUSED", {}), []
+    refused, wrong = refusals(name), []
     for what, text in cells.items():
         if what == "fit" and name in ALONE:
             if text != NO_REFEREE:

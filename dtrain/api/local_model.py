@@ -1,4 +1,4 @@
-"""The model of a run in the caller's own process, which imports TensorFlow for it."""
+"""The model of a run in the caller's own process, which imports the framework for it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from dtrain.config import consent, given, load
+from dtrain.config.schema import Config
 from dtrain.controller.folders import read_command
 from dtrain.controller.task_environment import task_environment
 from dtrain.errors import UsageError
 from dtrain.host import python_path
+from dtrain.host.frameworks import FRAMEWORKS, VARIABLE
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run.folder import RunDir
 
@@ -41,7 +43,7 @@ def load_model(
         )
     [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode.name)
     _trust(rundir, trusted)
-    _prepare()
+    _prepare(config)
     import numpy as np
 
     from dtrain.task import keras_internals
@@ -74,15 +76,21 @@ def _trust(rundir: RunDir, trusted: Iterable[str]) -> None:
     given.offer(rundir.path, command.get("overrides", []), own)
 
 
-def _prepare() -> None:
-    """Set what has to be there before TensorFlow is imported."""
-    if "keras" in sys.modules:
+def _prepare(config: Config) -> None:
+    """Set what has to be there before the framework is imported: any has the weights of a run.
+
+    Raises:
+        UsageError: Keras has another backend in this process.
+    """
+    backend = os.environ.get(VARIABLE, config.backend.name)
+    if "keras" in sys.modules:  # it may have its backend from a file of its own
         backend = sys.modules["keras"].config.backend()
-        if backend != "tensorflow":
-            raise UsageError(
-                "KERAS_BACKEND", backend, "is what Keras runs on in this process",
-                "tensorflow", "KERAS_BACKEND=tensorflow before Keras is imported",
-            )  # fmt: skip
-        return
-    for name, value in task_environment().items():
-        os.environ.setdefault(name, value)
+    if backend not in FRAMEWORKS:
+        raise UsageError(
+            VARIABLE, backend, "is what Keras runs on in this process",
+            " or ".join(FRAMEWORKS), f"{VARIABLE}=tensorflow before Keras is imported",
+        )  # fmt: skip
+    os.environ[VARIABLE] = backend
+    for name, value in task_environment(backend=backend).items():
+        if name != "JAX_PLATFORMS":  # which devices the caller has is no matter of ours
+            os.environ.setdefault(name, value)

@@ -42,7 +42,8 @@ def typed(node: DictConfig) -> Config:
     config = _section(node, Config, "")
     config.objective_mode = config.objective_mode.of(config.objective)
     if config.backend is Backend.auto:
-        target = str((config.strategy or {}).get("_target_"))
+        strategy: Any = config.strategy or {}
+        target = str(strategy.get("_target_"))
         config.backend = Backend[strategies.backends(target)[0]]
     return config
 

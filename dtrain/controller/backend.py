@@ -18,7 +18,7 @@ from dtrain.run.cluster import Cluster
 
 _NO_PACKING = "JAX adds gradients up inside the compiled step"
 #: Keys that JAX does not read: the value that they have then, and why there is no other.
-_NOT_IN_JAX: dict[str, tuple[str, str]] = {
+NOT_IN_JAX: dict[str, tuple[str, str]] = {
     "hardware.inter_op_threads": (
         "null",
         "JAX has one pool of threads (hardware.intra_op_threads)",
@@ -54,7 +54,7 @@ def check(config: Config) -> None:
             f"those of docs/backends.md, or backend={having[0]}", f"backend={having[0]}",
         )  # fmt: skip
     if config.backend is Backend.jax:
-        for key, (accepted, why) in _NOT_IN_JAX.items():
+        for key, (accepted, why) in NOT_IN_JAX.items():
             group, _, name = key.partition(".")
             if name not in config.strategy and group == "strategy":
                 continue
@@ -68,7 +68,7 @@ def check(config: Config) -> None:
 
 def reads(config: Config, key: str) -> bool:
     """Say whether the backend reads a key."""
-    return config.backend is not Backend.jax or key not in _NOT_IN_JAX
+    return config.backend is not Backend.jax or key not in NOT_IN_JAX
 
 
 def check_here(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.presets.debug import NAN, ONE_BATCH, OVERFIT, SLOW
-from dtrain.config.schema import Config, Tracking
+from dtrain.config.schema import Backend, Config, Tracking
 from dtrain.config.section import Node
 from dtrain.controller import result
 from dtrain.controller.job import Job
@@ -129,7 +129,7 @@ def prepare(config: Config, name: str) -> None:
 
 
 def _nan(config: Config) -> None:
-    if not strategy_plan.of(config).in_process:
+    if config.backend is Backend.tensorflow and not strategy_plan.of(config).in_process:
         raise UsageError(
             "strategy", config.strategy.name, "computes a step where debug=nan cannot repeat it",
             "a strategy that computes it in the tasks that train: the losses are the same, and so "

@@ -12,6 +12,8 @@ from dtrain.host.frameworks import FRAMEWORKS
 
 #: Options of a command that trains; with any other it only answers.
 _TRAINS = re.compile(r"(-m|--multirun|-r|--run|(-cd|--config-dir)(=.*)?)", re.S)
+#: Strategies that JAX alone has.
+OF_JAX = ("fsdp", "hybrid", "model_parallel")
 #: Launchers whose tasks are forked from the warm server.
 _FORKING = ("auto", "local", "env")
 
@@ -42,8 +44,10 @@ def trains(arguments: Sequence[str]) -> bool:
 
 def _backend(arguments: Sequence[str]) -> str:
     words = [argument.lstrip("+~").partition("=") for argument in arguments]
-    named = next((value for key, _, value in reversed(words) if key == "backend"), "auto")
-    return "tensorflow" if named == "auto" else named
+    values = {key: value for key, _, value in words}
+    if (named := values.get("backend", "auto")) != "auto":
+        return named
+    return "jax" if values.get("strategy") in OF_JAX else "tensorflow"
 
 
 def _may_train(argument: str) -> bool:

@@ -85,9 +85,8 @@ class Exporter:
     ):
         plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
         values = section.plain(dataclasses.replace(config, hardware=plain))
-        cluster = Cluster(
-            (Task("chief", 0, 1),), "cpu", 1, task_environment(backend=config.backend.name)
-        )
+        # Every format is written by TensorFlow, whatever has trained: weights have the same names.
+        cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
         check_here(cluster)
         self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
             "export", values, cluster, asked, hear, waiting, gives_way

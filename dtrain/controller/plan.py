@@ -161,7 +161,7 @@ def _hosts(strategy: StrategyPlan, machine: Machine, beside: bool) -> int:
     if not strategy.on_hosts:
         return 1
     if machine.hosts is None:
-        return strategy.default_hosts
+        return strategy.hosts
     taken = 1 if beside and machine.evaluator else 0
     return max(1, machine.hosts - taken)
 

@@ -51,7 +51,7 @@ def last_lines(log: Path) -> str:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
         text = file.read(_LOG_BYTES).decode(errors="replace")
     lines = without_chatter(text)[-5:]
-    if lines and lines[-1].startswith(_DUMPED):
+    if not lines or lines[-1].startswith(_DUMPED):
         lines = _FATAL.findall(text)[-1:] or lines
     return _TASK.sub(
         r"\1-\2",

@@ -65,7 +65,7 @@ class Start:
         """Return the seconds of each phase, in order.
 
         ``imports`` (Python, Hydra), ``compose``, ``plan``, ``prepare`` (the run folder),
-        ``tensorflow`` (the rest of its import, and the forks), and what the chief has written to
+        ``framework`` (the rest of its import, and the forks), and what the chief has written to
         its journal, from its fork on: :mod:`dtrain.task.train.timing.Phases`.
 
         Args:
@@ -73,7 +73,7 @@ class Start:
         """
         found = dict(self._before)
         found["prepare"] = self._launching - self.began
-        found["tensorflow"] = self._launched - self._launching
+        found["framework"] = self._launched - self._launching
         written: Any = next((e.get("seconds") for e in events if e["event"] == "phases"), None)
         for phase, value in written.items() if isinstance(written, dict) else ():
             if isinstance(value, int | float) and math.isfinite(value):

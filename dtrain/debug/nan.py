@@ -33,7 +33,7 @@ _FORWARD = (
 )
 _BACKWARD = (
     "look at the derivative: that of a root or a norm at 0 is infinite, and so is one of a value "
-    "that tf.where leaves out"
+    "that a where leaves out"
 )
 _MASK = (
     "; where minus infinity is meant, as in a mask, a large finite number (-1e9) lets the check "
@@ -164,7 +164,7 @@ class _Repeated:
     def finding(self, weight: str | None) -> tuple[str, str, dict[str, Any]]:
         """Return what is not finite: as a clause, what to look at, and as JSON values."""
         for name, part in zip(("inputs", "targets", "sample weights"), self._data, strict=False):
-            leaves = [leaf.numpy() for leaf in nest.leaves(part) if leaf is not None]
+            leaves = [np.asarray(leaf) for leaf in nest.leaves(part) if leaf is not None]
             if bad := [
                 row for row in self._all if not all(_is_finite(leaf[row]) for leaf in leaves)
             ]:

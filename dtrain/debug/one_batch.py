@@ -111,6 +111,8 @@ class OneBatch(Train):
         """Export in the chief what was saved."""
         if not session.process.is_chief:
             return "ok"
+        if session.config.backend.name != "tensorflow":
+            return "left out: TensorFlow writes it, in python -m dtrain export"
         return exported(session.config, session.process.rundir.checkpoints)
 
 

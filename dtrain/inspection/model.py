@@ -35,7 +35,8 @@ def describe(config: Config, cluster: Cluster) -> list[str]:
     Raises:
         UsageError: the model cannot be built, or ``strategy.rules`` do not fit it.
     """
-    on_cpu = dataclasses.replace(cluster, device_kind="cpu")  # the variables are the same there
+    # The variables are the same there, and other tasks are not.
+    on_cpu = dataclasses.replace(cluster, device_kind="cpu", tasks=(cluster.chief,))
     devices = runtime().configure(config.hardware, on_cpu, cluster.chief)
     splits = dataset.load(config).splits
     plan = strategy_plan.of(config)

@@ -27,8 +27,8 @@ class StrategyPlan:
     own_keys: tuple[str, ...] = ()
     #: Whether a process runs on each of ``hardware.hosts``.
     on_hosts = False
-    #: How many there are where neither the user nor a cluster says.
-    default_hosts = 1
+    #: How many of those there are where neither the user nor the launcher says.
+    hosts = 1
     #: Whether XLA can compile a whole step.
     compilable = False
     #: Whether a step is computed in the tasks that train, by operations on tensors of one device:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
+
+from dtrain.run.folder import RunDir
 
 #: Seconds between two looks at how much was read, and bytes that are progress: what TensorFlow's
 #: threads read of their own pipes, while a task waits for another, is far less.
@@ -73,6 +76,11 @@ def enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any)
     """
     report = StatusPipe(pipe)
     report.watch()
-    from dtrain.task.main import child  # a fresh interpreter imports TensorFlow here
-
+    try:
+        from dtrain.task.main import child  # a fresh interpreter imports the framework here
+    except BaseException:  # such as a framework whose parts do not fit: no log is open yet
+        log = RunDir(run_path).log(task_name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(traceback.format_exc())
+        raise
     child(run_path, task_name, environment, report)

@@ -13,8 +13,11 @@ end_with_the_parent()
 gc.disable()
 # Keras imports these for what no task does before a user asks for it: a fifth of its time.
 with late("keras.wrappers", "matplotlib", "matplotlib.pyplot", "matplotlib.patches"):
-    # Unused here, because forked tasks find it imported, and its framework.
-    import keras  # noqa: F401
+    try:
+        # Unused here, because forked tasks find it imported, and its framework.
+        import keras  # noqa: F401
+    except Exception as error:  # which would end the server; a task says it in its log
+        raise ImportError(str(error)) from error
 
 # What almost every task needs, too; imported here (E402) for what it shares with tasks (F401).
 import dtrain.datasets  # noqa: E402

@@ -20,7 +20,7 @@ import signal
 
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from dtrain.data.sources import Arrays, Splits
 
@@ -50,8 +50,8 @@ class Seen(keras.metrics.Metric):
         self.count = self.add_variable((EXAMPLES,), "zeros", name="count")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        index = tf.cast(tf.reshape(y_true, [-1]), tf.int32)
-        self.count.assign(self.count + tf.reduce_sum(tf.one_hot(index, EXAMPLES), 0))
+        index = ops.cast(ops.reshape(y_true, [-1]), "int32")
+        self.count.assign(self.count + ops.sum(ops.one_hot(index, EXAMPLES), 0))
 
     def result(self):
         return {f"seen_{i}": self.count[i] for i in range(EXAMPLES)}
@@ -100,6 +100,8 @@ CHAINS = {
     "1 to 2 to 4 to 1": (ONE, MIRRORED_2, MIRRORED_4, ONE),
     "mirrored to 3 hosts to ps to one_device": (MIRRORED_2, HOSTS_3, PS, ONE),
     "one_device to layer_placement to one_device to mirrored": (ONE, LAYERS, ONE, MIRRORED_2),
+}
+ON_JAX = {
     "hybrid to mirrored to hybrid to model_parallel": (HYBRID, MIRRORED_2, HYBRID, MODEL_PARALLEL),
     "hybrid to one_device": (HYBRID, ONE),
 }
@@ -114,17 +116,20 @@ def order(run: Run) -> dict[int, list[int]]:
     }
 
 
-@pytest.mark.parametrize("chain", sampled(CHAINS))
+@pytest.mark.parametrize("chain", sampled({**CHAINS, **ON_JAX}))
 def test_another_number_of_replicas_in_mid_epoch(
-    chain: str, dtrain, user_code, tmp_path: Path
+    chain: str, dtrain, on_jax, user_code, tmp_path: Path
 ) -> None:
     user_code(USER)
-    whole = dtrain(*BASE, *ONE)
-    assert whole.code == 0, whole.output + whole.log
     arguments: tuple[str, ...] = BASE
+    if chain in ON_JAX:
+        dtrain, arguments = on_jax, (*BASE, "backend=jax")
+    whole = dtrain(*arguments, *ONE)
+    assert whole.code == 0, whole.output + whole.log
     # Steps until the stop: at steps 3, 7 and 12 of epochs of 5 steps.
-    stops = [*[3, 4, 5][: len(CHAINS[chain]) - 1], None]
-    for overrides, steps in zip(CHAINS[chain], stops, strict=True):
+    strategies = {**CHAINS, **ON_JAX}[chain]
+    stops = [*[3, 4, 5][: len(strategies) - 1], None]
+    for overrides, steps in zip(strategies, stops, strict=True):
         Path("stop").unlink(missing_ok=True)
         if steps is not None:
             Path("stop").write_text(str(steps))

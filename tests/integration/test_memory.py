@@ -91,7 +91,7 @@ def test_resumed_between_two_updates_under_another_strategy(dtrain) -> None:
     expected = last(whole)
 
     run, words = None, base
-    for epochs, name in enumerate(("mirrored", "hybrid", "ps", "mirrored"), 1):
+    for epochs, name in enumerate(("mirrored", "multiworker", "ps", "mirrored"), 1):
         run = dtrain(*words, *STRATEGIES[name], f"trainer.epochs={epochs}")
         held = [a for path, a in last(run).items() if path.endswith("_accumulator")]
         assert all(array.any() for array in held) == (epochs < 4), "3, 6 and 9 steps; 12 are 3 x 4"
@@ -116,14 +116,14 @@ def test_layers_are_computed_twice(dtrain, user_code) -> None:
     user_code(MODEL)
     base = (*test_parity.BASE, *test_parity.MODELS["regularized"], "trainer.epochs=1")
     whole = dtrain(*base, "strategy=one_device")
-    for name in ("multiworker", "ps", "hybrid"):
+    for name in ("multiworker", "ps"):
         run = dtrain(*base, *STRATEGIES[name], "hardware.remat=[conv2d, dropout, dense$]")
         assert run.code == 0, run.output + run.log
         test_parity.agree(whole, run, ["loss", "accuracy", "val_loss"], 1e-5, name)
         assert run.rundir.model.exists(), name
 
 
-HALF = ("multiworker", "ps", "ps async", "hybrid")
+HALF = ("multiworker", "ps", "ps async")
 
 
 @pytest.mark.parametrize("name", sampled(HALF))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dtrain.controller.early_import import OF_JAX
 from tests import strategies
 from tests.sampled import sampled
 
@@ -55,6 +56,8 @@ BASE = (
     "optimizer.learning_rate=0.1", "launcher.stall_timeout=120",
 )  # fmt: skip
 STRATEGIES = strategies.chosen()
+#: They choose their backend by themselves.
+ON_JAX = {name: [f"strategy={name}"] for name in OF_JAX}
 
 
 def write(path: Path) -> None:
@@ -71,16 +74,21 @@ def write(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("strategy", sampled(STRATEGIES, "hybrid"))
-def test_two_inputs_and_two_outputs(strategy: str, dtrain, user_code, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", sampled([*STRATEGIES, *ON_JAX], "hybrid"))
+def test_two_inputs_and_two_outputs(
+    strategy: str, dtrain, on_jax, user_code, tmp_path: Path
+) -> None:
     user_code(USER)
     write(tmp_path / "tickets.npz")
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "tickets.yaml").write_text(f"# @package _global_\n{YAML}")
     base = ("--config-dir", str(tmp_path / "conf"), *BASE, "experiment=tickets")
-    expected = dtrain(*base, "strategy=one_device")
+    words = ["strategy=one_device"]
+    if strategy in ON_JAX:
+        dtrain, words = on_jax, [*words, "backend=jax"]
+    expected = dtrain(*base, *words)
     assert expected.code == 0, expected.output + expected.log
-    run = dtrain(*base, *STRATEGIES[strategy])
+    run = dtrain(*base, *{**STRATEGIES, **ON_JAX}[strategy])
     assert run.code == 0, run.output + run.log
     names = [name for name in expected.result["metrics"] if name != "learning_rate"]
     assert {"loss", "priority_loss", "val_department_loss", "val_priority_binary_accuracy"} <= set(

@@ -11,5 +11,6 @@ REFUSED = {"ps": "is synchronized=True"}
 
 def model(input_shape, classes):
     inputs = keras.Input(input_shape)
-    hidden = layers.BatchNormalization(synchronized=True)(layers.Dense(16)(inputs))
+    on_replicas = keras.backend.backend() == "tensorflow"  # of JAX it is global anyway
+    hidden = layers.BatchNormalization(synchronized=on_replicas)(layers.Dense(16)(inputs))
     return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))

@@ -8,7 +8,6 @@ from keras import layers
 from tests.zoo.parts import sgd
 
 DATA = "halves"
-REFUSED = {"hybrid": "cannot compute this model"}
 
 
 def model(input_shape, classes):

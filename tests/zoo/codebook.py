@@ -15,7 +15,6 @@ REFUSED = {
     "central 2": "the training step assigns it what several replicas",
     "multiworker": "the training step assigns it what several replicas",
     "ps": "the training step assigns it what several replicas",
-    "hybrid": "cannot lay this model out",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.zoo import codebook
 
 DATA = "lines"
-REFUSED = {"hybrid": "cannot lay this model out", "ps": "adds up over the replicas itself"}
+REFUSED = {"ps": "adds up over the replicas itself"}
 
 
 def model(input_shape, classes):

@@ -8,7 +8,6 @@ from keras import layers, ops
 
 DATA = "images"
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
-REFUSED = {"hybrid": "cannot lay this model out"}
 
 
 class Erasing(keras.Model):

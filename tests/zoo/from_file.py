@@ -9,8 +9,6 @@ import keras
 
 from tests.zoo.parts import mlp, sgd
 
-REFUSED = {"hybrid": "its optimizer was built already"}
-
 
 def model(input_shape, classes):
     built = mlp(input_shape, classes)

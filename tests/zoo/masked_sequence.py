@@ -7,7 +7,6 @@ from keras import layers
 
 DATA = "tokens"
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
-REFUSED = {"hybrid": "cannot lay this model out"}
 
 
 def model(input_shape, classes):

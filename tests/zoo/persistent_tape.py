@@ -9,7 +9,7 @@ from keras import layers, ops
 from tests.zoo.parts import sgd
 
 DATA = "lines"
-REFUSED = {"ps": "more than one optimizer", "hybrid": "more than one optimizer"}
+REFUSED = {"ps": "more than one optimizer"}
 
 
 class Two(keras.Model):

@@ -8,7 +8,6 @@ from keras import layers
 DATA = "photos"
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 FIT = False  # its augmentation draws on other threads
-REFUSED = {"hybrid": "cannot lay this model out"}
 
 
 def model(input_shape, classes):

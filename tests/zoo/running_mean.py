@@ -8,7 +8,6 @@ from keras import layers, ops
 
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 REFUSED = {
-    "hybrid": "is a tf.Variable, which this strategy",
     "ps": "is a tf.Variable, which this strategy",
 }
 

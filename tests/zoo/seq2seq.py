@@ -8,7 +8,6 @@ from keras import layers
 from tests.zoo.parts import sgd
 
 DATA = "spoken"
-REFUSED = {"hybrid": "cannot lay this model out"}
 SOURCE = 5
 
 

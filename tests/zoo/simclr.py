@@ -12,7 +12,6 @@ from tests.zoo.parts import sgd
 DATA = "alone"
 REFUSED = {
     "ps": "the model calls dtrain.replicas.gather",
-    "hybrid": "cannot lay this model out",
 }
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 DATA = "alone"
-REFUSED = {"ps": "more than one optimizer", "hybrid": "more than one optimizer"}
+REFUSED = {"ps": "more than one optimizer"}
 
 
 class WGAN(keras.Model):

@@ -120,6 +120,9 @@ class Runtime(Protocol):
             UsageError: the source gives what is no array, or members of a mixture differ.
         """
 
+    def computed(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return examples that were read, in the types that a step gets them in."""
+
     def batches(self, inputs: Inputs) -> Iterator[tuple[Any, ...]]:
         """Yield the batches of a training on one replica."""
 
@@ -150,8 +153,8 @@ class Runtime(Protocol):
     def building(self) -> AbstractContextManager[None]:
         """Let a user's function that makes a model leave what dtrain has set up as it is."""
 
-    def rematerialize(self, model: keras.Model, patterns: Sequence[str]) -> None:
-        """Have layers computed a second time for their gradients (``hardware.remat``)."""
+    def computed_twice(self, layer: keras.Layer) -> Callable[..., Any]:
+        """Return a layer's call, computed a second time for its gradients (``hardware.remat``)."""
 
 
 @functools.cache

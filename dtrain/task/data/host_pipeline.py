@@ -34,14 +34,14 @@ SMALL = 1 << 20
 class HostPipeline:
     """Batches of some replicas, read ahead by threads; a context, and an iterator.
 
-    Each element is what the replicas train on, or evaluate, in one step, in turn: parts as
-    :attr:`Example.parts`, and of an evaluation with the number of rows that are real; the others
-    repeat the last. So many steps are held in memory as are read ahead, and one: as many as there
-    are threads, and one.
+    Each element is what the replicas train on in one step, in turn: parts as
+    :attr:`Example.parts`. Of an evaluation it is one batch, with the number of rows that are real;
+    the others repeat the last. So many steps are held in memory as are read ahead, and one: as many
+    as there are threads, and one.
 
     Args:
         inputs: what to read.
-        replicas: that share each batch.
+        replicas: that share each batch of the training.
         chosen: those that are fed here.
         training: or the evaluation.
         share: of a batch of the evaluation that is full, the rows that are read here.
@@ -167,47 +167,40 @@ class HostPipeline:
 
     def _held_stream(self, stream: PythonStream) -> Iterator[Callable[[], list[Any]]]:
         """Yield what reads the evaluation of a stream, pass after pass."""
-        inputs, replicas = self._inputs, self._replicas
-        size, examples = inputs.evaluation_batch, inputs.evaluation_examples
-        turns, local = -(-examples // size), size // replicas
+        size, examples = self._inputs.evaluation_batch, self._inputs.evaluation_examples
+        turns = -(-examples // size)
 
         def one_pass() -> Iterator[list[Any]]:
             batches = stream.batches(size, remainder=True)
             for number in range(turns):
                 batch = next(batches, None)  # none where a pass is shorter than it was counted
-                rows = 0 if batch is None else len(nest.leaves(batch)[0])
-                count = min(examples - number * size, rows)
+                count = 0 if batch is None else len(nest.leaves(batch)[0])
+                rows = self._rows(0, count)
                 whole = Example(*(stream.first(1) if batch is None else batch))
-                parts = []
-                for replica in range(replicas)[self._chosen]:
-                    at = np.minimum(replica * local + np.arange(local), max(rows - 1, 0))
-                    real = min(max(count - replica * local, 0), local)
-                    at = at[self._share] if real == local else at
-                    parts.append((whole.map(lambda leaf, at=at: leaf[at]).parts, real))
-                yield parts
+                part = whole.map(lambda leaf, rows=rows: leaf[rows]).parts
+                yield [(part, min(examples - number * size, count))]
 
         passes = itertools.chain.from_iterable(one_pass() for _ in itertools.count())
-        before = inputs.validations * turns if stream.reshuffles else 0
+        before = self._inputs.validations * turns if stream.reshuffles else 0
         steps = itertools.islice(passes, before, None)
         while True:
             yield functools.partial(_next, steps)
 
     def _evaluation(self) -> Iterator[Callable[[], list[Any]]]:
-        inputs, replicas = self._inputs, self._replicas
-        local, size = self._chosen.stop - self._chosen.start, inputs.evaluation_batch // replicas
-        table = inputs.parts(replicas, self._chosen).reshape(-1, local, 2)
+        table = self._inputs.evaluation_batches(1).tolist()
 
-        def batches(own: np.ndarray) -> list[Any]:
-            parts = []
-            for begin, count in own.tolist():
-                rows = np.minimum(begin + np.arange(size), max(begin + count - 1, 0))
-                rows = rows[self._share] if count == size else rows
-                parts.append((self._read(rows, None).parts, count))
-            return parts
+        def batch(begin: int, count: int) -> list[Any]:
+            return [(self._read(self._rows(begin, count), None).parts, count)]
 
         while True:
-            for turn in table:
-                yield functools.partial(batches, turn)
+            for begin, count in table:
+                yield functools.partial(batch, begin, count)
+
+    def _rows(self, begin: int, count: int) -> np.ndarray:
+        """Return which examples are read of a batch of an evaluation."""
+        size = self._inputs.evaluation_batch
+        rows = np.minimum(begin + np.arange(size), max(begin + count - 1, 0))
+        return rows[self._share] if count == size else rows
 
 
 def _next(batches: Iterator[Any]) -> Any:

@@ -18,7 +18,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
-from dtrain.task.model import checks, finetune, first_call, losses, optimizers
+from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat
 
 
 def model(
@@ -56,7 +56,7 @@ def model(
     with runtime().alone():
         keras.utils.set_random_seed(config.seed)
     # Eager, on the CPU: shapes and types for everything that is built.
-    example = reading.first(splits.train, 1)
+    example = runtime().computed(reading.first(splits.train, 1))
     x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
     shapes = _shapes(splits, config)
     counts: list[int | None] = []
@@ -107,7 +107,7 @@ def model(
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
-    runtime().rematerialize(built, config.hardware.remat)
+    remat.rematerialize(built, config.hardware.remat)
     with strategy.scope():
         finetune.enable_lora(built, config.finetune.lora)
     finetune.prepare(built, config.finetune)
@@ -140,7 +140,8 @@ def model(
             losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)
-            example = reading.first(splits.train, reading.available(splits.train, part))
+            count = reading.available(splits.train, part)
+            example = runtime().computed(reading.first(splits.train, count))
             try:
                 strategy.trace_step(built, example, creates=True)
                 built.built = True  # as a call would say

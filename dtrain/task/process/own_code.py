@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 
 import keras
 import numpy as np
@@ -36,6 +38,20 @@ def place(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_users(frame.filename) and os.path.isfile(frame.filename):
             return f"({frame.filename}, line {frame.lineno}, in {frame.name})"
+    return ""
+
+
+def line(frames: Iterable[tuple[str, int]]) -> str:
+    """Return the innermost line of the user's code, ``FILE:LINE: CODE``, or ''.
+
+    Args:
+        frames: file and line of each, the outermost first.
+    """
+    for file, number in reversed(list(frames)):
+        if is_users(file) and os.path.isfile(file):
+            code = linecache.getline(file, number).strip()
+            near = os.path.relpath(file)
+            return f"{file if near.startswith('..') else near}:{number}: {code}"
     return ""
 
 

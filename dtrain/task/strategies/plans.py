@@ -42,7 +42,7 @@ class PerHost(StrategyPlan):
     """
 
     on_hosts = True
-    default_hosts = 2
+    hosts = 2
 
     def __init__(self, compress: str | None = None, sync_every: int = 1):
         self._compress = compress

@@ -13,4 +13,5 @@ STRATEGIES = {
     "Mirrored": "strategy",
     "MultiWorker": "strategy",
     "OneDevice": "strategy",
+    "TPU": "strategy",
 }

@@ -37,12 +37,13 @@ class Batches:
         own = rows // self.tasks.size
         return slice(self.tasks.rank * own, (self.tasks.rank + 1) * own)
 
-    def put(self, batch: Any, rows: int) -> Any:
+    def put(self, batch: Any, rows: int, steps: int | None = None) -> Any:
         """Send a batch to the devices, divided over its rows where they divide it.
 
         Args:
             batch: arrays ``[b, ...]``, the rows that this task has read; or all of them.
             rows: how many the batch has in all tasks.
+            steps: of the batches of so many steps, ``[steps, b, ...]``; None: it is one.
 
         Raises:
             UsageError: JAX has no such numbers.
@@ -51,10 +52,11 @@ class Batches:
         if self._layouts is None:
             return jax.device_put(batch)
         layouts, divided = self._layouts, rows % self._replicas == 0
+        before = () if steps is None else (steps,)
 
         def laid_out(leaf: np.ndarray) -> jax.Array:
-            sharding = layouts.sharding(np.ndim(leaf), divided)
-            shape = (rows, *np.shape(leaf)[1:])
+            sharding = layouts.sharding(np.ndim(leaf), divided, axis=len(before))
+            shape = (*before, rows, *np.shape(leaf)[1 + len(before) :])
             return jax.make_array_from_process_local_data(sharding, leaf, shape)
 
         return nest.mapped(laid_out, batch)

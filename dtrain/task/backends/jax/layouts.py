@@ -70,8 +70,14 @@ class Layouts(keras.distribution.ModelParallel):
         """Return the batches as they are: Keras' own ``evaluate`` and ``predict`` divide them."""
         return dataset
 
-    def sharding(self, rank: int, divided: bool) -> jax.sharding.NamedSharding:
-        """Return where a batch of arrays of this rank lies, divided over the rows or whole."""
-        axes = ["batch"] if divided and rank else []
+    def sharding(self, rank: int, divided: bool, axis: int = 0) -> jax.sharding.NamedSharding:
+        """Return where a batch of arrays of this rank lies.
+
+        Args:
+            rank: of the arrays.
+            divided: over the rows of the mesh; or every device has all of it.
+            axis: that of the examples.
+        """
+        axes = [*[None] * axis, "batch"] if divided and rank else []
         spec = jax.sharding.PartitionSpec(*axes)
         return jax.sharding.NamedSharding(self.device_mesh.backend_mesh, spec)

@@ -45,19 +45,22 @@ class Rows(rows.Rows):
             for _, group in itertools.groupby(values, lambda value: value.dtype)
         ]
 
-    def table(self, steps: Sequence[Vectors], examples: Sequence[int]) -> np.ndarray:
+    def table(self, calls: Sequence[Vectors], examples: Sequence[int]) -> np.ndarray:
         """Wait for the rows of some steps; what they returned counts for each example.
 
         Args:
-            steps: of :meth:`vectors`.
+            calls: of each the vectors of its step, or those of its steps, stacked.
             examples: how many each step had.
 
         Returns:
             float64 ``[k, m]``.
         """
-        table = np.array(
-            [np.concatenate([*map(np.float64, row), []]) for row in jax.device_get(list(steps))]
-        )
+        parts = [
+            np.concatenate([np.atleast_2d(np.float64(vector)) for vector in vectors], 1)
+            for vectors in jax.device_get(list(calls))
+            if vectors
+        ]
+        table = np.concatenate(parts) if parts else np.zeros([len(examples), 0])
         table[:, self.width :] *= np.asarray(examples, np.float64)[:, None]
         return table
 

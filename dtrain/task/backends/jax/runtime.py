@@ -15,17 +15,21 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.errors import UsageError
+from dtrain.errors import DtrainError, UsageError, unstyled
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
+from dtrain.task.backends.jax.arrays import narrowed as computed
 from dtrain.task.backends.jax.hardware import configure, overlooked
+from dtrain.task.backends.jax.numerics import Checked
+from dtrain.task.backends.jax.remat import computed_twice
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Augment, Inputs
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import without_tensorflow as alone
+from dtrain.task.process import own_code
 
-__all__ = ["alone", "configure", "overlooked", "readable"]
+__all__ = ["alone", "computed", "computed_twice", "configure", "overlooked", "readable"]
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)
@@ -106,14 +110,27 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
     """Return inputs, arrays ``[b, ...]``, each changed by its key, int32 ``[b, 2]``.
 
     Raises:
-        ValueError: an example has another structure or shape afterwards.
+        UsageError: it cannot be compiled, or an example has another structure or shape afterwards.
     """
-    with _augmenting, on_cpu():
-        changed = _changing(augment)(x, keys.astype(np.uint32))
+    try:
+        with _augmenting, on_cpu():
+            changed = _changing(augment)(x, keys.astype(np.uint32))
+    except Exception as error:  # whatever a layer, or a function of the user's, raises
+        if isinstance(error, DtrainError):
+            raise
+        lines = unstyled(str(error)).splitlines()
+        said = [line for line in lines if line and not line.startswith("Exception encountered")]
+        reason = ": ".join([type(error).__name__, *said[:1]])[:300]
+        problem = f"cannot be compiled by JAX ({reason}) {own_code.place(error)}".rstrip()
+        raise _refused(problem, "operations whose shapes do not depend on what is drawn") from error
     before, after = (jax.tree.map(np.shape, each) for each in (x, changed))
     if before != after:
-        raise ValueError(f"dataset.augment makes {after} of {before}, which the model is built for")
+        raise _refused(f"makes {after} of {before}", "examples of the shape that they had")
     return changed
+
+
+def _refused(problem: str, accepted: str) -> UsageError:
+    return UsageError("dataset.augment", "...", problem, accepted, "backend=tensorflow")
 
 
 @functools.cache
@@ -121,15 +138,9 @@ def _changing(augment: Augment) -> Callable[..., Any]:
     return jax.jit(jax.vmap(lambda one, key: augment(one, seed=key)))
 
 
-def checked(model: keras.Model) -> Any:
-    """Refuse a search for what is not finite.
-
-    Raises:
-        UsageError: always.
-    """
-    raise UsageError(
-        "debug", "nan", "is not there for backend=jax yet", "another backend", "backend=tensorflow"
-    )
+def checked(model: keras.Model) -> Checked:
+    """Return the training step of a model, which updates nothing, with checks."""
+    return Checked(model)
 
 
 def start_trace(folder: str) -> None:
@@ -150,16 +161,3 @@ def arithmetic() -> dict[str, Any]:
 def building() -> AbstractContextManager[None]:
     """Let a user's function that makes a model leave what dtrain has set up as it is."""
     return contextlib.nullcontext()
-
-
-def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
-    """Refuse to compute layers a second time (``hardware.remat``).
-
-    Raises:
-        UsageError: there are patterns.
-    """
-    if patterns:
-        raise UsageError(
-            "hardware.remat", list(patterns), "is not there for backend=jax", "[]",
-            "keras.RematScope in the model's own function",
-        )  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,9 @@ import keras
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.run.times import INPUT
 from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.batches import Batches
+from dtrain.task.backends.jax.feed import Waiting, feed
 from dtrain.task.backends.jax.norms import Norms
 from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
@@ -22,27 +22,6 @@ from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import finetune
-
-
-class Waiting:
-    """Adds up the seconds that the host waits for a batch."""
-
-    def __init__(self) -> None:
-        self.measured = True
-        self.traced: Callable[[], None] = lambda: None
-        self._seconds = 0.0
-
-    def fetched(self, batches: Iterator[Any]) -> Any:
-        """Return the next of them."""
-        begin = time.perf_counter()
-        batch = next(batches)
-        self._seconds += time.perf_counter() - begin
-        return batch
-
-    def pop(self) -> Mapping[str, float]:
-        """Return the seconds since the last such call; nothing where they are not measured."""
-        seconds, self._seconds = self._seconds, 0.0
-        return {INPUT: seconds} if self.measured else {}
 
 
 class Steps:
@@ -59,10 +38,8 @@ class Steps:
         self.waiting = Waiting()
         self._rows = Rows(model)
         self._norms = Norms(model, ())
-        tasks = placed.tasks
         if inputs.train is not None:
-            own = slice(tasks.rank, tasks.rank + 1)
-            self._batches = iter(HostPipeline(inputs, tasks.size, own))
+            self._feed = feed(inputs, placed)
         if inputs.validation is not None:
             share = placed.share(inputs.evaluation_batch)
             self._held = iter(HostPipeline(inputs, training=False, share=share))
@@ -74,11 +51,17 @@ class Steps:
         self._train = traceable.compiled(
             self._model, self._train_step, donate_argnums=0, out_shardings=training
         )
+        self._train_many = traceable.compiled(
+            self._model, self._train_steps, donate_argnums=0, out_shardings=training
+        )
         self._evaluate = traceable.compiled(
             self._model, self._evaluation_step, static_argnums=2, out_shardings=evaluation
         )
-        #: How often a training step was traced, and so compiled, since the last point.
-        self._compilations, self._compiled = 0, False
+        #: How many steps a call into JAX has; None: it is not known before the first was traced.
+        self._at_once: int | None = None
+        #: Shapes of the input that steps were compiled for, and how many of them were reported.
+        self._shapes: set[Any] = set()
+        self._reported = 1
 
     def _shardings(self) -> tuple[Any, Any]:
         """Return where variables lie after a training step, and those that an evaluation changes.
@@ -123,24 +106,46 @@ class Steps:
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run training steps in one call: :meth:`dtrain.task.backends.base.Steps.train`."""
         values, table = self._state.read(), []
-        batch_size = self._inputs.global_batch
-        for _ in range(steps):
-            [batch] = self.waiting.fetched(self._batches)
-            values, row = self._train(values, self._placed.put(batch, batch_size))
-            table.append(row)
+        rest = steps
+        while rest:
+            count = self._at_once if self._at_once and self._at_once <= rest else 1
+            own = self.waiting.on(functools.partial(self._feed.own, count if count > 1 else None))
+            run = self._train_many if count > 1 else self._train
+            values, rows = run(values, self._feed.shared, own)
+            table.append(rows)
+            rest -= count
+            if self._at_once is None:
+                self._at_once = self._steps_at_once(values, own)
         self._state.write(values)
-        rows = self._rows.table(table, [batch_size] * steps)
-        return self._rows.sums(rows, steps * batch_size, training=True)
+        batch_size = self._inputs.global_batch
+        numbers = self._rows.table(table, [batch_size] * steps)
+        return self._rows.sums(numbers, steps * batch_size, training=True)
 
-    def _train_step(self, values: Values, data: Any) -> tuple[Values, Vectors]:
+    def _steps_at_once(self, values: Values, own: Any) -> int:
+        """Return how many steps a call into JAX has.
+
+        One where there are convolutions on a CPU: in a loop XLA computes them without its kernels
+        for them, many times slower and with other last bits (``experiments/jax_steps.py``).
+        """
+        if jax.default_backend() == "cpu":
+            program = self._train.trace(values, self._feed.shared, own).jaxpr
+            if "conv_general_dilated" in str(program):
+                return 1
+        return min(self._feed.at_once, self.max_steps)
+
+    def _train_step(self, values: Values, shared: Any, own: Any) -> tuple[Values, Vectors]:
         self.waiting.traced()
-        self._compilations += 1
+        data = self._feed.batch(shared, own)
+        self._shapes.add(tuple(leaf.shape for leaf in jax.tree.leaves(data)))
         with tracing(rows=self._inputs.global_batch, results=[]):
             (logs, metrics, after), norms = self._norms.measured(
                 values[0], lambda: self._state.trained(values, data)
             )
             numbers = {**self._rows.logs(logs, True), **norms}
         return after, self._rows.vectors(metrics, numbers, True)
+
+    def _train_steps(self, values: Values, shared: Any, owns: Any) -> tuple[Values, Vectors]:
+        return jax.lax.scan(lambda before, own: self._train_step(before, shared, own), values, owns)
 
     def drain(self) -> Sums:
         """Wait for steps that were begun and not returned; here there are none."""
@@ -190,10 +195,9 @@ class Steps:
         return schedule.frozen or ["none"]
 
     def interval(self) -> dict[str, float]:
-        """Return how often a step was compiled anew, for a batch of another shape, if it was."""
-        compilations, self._compilations = self._compilations, 0
-        anew, self._compiled = compilations - (not self._compiled), True
-        return {"compilations": float(anew)} if anew > 0 else {}
+        """Return for how many more shapes of batches a step was compiled, if it was for any."""
+        more, self._reported = len(self._shapes) - self._reported, max(1, len(self._shapes))
+        return {"compilations": float(more)} if more > 0 else {}
 
     def summary(self) -> dict[str, Any]:
         """Return what else there is to report of the whole run, as JSON values."""

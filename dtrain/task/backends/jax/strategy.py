@@ -194,6 +194,20 @@ class Mirrored(OneDevice):
         self.layouts = Layouts(devices, (len(devices), 1), [])
 
 
+class TPU(Mirrored):
+    """All of the model on each core of a TPU, whose host this process runs on.
+
+    Not yet run on a TPU.
+
+    Args:
+        devices: names of the cores.
+        options: for TensorFlow; they have their defaults here.
+    """
+
+    def __init__(self, devices: list[str], **options: Any):
+        super().__init__(devices)
+
+
 class MultiWorker(Mirrored):
     """All of the model on each device of each process, and a part of each batch.
 

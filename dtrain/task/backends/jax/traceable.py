@@ -50,7 +50,7 @@ def check_steps(model: keras.Model) -> None:
         )  # fmt: skip
 
 
-def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> Any:
     """Compile a step by ``jax.jit``; what cannot be traced is named where it is.
 
     Args:

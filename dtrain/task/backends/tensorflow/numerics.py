@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
-import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -96,16 +94,6 @@ def _parsed(text: str, scopes: _Scopes) -> NotFinite | None:
         inputs = re.findall(r'Tensor\("([^":]+):', block)
         forward = next((scopes.operations[i] for i in inputs if i in scopes.operations), None)
         frames += [frame[:2] for frame in forward.traceback] if forward is not None else []
-    line = _line(frames)
+    line = own_code.line(frames)
     layer = scopes.layer_of(name)
     return NotFinite(operation[1], values[1] if values else "", layer, backward, line)
-
-
-def _line(frames: Iterable[tuple[str, int]]) -> str:
-    """Return the innermost line of the user's code."""
-    for file, number in reversed(list(frames)):
-        if own_code.is_users(file) and os.path.isfile(file):
-            code = linecache.getline(file, number).strip()
-            near = os.path.relpath(file)
-            return f"{file if near.startswith('..') else near}:{number}: {code}"
-    return ""

@@ -9,7 +9,7 @@ Here the second computation finds everything as the first one did, and changes n
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,39 +20,16 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.keras_internals import contexts
-from dtrain.task.model.path_rules import choose, pattern
-from dtrain.task.model.walk import walk
-
-_KEY = "hardware.remat"
+from dtrain.task.model.remat import KEY
 
 
-def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
-    """Have layers of ``model`` computed a second time for their gradients.
-
-    Args:
-        model: built.
-        patterns: regular expressions, each found in a layer's name. What is inside of such a
-            layer belongs to it.
+def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
+    """Return a layer's call, which is computed a second time for its gradients.
 
     Raises:
-        UsageError: one is no regular expression, or is found in no name.
         TrainingError: this version of Keras passes layers training and precision in another way.
     """
-    # The outermost come first in an error.
-    layers = sorted(walk(model), key=lambda item: item[0].count("/"))
-    rules = choose(
-        list(patterns), [layer.name for _, layer in layers], "layer",
-        lambda text: (pattern(text, _KEY), None), _KEY, text="name",
-    )  # fmt: skip
-    chosen = {id(layer) for (_, layer), rule in zip(layers, rules, strict=True) if rule}
-    if chosen:
-        contexts.check()
-    for _, layer in walk(model, enters=lambda layer: id(layer) not in chosen):
-        if id(layer) in chosen:
-            layer.call = _computed_twice(layer)
-
-
-def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
+    contexts.check()
     call = layer.call
 
     @functools.wraps(call)
@@ -86,8 +63,8 @@ def _computed_twice(layer: keras.Layer) -> Callable[..., Any]:
                 outputs = call(*positional, **named)
             if scope.state_mapping.keys() - {id(v) for v, _ in before}:
                 raise UsageError(
-                    _KEY, layer.name, "changes variables that are not its own",
-                    "layers that do not: it would happen twice", f"'{_KEY}=[]'",
+                    KEY, layer.name, "changes variables that are not its own",
+                    "layers that do not: it would happen twice", f"'{KEY}=[]'",
                 )  # fmt: skip
             return outputs, _summed(scope.losses if added else [])
 

@@ -19,7 +19,7 @@ from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
 from dtrain.task.backends.tensorflow.keras_internals import keep_session as building
 from dtrain.task.backends.tensorflow.numerics import Checked
 from dtrain.task.backends.tensorflow.reading import read, tensor_specs
-from dtrain.task.backends.tensorflow.remat import rematerialize
+from dtrain.task.backends.tensorflow.remat import computed_twice
 from dtrain.task.backends.tensorflow.replica.exchange import exchange
 from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 from dtrain.task.data.inputs import Inputs
@@ -35,6 +35,7 @@ __all__ = [
     "batches",
     "building",
     "checked",
+    "computed_twice",
     "configure",
     "exchange",
     "fold_in",
@@ -42,7 +43,6 @@ __all__ = [
     "overlooked",
     "read",
     "readable",
-    "rematerialize",
     "start_trace",
     "stop_trace",
     "to_numpy",
@@ -70,6 +70,11 @@ def on_cpu() -> AbstractContextManager[Any]:
 def readable(splits: Splits, target: str) -> Splits:
     """Return splits as they are: all kinds of data are read."""
     return splits
+
+
+def computed(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return examples as they are: TensorFlow has their types."""
+    return parts
 
 
 def trace(function: Callable[..., Any], *specs: Any) -> None:
