@@ -11,6 +11,7 @@ import numpy as np
 from dtrain.data.sources import Source, Splits
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Tasks
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import adds_up, evaluates, leaves
 from dtrain.task.data import reading
 
@@ -86,7 +87,7 @@ def _add_up(own: list[keras.metrics.Metric], source: Source, rows: int, trial: T
     nothing, such as one without the class that is counted, nothing is seen.
     """
     states = {id(v): v for metric in own for v in metric.variables}
-    adds = {name for name, v in states.items() if not np.any(v.numpy())}
+    adds = {name for name, v in states.items() if not np.any(runtime().to_numpy(v))}
     telling = set()
     for first in (0, rows):
         batch = reading.first(source, rows, first)
