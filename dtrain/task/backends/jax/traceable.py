@@ -83,7 +83,8 @@ def translated(name: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, TypeError) and "scalar-output" in str(error):
             raise UsageError(
-                "trainer.loss", name, "has a value for each example, and JAX differentiates one number",
+                "trainer.loss", name,
+                "has a value for each example, and JAX differentiates one number",
                 "a loss with reduction='sum_over_batch_size' or 'sum'", "backend=tensorflow",
             ) from None  # fmt: skip
         # Keras makes an error anew to add what the layer was given, and fails with those of JAX.
