@@ -6,6 +6,8 @@ import keras
 
 from tests.zoo.parts import mlp, sgd
 
+REFUSED = {"hybrid": "has a value for each example"}
+
 
 def model(input_shape, classes):
     built = mlp(input_shape, classes)

@@ -75,11 +75,18 @@ def translated(name: str) -> Iterator[None]:
         name: of the model.
 
     Raises:
-        UsageError: a tensor is used as a number of Python's or NumPy's, or by another framework.
+        UsageError: a tensor is used as a number of Python's or NumPy's, or by another framework;
+            or the loss is no scalar.
     """
     try:
         yield
     except Exception as error:
+        if isinstance(error, TypeError) and "scalar-output" in str(error):
+            raise UsageError(
+                "trainer.loss", name,
+                "has a value for each example, and JAX differentiates one number",
+                "a loss with reduction='sum_over_batch_size' or 'sum'", "backend=tensorflow",
+            ) from None  # fmt: skip
         # Keras makes an error anew to add what the layer was given, and fails with those of JAX.
         behind: BaseException | None = error
         while behind is not None and not isinstance(behind, NOT_TRACEABLE):
