@@ -48,12 +48,14 @@ STRATEGIES = {
     "multiworker": "strategy=multiworker hardware.hosts=2 strategy.communication=ring",
     "ps": "strategy=ps strategy.update=sync strategy.workers=2",
     "hybrid": "strategy=hybrid hardware.devices=4 strategy.mesh.batch=2",
+    "jax": "backend=jax strategy=one_device",
+    "fsdp": "strategy=fsdp hardware.devices=2",
 }
 #: Under which strategies each trains, by a letter of each.
 WHERE = {
-    "mlp": "omwph", "cnn": "omp", "resnet": "omwh", "transformer": "omph", "gan": "omw",
-    "masked_tokens": "omw", "batch_normalized": "omh", "dropout_noise": "omp",
-    "guide_trackers": "omp", "recurrent": "om",
+    "mlp": "omwphjf", "cnn": "ompj", "resnet": "omwh", "transformer": "omphj", "gan": "omw",
+    "masked_tokens": "omw", "batch_normalized": "omhj", "dropout_noise": "ompf",
+    "guide_trackers": "omp", "recurrent": "omj",
 }  # fmt: skip
 MLP = f"{MODELS['mlp']} model.dropout=0.2"
 KILLED = (
@@ -101,7 +103,7 @@ SAMPLE = (
 def cases() -> dict[str, list[str]]:
     """Return by name the lines of a case; what is kept is of the last folder that they name."""
     made = {}
-    for letter, (strategy, where) in zip("omwph", STRATEGIES.items(), strict=True):
+    for letter, (strategy, where) in zip("omwphjf", STRATEGIES.items(), strict=True):
         for model, of in MODELS.items():
             if letter in WHERE[model]:
                 made[f"{strategy}_{model}"] = [f"{ALL} {LENGTH} {of} {where}"]

@@ -41,7 +41,8 @@ def folder() -> Iterator[Path]:
     with mock.patch.dict(os.environ, {**ENVIRONMENT, **own}):
         for name in _OTHERS:
             os.environ.pop(name, None)
-        warm.warm(warm.ENVIRONMENT)
+        for environment in warm.ENVIRONMENTS.values():  # of a server that lasts for all cases
+            warm.warm(environment)
         os.chdir(work)
         sys.path.insert(0, str(work))  # as `python -m` has it
         try:
