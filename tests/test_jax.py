@@ -364,3 +364,16 @@ def test_a_result_may_be_the_variable_itself(kind: str) -> None:
     assert min(each) > 0
     full, rest = divmod(len(splits.validation), steps.evaluation_examples)
     assert steps.results(steps.evaluate(full, rest), training=False)["own"] > 0
+
+
+@pytest.mark.task(backend="jax")
+def test_the_private_name_of_gloo_is_there_and_put_back() -> None:
+    import importlib
+
+    from dtrain.task.backends.jax import keras_internals
+
+    library = importlib.import_module(keras_internals.LIBRARY)._jax
+    made = getattr(library, keras_internals.GLOO)
+    with keras_internals.listening_at("127.0.0.1"):
+        assert getattr(library, keras_internals.GLOO) is not made
+    assert getattr(library, keras_internals.GLOO) is made

@@ -151,8 +151,10 @@ def backends(target: str) -> list[str]:
 
 def registry(backend: str) -> dict[str, str]:
     """Return the registry of strategies of a backend; no framework is imported."""
-    found: dict[str, str] = importlib.import_module(f"dtrain.task.backends.{backend}").STRATEGIES
-    return found
+    strategies: dict[str, str] = importlib.import_module(
+        f"dtrain.task.backends.{backend}"
+    ).STRATEGIES
+    return strategies
 
 
 _KINDS: list[type[Strategy]] = [Strategy, *Strategy.__subclasses__()]

@@ -110,5 +110,5 @@ def _hash(found: Any) -> str:
 def versions(backend: Backend) -> dict[str, str]:
     """Return the versions of what computes the numbers, of what is installed of it."""
     packages = ("dtrain", *FRAMEWORKS[backend.name].packages, "keras", "numpy")
-    found = {name: version(name) for name in packages}
-    return {name: text for name, text in found.items() if text is not None}
+    installed = {name: version(name) for name in packages}
+    return {name: text for name, text in installed.items() if text is not None}

@@ -65,9 +65,9 @@ def main(arguments: list[str]) -> int:
     if "--version" in arguments:
         print(f"dtrain {dtrain.__version__}")
         for name in ("tensorflow", "jax", "keras"):
-            known = version(name)
-            if known is not None or name != "jax":  # which need not be there
-                print(f"{name} {known or 'is not installed'}")
+            installed = version(name)
+            if installed is not None or name != "jax":  # which need not be there
+                print(f"{name} {installed or 'is not installed'}")
         return errors.OK
     folder = _config_dir(arguments)
     asked = [

@@ -44,14 +44,14 @@ def exchanged(variables: Sequence[keras.Variable], others: Sequence[Any]) -> Ite
     Raises:
         TrainingError: this version of Keras stores them in another way.
     """
-    kept = [(stored(variable), getattr(variable, "_layout", None)) for variable in variables]
+    before = [(stored(variable), getattr(variable, "_layout", None)) for variable in variables]
     try:
         for variable, other in zip(variables, others, strict=True):
             exchange(variable, other)
             variable._layout = None  # on JAX; else what is assigned goes where it was before
         yield
     finally:
-        for variable, (value, layout) in zip(variables, kept, strict=True):
+        for variable, (value, layout) in zip(variables, before, strict=True):
             exchange(variable, value)
             variable._layout = layout
 

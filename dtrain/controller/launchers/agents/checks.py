@@ -21,9 +21,9 @@ def problem(facts: dict[str, Any], here: dict[str, Any]) -> tuple[str, str] | No
         facts: of the host (:mod:`.facts`).
         here: of this machine.
     """
-    found = next(filter(None, (_other(*same, facts, here) for same in _SAME.items())), None)
-    if found is not None:
-        return found
+    difference = next(filter(None, (_other(*same, facts, here) for same in _SAME.items())), None)
+    if difference is not None:
+        return difference
     if facts.get("code") != here.get("code"):
         return (
             "its code of dtrain is another than this machine's, of the same version",
@@ -40,8 +40,8 @@ def framework_problem(
     framework: Framework, facts: dict[str, Any], here: dict[str, Any]
 ) -> tuple[str, str] | None:
     """Return how what a job computes with differs on a host, and what to do; None: in nothing."""
-    found = (_other(name, name, facts, here) for name in framework.packages)
-    return next(filter(None, found), None)
+    differences = (_other(name, name, facts, here) for name in framework.packages)
+    return next(filter(None, differences), None)
 
 
 def _other(

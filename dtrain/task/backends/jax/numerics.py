@@ -108,7 +108,7 @@ def _steps(
         return [v.val if isinstance(v, core.Literal) else values[v] for v in variables]
 
     for equation in program.eqns:
-        source, given = equation.source_info, read(equation.invars)
+        source, operands = equation.source_info, read(equation.invars)
         scopes = f"{above}/{source.name_stack}"
         lines = frames or _frames(source.traceback)
         params = equation.params
@@ -116,9 +116,9 @@ def _steps(
         if equation.primitive.name in _CALLS and inner is not None:
             closed = isinstance(inner, core.ClosedJaxpr)
             program_, constants = (inner.jaxpr, inner.consts) if closed else (inner, ())
-            outputs = yield from _steps(program_, constants, given, scopes, lines)
+            outputs = yield from _steps(program_, constants, operands, scopes, lines)
         else:
-            outputs = equation.primitive.bind(*given, **params)
+            outputs = equation.primitive.bind(*operands, **params)
             outputs = outputs if equation.primitive.multiple_results else [outputs]
             yield equation, scopes, lines, outputs
         values |= dict(zip(equation.outvars, outputs, strict=True))

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
-from jax._src.lib import _jax  # see _listening_at
 from jax.experimental import multihost_utils
 
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
+from dtrain.task.backends.jax import keras_internals
 
 #: Seconds that a process waits for the others to come: who starts them knows how long they may take
 #: (``launcher.start_timeout``).
@@ -47,40 +47,21 @@ def join(cluster: Cluster, task: Task, peer_timeout: float) -> None:
         heartbeat_timeout_seconds=int(1.2 * peer_timeout),
     )
     assert task.address is not None
-    with _listening_at(task.address.rpartition(":")[0].strip("[]")), _silent():
+    with keras_internals.listening_at(task.address.rpartition(":")[0].strip("[]")), _silent():
         multihost_utils.sync_global_devices("joined")
-
-
-@contextlib.contextmanager
-def _listening_at(host: str) -> Iterator[None]:
-    """Let gloo listen at the address by which the other tasks know this one.
-
-    It would ask for the address of the machine's own name, which on many a machine is that of the
-    loopback, and JAX has no option for it.
-    """
-    made = _jax.make_gloo_tcp_collectives
-
-    def gloo(distributed_client: object) -> object:
-        return made(distributed_client=distributed_client, hostname=host)
-
-    _jax.make_gloo_tcp_collectives = gloo
-    try:
-        yield
-    finally:
-        _jax.make_gloo_tcp_collectives = made
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Leave out what gloo prints of its first connections."""
     terminal.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    stdout, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
         os.close(nowhere)
 
 

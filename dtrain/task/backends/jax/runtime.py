@@ -119,8 +119,8 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
         if isinstance(error, DtrainError):
             raise
         lines = unstyled(str(error)).splitlines()
-        said = [line for line in lines if line and not line.startswith("Exception encountered")]
-        reason = ": ".join([type(error).__name__, *said[:1]])[:300]
+        reasons = [line for line in lines if line and not line.startswith("Exception encountered")]
+        reason = ": ".join([type(error).__name__, *reasons[:1]])[:300]
         problem = f"cannot be compiled by JAX ({reason}) {own_code.place(error)}".rstrip()
         raise _refused(problem, "operations whose shapes do not depend on what is drawn") from error
     before, after = (jax.tree.map(np.shape, each) for each in (x, changed))

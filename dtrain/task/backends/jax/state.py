@@ -53,11 +53,11 @@ class State:
 
         A variable that was assigned the value of another shares its array (a target network).
         """
-        seen: set[int] = set()
+        buffers: set[int] = set()
 
         def own(value: Any) -> Any:
-            value = jnp.copy(value) if id(value) in seen else value
-            seen.add(id(value))
+            value = jnp.copy(value) if id(value) in buffers else value
+            buffers.add(id(value))
             return value
 
         first, second, third, fourth = ([own(v.value) for v in group] for group in self._groups)
