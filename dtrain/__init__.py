@@ -1,4 +1,4 @@
-"""dtrain: one declared Keras experiment, trained and recorded on any TensorFlow strategy.
+"""dtrain: one declared Keras experiment, trained and recorded on any strategy.
 
 The names of the Python API (docs/python.md) are loaded when they are used: importing dtrain imports
 no library, and starts nothing.

@@ -19,7 +19,7 @@ _EXPERIMENT = "experiment"
 _HEAD = """\
 usage: python -m dtrain [COMMAND] [GROUP=OPTION | KEY=VALUE ...]
 
-Trains one Keras experiment on any TensorFlow distribution strategy, and records it.
+Trains one Keras experiment on any distribution strategy, and records it.
 Without a command it trains. An override selects an option of a group, or changes a key.
 
 commands:
