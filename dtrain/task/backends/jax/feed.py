@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -121,8 +122,8 @@ class Pipeline:
 
 
 def feed(inputs: Inputs, placed: Batches) -> InMemory | Pipeline:
-    """Return what feeds training steps: arrays in memory as they are, where there is one device."""
-    plain = type(inputs.train) is Arrays and not inputs.train.transforms
-    if plain and inputs.augment is None and placed.replicated is None:
+    """Return what feeds training steps: arrays in memory as they are, where that is the device's."""
+    plain = type(inputs.train) is Arrays and not inputs.train.transforms and inputs.augment is None
+    if plain and placed.replicated is None and jax.default_backend() == "cpu":
         return InMemory(inputs, placed)
     return Pipeline(inputs, placed)
