@@ -237,6 +237,7 @@ def test_records_that_are_arrays(save: bool) -> None:
     assert x.dtype == np.uint8 and np.array_equal(x[:, 1, 2], ORDER)
 
 
+@pytest.mark.task  # Grain imports JAX
 @pytest.mark.parametrize("group", [1, 4])
 def test_records_are_those_of_grain(group: int) -> None:
     import grain

@@ -270,7 +270,7 @@ def check(config: Config, overrides: list[str]) -> None:
             "resume", config.resume, f"holds no sound checkpoint ({problems[0]})",
             "a run that saved one", "the command that began the run, to start anew",
         )  # fmt: skip
-    if found is not None and not {"config", "versions"} <= found.meta.keys():
+    if found is not None and "config" not in found.meta:
         raise UsageError(
             "resume", config.resume, f"{found.path} does not say of what configuration it is",
             "a checkpoint as it was saved", "the command that began the run, to start anew",

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from dtrain.files import writing
 from dtrain.run.folder import RunDir
 
 #: Seconds between two looks at how much was read, and bytes that are progress: what TensorFlow's
@@ -81,6 +82,7 @@ def enter(run_path: str, task_name: str, environment: dict[str, str], pipe: Any)
     except BaseException:  # such as a framework whose parts do not fit: no log is open yet
         log = RunDir(run_path).log(task_name)
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(traceback.format_exc())
+        with os.fdopen(writing.open_append(log), "a") as file:
+            file.write(traceback.format_exc())
         raise
     child(run_path, task_name, environment, report)

@@ -66,10 +66,10 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     try:
         if follows:
             signals.give_way()  # ORDER: before the framework has threads, which take it over
+        peer_timeout = config.launcher.peer_timeout if len(cluster.tasks) > 1 else None
         devices = runtime().configure(
-            config.hardware, cluster, task, config.trainer.deterministic,
-            config.launcher.peer_timeout,
-        )  # fmt: skip
+            config.hardware, cluster, task, config.trainer.deterministic, peer_timeout
+        )
         if task.serves:
             kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))

@@ -48,6 +48,7 @@ OPTIONS = {
     "strategy=Strategy": "strategy=mirrored",
     "strategy=MultiWorker": "strategy=multiworker",
     "strategy=ParameterServer": "strategy=ps",
+    "strategy=FullySharded": "strategy=fsdp",
     "strategy=MeshStrategy": "strategy=hybrid",
     "strategy=LayerPlacement": "strategy=layer_placement",
     "strategy=Tpu": "strategy=tpu",

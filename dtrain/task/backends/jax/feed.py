@@ -122,7 +122,7 @@ class Pipeline:
 
 
 def feed(inputs: Inputs, placed: Batches) -> InMemory | Pipeline:
-    """Return what feeds training steps: arrays in memory as they are, where that is the device's."""
+    """Return what feeds training steps: arrays in memory as they are, on a CPU."""
     plain = type(inputs.train) is Arrays and not inputs.train.transforms and inputs.augment is None
     if plain and placed.replicated is None and jax.default_backend() == "cpu":
         return InMemory(inputs, placed)
