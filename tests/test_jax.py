@@ -370,10 +370,10 @@ def test_a_result_may_be_the_variable_itself(kind: str) -> None:
 def test_the_private_name_of_gloo_is_there_and_put_back() -> None:
     import importlib
 
-    from dtrain.task.backends.jax import keras_internals
+    from dtrain.task.backends.jax.keras_internals import gloo
 
-    library = importlib.import_module(keras_internals.LIBRARY)._jax
-    made = getattr(library, keras_internals.GLOO)
-    with keras_internals.listening_at("127.0.0.1"):
-        assert getattr(library, keras_internals.GLOO) is not made
-    assert getattr(library, keras_internals.GLOO) is made
+    library = importlib.import_module(gloo.LIBRARY)._jax
+    made = getattr(library, gloo.GLOO)
+    with gloo.listening_at("127.0.0.1"):
+        assert getattr(library, gloo.GLOO) is not made
+    assert getattr(library, gloo.GLOO) is made

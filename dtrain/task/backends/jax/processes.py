@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
-from dtrain.task.backends.jax import keras_internals
+from dtrain.task.backends.jax.keras_internals import gloo
 
 #: Seconds that a process waits for the others to come: who starts them knows how long they may take
 #: (``launcher.start_timeout``).
@@ -47,7 +47,7 @@ def join(cluster: Cluster, task: Task, peer_timeout: float) -> None:
         heartbeat_timeout_seconds=int(1.2 * peer_timeout),
     )
     assert task.address is not None
-    with keras_internals.listening_at(task.address.rpartition(":")[0].strip("[]")), _silent():
+    with gloo.listening_at(task.address.rpartition(":")[0].strip("[]")), _silent():
         multihost_utils.sync_global_devices("joined")
 
 
