@@ -10,7 +10,7 @@ TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 REFUSED = {
     "mirrored 4": "is stateful: its state is that of the rows of the last batch",
     "central 2": "is stateful: its state is that of the rows of the last batch",
-    "hybrid": "is stateful=True, and a step of backend=jax",
+    "hybrid": "is stateful: its state is that of the rows of the last batch",
     "multiworker": "is stateful: its state is that of the rows of the last batch",
     "ps": "is stateful: its state is that of the rows of the last batch",
 }
