@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from steps import BATCH, MODELS, Side, against, config_of, extremes
+from steps import BATCH, MODELS, Side, against, config_of, extremes, timed
 
 
 def dtrain(name: str) -> tuple[Side, Any, Any]:
@@ -149,21 +149,7 @@ def measured(
         for side, make in makers.items()
         if side in only
     }
-    counts = {}
-    for side, train in sides.items():
-        train(100)  # compiled, and warm
-        begin = clock()
-        train(20)
-        counts[side] = max(100, int(seconds / (clock() - begin) * 20) // 100 * 100)
-        train(counts[side])
-    found: dict[str, list[float]] = {side: [] for side in sides}
-    for index in range(pairs):
-        turn = [*sides][index % len(sides) :] + [*sides][: index % len(sides)]
-        for side in turn:
-            begin = clock()
-            sides[side](counts[side])
-            found[side].append((clock() - begin) / counts[side])
-    return found
+    return timed(sides, pairs, seconds, clock, 100)
 
 
 def main() -> None:
@@ -181,8 +167,8 @@ def main() -> None:
     os.environ.update(KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
     clock = time.perf_counter if arguments.clock == "wall" else time.process_time
     for name in arguments.models:
-        found = measured(name, arguments.pairs, arguments.seconds, arguments.sides, clock)
-        print(f"| {name} | {' | '.join(against(found, extremes))} |", flush=True)
+        times = measured(name, arguments.pairs, arguments.seconds, arguments.sides, clock)
+        print(f"| {name} | {' | '.join(against(times, extremes))} |", flush=True)
 
 
 if __name__ == "__main__":

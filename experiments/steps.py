@@ -195,20 +195,31 @@ def measured(
     if "fit" in only:
         sides["fit"] = fit(keras.models.clone_model(model), source)
     sides = {side: sides[side] for side in only}
+    return timed(sides, pairs, seconds, clock, 10)
+
+
+def timed(
+    sides: dict[str, Side], pairs: int, seconds: float, clock: Callable[[], float], least: int
+) -> dict[str, list[float]]:
+    """Return the seconds of a step of each side, round by round; counts are multiples of ``least``.
+
+    Each is run twice before, so that it is traced, and warm.
+    """
     counts = {}
     for side, train in sides.items():
-        train(10)  # traced, and warm
+        train(least)
         begin = clock()
-        train(10)
-        counts[side] = max(10, int(seconds / (clock() - begin) * 10))
-    found: dict[str, list[float]] = {side: [] for side in sides}
+        train(least)
+        counts[side] = max(least, int(seconds / (clock() - begin) * least) // least * least)
+        train(counts[side])
+    times: dict[str, list[float]] = {side: [] for side in sides}
     for index in range(pairs):
         turn = [*sides][index % len(sides) :] + [*sides][: index % len(sides)]
         for side in turn:
             begin = clock()
             sides[side](counts[side])
-            found[side].append((clock() - begin) / counts[side])
-    return found
+            times[side].append((clock() - begin) / counts[side])
+    return times
 
 
 def main() -> None:

@@ -55,9 +55,9 @@ def test_what_tensorflow_has_not() -> None:
     message = refused("strategy=hybrid", "backend=tensorflow")
     assert message.startswith("strategy=hybrid: JAX has this strategy, and TensorFlow has not")
     assert message.endswith("type: backend=jax")
-    found = planned("strategy=fsdp", "hardware.devices=4").cluster  # it chooses JAX by itself
-    assert (found.chief.devices, found.replicas, len(found.tasks)) == (4, 4, 1)
-    assert found.environment["KERAS_BACKEND"] == "jax"
+    cluster = planned("strategy=fsdp", "hardware.devices=4").cluster  # it chooses JAX by itself
+    assert (cluster.chief.devices, cluster.replicas, len(cluster.tasks)) == (4, 4, 1)
+    assert cluster.environment["KERAS_BACKEND"] == "jax"
 
 
 def test_registries_and_files_of_strategies_agree() -> None:

@@ -155,9 +155,9 @@ def test_weights_are_those_of_keras() -> None:
         expected = data_adapter_utils.class_weight_to_sample_weights(y, WEIGHTS)
         for kind in (InPython, Arrays):
             source = weighted(Splits(kind(np.zeros(len(y)), y)), WEIGHTS, reading.first)
-            _, _, found = take(source, tf.constant(np.arange(len(y))))
-            np.testing.assert_array_equal(found, expected)
-            assert found.dtype == np.float32
+            _, _, weights = take(source, tf.constant(np.arange(len(y))))
+            np.testing.assert_array_equal(weights, expected)
+            assert weights.dtype == np.float32
     # A weight for each pixel, which Keras has of a dataset alone.
     pixels = np.eye(3, dtype=np.float32)[np.arange(24).reshape(2, 3, 4) % 3]
     place = tf_dataset_adapter.make_class_weight_map_fn(WEIGHTS)
@@ -178,9 +178,9 @@ def test_weights_of_examples_are_multiplied() -> None:
     product = np.array([0.25, 10.0, 3.0, 0.0], np.float32)
     for given in (own, own[:, None], own.astype(np.int32)):
         source = weighted(Splits(InPython(np.zeros(4), labels, given)), WEIGHTS, reading.first)
-        found = take(source, tf.constant(np.arange(4)))[2]
-        np.testing.assert_array_equal(found.numpy().reshape(-1), product)
-        assert found.shape == given.shape
+        weights = take(source, tf.constant(np.arange(4)))[2]
+        np.testing.assert_array_equal(weights.numpy().reshape(-1), product)
+        assert weights.shape == given.shape
     pixels = np.eye(3, dtype=np.float32)[np.array([[0, 2], [1, 2]])]
     source = weighted(Splits(InPython(np.zeros(2), pixels, own[1:3])), WEIGHTS, reading.first)
     np.testing.assert_array_equal(

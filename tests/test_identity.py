@@ -133,6 +133,6 @@ def test_another_process_finds_the_same() -> None:
     [(Backend.tensorflow, {"tensorflow"}), (Backend.jax, {"jax", "jaxlib"})],
 )
 def test_versions(backend: Backend, packages: set[str]) -> None:
-    found = identity.versions(backend)
-    assert set(found) == {"dtrain", "keras", "numpy", *packages}
-    assert all(text[0].isdigit() for text in found.values())
+    versions = identity.versions(backend)
+    assert set(versions) == {"dtrain", "keras", "numpy", *packages}
+    assert all(text[0].isdigit() for text in versions.values())

@@ -113,15 +113,15 @@ def test_strategies_have_the_losses_of_one_device() -> None:
     import keras
 
     config = configured(dropout=0.3, normalized=True)
-    found = {}
+    losses_of = {}
     for kind in ("OneDevice", *SEVERAL):
         keras.utils.clear_session()
         strategy = None if kind == "OneDevice" else strategy_of(kind)
         _, _, steps, splits = prepare("OneDevice", 1, config, strategy=strategy)
         full, rest = divmod(len(splits.validation), steps.evaluation_examples)
-        found[kind] = losses(steps), steps.results(steps.evaluate(full, rest), training=False)
-    expected = found.pop("OneDevice")
-    for kind, (each, held) in found.items():
+        losses_of[kind] = losses(steps), steps.results(steps.evaluate(full, rest), training=False)
+    expected = losses_of.pop("OneDevice")
+    for kind, (each, held) in losses_of.items():
         assert each == pytest.approx(expected[0], abs=CLOSE), kind
         assert held == pytest.approx(expected[1], abs=CLOSE), kind
 
@@ -148,15 +148,15 @@ def test_layers_that_are_computed_twice_have_the_same_numbers() -> None:
     """With dropout, statistics of batches and a loss of the layer's own inside."""
     import keras
 
-    found = []
+    results = []
     for remat in ([], ["block"]):
         keras.utils.clear_session()
         config = settings(
             model={"_target_": "tests.test_remat.blocks", "lossy": True}, hardware={"remat": remat}
         )
         model, _, steps, _ = prepare("OneDevice", 1, config)
-        found.append([*losses(steps, 4), *(float(v.value.sum()) for v in model.variables)])
-    assert found[0] == pytest.approx(found[1], abs=1e-6)
+        results.append([*losses(steps, 4), *(float(v.value.sum()) for v in model.variables)])
+    assert results[0] == pytest.approx(results[1], abs=1e-6)
 
 
 def rooted(input_shape: Any, classes: int, zero: bool = False) -> Any:
@@ -286,8 +286,8 @@ def test_a_step_with_two_optimizers_is_as_one_by_hand() -> None:
             momenta = [0.5 * m - 0.1 * each for m, each in zip(momenta, gradients, strict=True)]
             d = [weight + m for weight, m in zip(d, momenta, strict=True)]
             g = [weight - 0.1 * each for weight, each in zip(g, g_gradients, strict=True)]
-            found = steps.results(steps.train(1))
-            assert found == pytest.approx(
+            results = steps.results(steps.train(1))
+            assert results == pytest.approx(
                 {"d_loss": float(expected), "g_loss": float(g_loss)}, abs=CLOSE
             ), step
 

@@ -30,7 +30,7 @@ _LONGEST = 70
 _RESTING = {"OPENBLAS_THREAD_TIMEOUT": "4"}
 #: The warm servers of this process, by the environment that each was started with.
 _servers: dict[Environment, forkserver.ForkServer] = {}
-#: That of the one that :func:`guess` has started, while nobody has asked for it.
+#: That of the server that :func:`guess` has started, until :func:`warm` asks for it.
 _guessed: Environment | None = None
 #: Held while a process starts, or is asked whether it has ended. Each job of a sweep is a thread,
 #: and multiprocessing asks all processes when it starts one: of two threads that read the same

@@ -1,4 +1,4 @@
-"""The frameworks that Keras computes with: what is known of them without importing one."""
+"""The frameworks that Keras computes with: their names and packages; none is imported."""
 
 from __future__ import annotations
 

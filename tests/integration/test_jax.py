@@ -80,8 +80,8 @@ def test_a_run_goes_on_under_the_other_backend(dtrain, user_code) -> None:
     assert other.code == 0, other.output
     again = dtrain(folder, "backend=tensorflow", "strategy=one_device", "trainer.epochs=6")
     assert again.code == 0, again.output
-    told = [e["message"] for e in again.events("notice") if "was made with" in e["message"]]
-    assert [message.partition(": numbers differ")[0] for message in told] == [
+    notices = [e["message"] for e in again.events("notice") if "was made with" in e["message"]]
+    assert [message.partition(": numbers differ")[0] for message in notices] == [
         "the checkpoint was made with TensorFlow, and this is JAX",
         "the checkpoint was made with JAX, and this is TensorFlow",
     ]

@@ -29,22 +29,22 @@ def of(config: Config, planned: Plan, machine: Machine, plain: Found) -> list[Co
         config: settled.
         planned: its processes.
         machine: that they run on.
-        plain: what the trial of the plain setting has found.
+        plain: what the trial of the plain setting has measured.
     """
     threads = _threads(planned, machine)
     on_cpu = planned.cluster.device_kind == "cpu"
-    found = [_replicas(config, planned, machine), threads]
+    axes = [_replicas(config, planned, machine), threads]
     if on_cpu:
-        found.append(Coordinate([{ONEDNN: not config.hardware.onednn}]))
-    found.append(_jit(config, planned))
+        axes.append(Coordinate([{ONEDNN: not config.hardware.onednn}]))
+    axes.append(_jit(config, planned))
     other = "float32" if config.hardware.precision.name != "float32" else "mixed_bfloat16"
-    found.append(Coordinate([{PRECISION: other}]))
-    found.append(_readers(config, machine, plain))
-    found.append(Coordinate(threads.settings, lambda best: any(key != THREADS for key in best)))
-    found = [dataclasses.replace(each, settings=[s for s in each.settings
+    axes.append(Coordinate([{PRECISION: other}]))
+    axes.append(_readers(config, machine, plain))
+    axes.append(Coordinate(threads.settings, lambda best: any(key != THREADS for key in best)))
+    axes = [dataclasses.replace(each, settings=[s for s in each.settings
                                                  if all(reads(config, key) for key in s)])
-             for each in found]  # fmt: skip
-    return [each for each in found if each.settings]
+             for each in axes]  # fmt: skip
+    return [each for each in axes if each.settings]
 
 
 def _powers(most: int) -> list[int]:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dtrain.host import terminal
@@ -89,3 +89,13 @@ def give_way() -> None:
     """
     if sys.platform == "linux":
         os.nice(NICE)
+
+
+def keep_to(cores: Sequence[int]) -> None:
+    """Keep this process to some of its cores, counted from 0; none: to all.
+
+    A step waits for the slowest task: one that is moved between cores makes all wait.
+    """
+    if cores and hasattr(os, "sched_setaffinity"):  # Linux
+        own = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {own[core] for core in cores})

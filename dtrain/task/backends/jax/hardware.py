@@ -11,6 +11,7 @@ from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.jax import processes
+from dtrain.task.process import signals
 from dtrain.task.process.sockets import give_up_after
 
 #: How many threads XLA has on a CPU, read when its devices are made.
@@ -45,10 +46,7 @@ def configure(
     Raises:
         UsageError: there are fewer devices than planned.
     """
-    if task.cores and hasattr(os, "sched_setaffinity"):  # Linux
-        # A step waits for the slowest task: one that is moved between cores makes all wait.
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[core] for core in task.cores})
+    signals.keep_to(task.cores)
     if task.threads is not None:
         os.environ[THREADS] = str(task.threads)
     kind = "cpu" if task.devices == 0 else cluster.device_kind

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import keras
-import numpy as np
 
 from dtrain.data import nest
 from dtrain.task.backends.jax import traceable
@@ -18,13 +17,14 @@ from dtrain.task.backends.jax.norms import Norms
 from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
 from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.row_steps import RowSteps
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import finetune
 
 
-class Steps:
+class Steps(RowSteps):
     """Training and evaluation of one model.
 
     Args:
@@ -84,16 +84,6 @@ class Steps:
         self._norms = Norms(self._model, names)
 
     @property
-    def max_steps(self) -> int:
-        """How many steps one call may have."""
-        return self._rows.max_steps
-
-    @property
-    def spans_points(self) -> bool:
-        """Whether a call may reach across steps of which the journal has points."""
-        return self._rows.spans_points
-
-    @property
     def evaluation_batch(self) -> int:
         """How many examples a batch of an evaluation has."""
         return self._inputs.evaluation_batch
@@ -147,10 +137,6 @@ class Steps:
     def _train_steps(self, values: Values, shared: Any, owns: Any) -> tuple[Values, Vectors]:
         return jax.lax.scan(lambda before, own: self._train_step(before, shared, own), values, owns)
 
-    def drain(self) -> Sums:
-        """Wait for steps that were begun and not returned; here there are none."""
-        return Sums()
-
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
         values, table, counts = self._state.read(), [], []
@@ -172,16 +158,6 @@ class Steps:
             numbers = self._rows.logs(logs, False)
         return held, self._rows.vectors(metrics, numbers, False)
 
-    def results(self, sums: Sums, training: bool = True) -> dict[str, float]:
-        """Turn sums of training steps into values by name; or of evaluation steps."""
-        values = self._rows.results(sums, training)
-        norms = {name: values.pop(name) for name in self._norms.names if name in values}
-        return {**values, **norms}  # the loss first, where they are shown
-
-    def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
-        """Return the states of a metric; none of one that the model does not have."""
-        return self._rows.states(sums, metric)
-
     def enter(self, epoch: int) -> list[str]:
         """Train what is trained in an epoch, from 1, and compile the steps anew where need be.
 
@@ -198,10 +174,3 @@ class Steps:
         """Return for how many more shapes of batches a step was compiled, if it was for any."""
         more, self._reported = len(self._shapes) - self._reported, max(1, len(self._shapes))
         return {"compilations": float(more)} if more > 0 else {}
-
-    def summary(self) -> dict[str, Any]:
-        """Return what else there is to report of the whole run, as JSON values."""
-        return {}
-
-    def restore(self, summary: dict[str, Any]) -> None:
-        """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""

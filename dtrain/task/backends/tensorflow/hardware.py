@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 
 import keras
 import tensorflow as tf
@@ -12,6 +11,7 @@ from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.tensorflow import keras_internals
+from dtrain.task.process import signals
 from dtrain.task.process.sockets import give_up_after
 
 
@@ -42,10 +42,7 @@ def configure(
     own = multiprocessing.parent_process() is not None
     if peer_timeout is not None and own and len(cluster.tasks) > 1:
         give_up_after(peer_timeout, cluster, task)
-    if task.cores and hasattr(os, "sched_setaffinity"):  # Linux
-        # A step waits for the slowest task: one that is moved between cores makes all wait.
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[core] for core in task.cores})
+    signals.keep_to(task.cores)
     if task.threads is not None:
         tf.config.threading.set_intra_op_parallelism_threads(task.threads)
     if hardware.inter_op_threads is not None:

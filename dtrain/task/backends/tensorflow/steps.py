@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.row_steps import RowSteps
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow import unsaved
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
 
 
-class Steps:
+class Steps(RowSteps):
     """Training and evaluation of one model under one strategy.
 
     Args:
@@ -125,37 +126,12 @@ class Steps:
         """Let training steps compute norms (``trainer.log``). ORDER: before one is traced."""
         self._norms = Norms(self._model, names)
 
-    @property
-    def max_steps(self) -> int:
-        """How many steps one call may have."""
-        return self._rows.max_steps
-
-    @property
-    def spans_points(self) -> bool:
-        """Whether a call may reach across steps of which the journal has points."""
-        return self._rows.spans_points
-
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run training steps in one call: :meth:`dtrain.task.backends.base.Steps.train`."""
         order = self.waiting.on_host(lambda: self._reads.order(steps))
         arguments = fresh(np.int64(steps)), fresh(order)
         rows = self._rows.held.tried(lambda: self._train(*arguments)).numpy()
         return self._rows.sums(self.waiting.taken(rows), steps * self._global_batch, training=True)
-
-    def drain(self) -> Sums:
-        """Wait for steps that were begun and not returned; here there are none."""
-        return Sums()
-
-    def interval(self) -> dict[str, float]:
-        """Return what else there is to report of the steps since the last such call."""
-        return {}
-
-    def summary(self) -> dict[str, Any]:
-        """Return what else there is to report of the whole run, as JSON values."""
-        return {}
-
-    def restore(self, summary: dict[str, Any]) -> None:
-        """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
 
     @property
     def evaluation_batch(self) -> int:
@@ -187,16 +163,6 @@ class Steps:
             return function
 
         return self._draws.traced(trace)
-
-    def results(self, sums: Sums, training: bool = True) -> dict[str, float]:
-        """Turn sums of training steps into values by name; or of evaluation steps."""
-        values = self._rows.results(sums, training)
-        norms = {name: values.pop(name) for name in self._norms.names if name in values}
-        return {**values, **norms}  # the loss first, where they are shown
-
-    def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
-        """Return the states of a metric; none of one that the model does not have."""
-        return self._rows.states(sums, metric)
 
     # Keras does not put a step through AutoGraph, and neither do these loops.
     def _train_steps(self, steps: tf.Tensor, order: tf.Tensor) -> Any:

@@ -1,0 +1,56 @@
+"""What the steps of each backend do on the host with their rows of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from dtrain.task.backends.metric_sums import Sums
+
+
+class RowSteps:
+    """The part of :class:`dtrain.task.backends.base.Steps` that is the same in each backend.
+
+    A subclass sets its :class:`~dtrain.task.backends.rows.Rows`, and what it logs of a step
+    (``trainer.log``), which has ``names``.
+    """
+
+    _rows: Any
+    _norms: Any
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps one call may have."""
+        return int(self._rows.max_steps)
+
+    @property
+    def spans_points(self) -> bool:
+        """Whether a call may reach across steps of which the journal has points."""
+        return bool(self._rows.spans_points)
+
+    def results(self, sums: Sums, training: bool = True) -> dict[str, float]:
+        """Turn sums of training steps into values by name; or of evaluation steps."""
+        values = self._rows.results(sums, training)
+        norms = {name: values.pop(name) for name in self._norms.names if name in values}
+        return {**values, **norms}  # the loss first, where they are shown
+
+    def states(self, sums: Sums, metric: keras.metrics.Metric) -> list[np.ndarray]:
+        """Return the states of a metric; none of one that the model does not have."""
+        return list(self._rows.states(sums, metric))
+
+    def drain(self) -> Sums:
+        """Wait for steps that were begun and not returned; by default there are none."""
+        return Sums()
+
+    def interval(self) -> dict[str, float]:
+        """Return what else there is to report of the steps since the last such call."""
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what else there is to report of the whole run, as JSON values."""
+        return {}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
