@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import secrets
-from dtrain.config import section, strategies
+from dtrain.config import references, section, strategies
 from dtrain.config.schema import Backend, Config
 from dtrain.config.section import Node, Reference, Section
 from dtrain.errors import DamagedFile
@@ -73,6 +73,8 @@ def parse(values: Mapping[str, Any], path: Path) -> Config:
         node = OmegaConf.create(dict(values))
     except (ValueError, RecursionError, OmegaConfBaseException) as error:
         raise plain_yaml.damaged(path, error) from None
+    if (key := references.endless(node)) is not None:
+        raise DamagedFile(path, references.ENDLESS, key)
     try:
         return typed(node)
     except _NoMapping as error:

@@ -13,6 +13,7 @@ from dtrain.errors import UsageError
 
 #: Most characters, and most references, that a value may stand for once all is resolved.
 MOST = 100_000
+ENDLESS = f"stands for more than {MOST:,} characters and references"
 _REFERENCE = re.compile(r"\$\{([^${}:]+)\}")
 
 
@@ -25,14 +26,22 @@ def check_sizes(config: DictConfig) -> None:
     Raises:
         UsageError: for the first one found.
     """
+    key = endless(config)
+    if key is not None:
+        raise UsageError(key, "${...}", ENDLESS, "references that end", f"{key}=VALUE")
+
+
+def endless(config: DictConfig) -> str | None:
+    """Return the first key whose references double and double again; None if there is none.
+
+    Args:
+        config: not yet resolved.
+    """
     plain = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
     known: dict[str, int] = {}
-    for key, _, _ in _references(config, ""):
-        if _size(plain, key, known) > MOST:
-            raise UsageError(
-                key, "${...}", f"stands for more than {MOST:,} characters and references",
-                "references that end", f"{key}=VALUE",
-            )  # fmt: skip
+    return next(
+        (key for key, _, _ in _references(config, "") if _size(plain, key, known) > MOST), None
+    )
 
 
 def _size(plain: Any, key: str, known: dict[str, int]) -> int:

@@ -24,7 +24,7 @@ from dtrain.controller.starting import Start
 from dtrain.controller.supervisor import Requests, Signals, Supervisor
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.host import frameworks
 from dtrain.run import checkpoint, sidecar
@@ -253,6 +253,8 @@ class Job:
                 return
             except OSError as error:
                 problem = f"{error.filename} cannot be read now: {error.strerror}"
+            except DamagedFile as error:  # a log in whose place is a folder or a pipe
+                problem = str(error)
         if problem is not None and problem != self._unread:
             self._view.message(problem)
         self._unread = problem

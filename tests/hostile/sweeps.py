@@ -172,6 +172,8 @@ def _forged() -> Iterable[Case]:
         # Another fork or another run, where one was typed: the typed one counts.
         exits = {
             "a fork of elsewhere": {"fork": (0, 2), "resume": (0, 2), "resume dry": (0, 2)},
+            # Where its own new folder goes is not the run's to say.
+            "a folder of Hydra's": {"fork": (0,)},
             "another run": {"resume": (0, 2), "resume dry": (0, 2), "fork": (0, 2)},
         }.get(what, {})
         yield Case(f"the command holds {what}", build,

@@ -225,7 +225,7 @@ def load(path: Path) -> Checkpoint:
     except DamagedFile as error:
         raise CheckpointError(str(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError) as error:
-        # Checksums fit: another version of dtrain wrote it.
+        # Checksums fit, or were not compared: another version of dtrain wrote it.
         raise CheckpointError(f"{path}: {error!r} {versions(manifest['meta'])}") from error
 
 
@@ -241,6 +241,9 @@ def _read(path: Path, expected: dict[str, Any], dtypes: dict[str, str]) -> dict[
         size = os.fstat(file.fileno()).st_size
         if size != expected["bytes"]:
             raise CheckpointError(f"{path} has {size} bytes and should have {expected['bytes']}")
+        start = os.pread(file.fileno(), 9, 0)  # the length of a header in JSON, and its brace
+        if start[8:] != b"{" or int.from_bytes(start[:8], "little") > size - 8:
+            raise ValueError(f"{STATE} does not begin with the header of a safetensors file")
         if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
             raise CheckpointError(f"{path} does not match its checksum")
         return decode(f"/dev/fd/{file.fileno()}", dtypes)  # of this file, whatever its name
