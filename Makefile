@@ -54,8 +54,10 @@ test-slurm: install
 	$(call debian,$(SLURM))
 	$(BIN)/python -m pytest -n 0 -m slurm tests/integration/test_slurm.py
 
+# What has a target of its own is not in it: documents, golden files, OpenSSH, notebooks.
 test-faults: install
-	$(BIN)/python -m pytest -m "faults and not slurm and not ray"
+	$(BIN)/python -m pytest -m "faults and not slurm and not ray" $(addprefix --ignore=tests/, \
+		test_docs.py test_gallery.py test_golden.py integration/test_ssh.py test_notebook.py)
 
 # As root, on Debian: installs the server whose copies run in network namespaces.
 test-ssh: install

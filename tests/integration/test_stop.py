@@ -1,7 +1,7 @@
 """Asked to stop at any moment and resumed, a run ends with the bits of one that was not.
 
 A moment is an operation of a task: a call of the user's function, a step, a call of a validation, a
-file operation of a save. 6 here, 100 by ``make test-faults``.
+file operation of a save. 3 here, 36 by ``make test-faults``.
 """
 
 from __future__ import annotations
@@ -115,13 +115,13 @@ def interrupted(draw: random.Random, strategy: str, kind: str, dtrain: Any, fold
 
 
 def campaign() -> list[Any]:
-    """Return (strategy, kind, seed): 3 for ``make test``, 100 for the campaign."""
+    """Return (strategy, kind, seed): 3 for ``make test``, 36 for the campaign."""
     kinds = ("start", "training", "validation", "saving", "restoring", "end")
     short = [
         ("one_device", "start", 0), ("one_device", "validation", 1), ("one_device", "saving", 0),
     ]  # fmt: skip
     strategies = ("one_device", "multiworker", "ps")
-    long = [(s, k, seed) for seed in range(100, 106) for s in strategies for k in kinds][:100]
+    long = [(s, k, seed) for seed in (100, 101) for s in strategies for k in kinds]
     return [pytest.param(*each, id="-".join(map(str, each))) for each in short] + [
         pytest.param(*each, id="-".join(map(str, each)), marks=pytest.mark.faults) for each in long
     ]
