@@ -211,13 +211,16 @@ def test_central_storage_agrees_on_what_replicas_need_not_agree_on() -> None:
 # -- several processes ---------------------------------------------------------------------------
 
 
-def together(function: Any, tasks: list[Task], replicas: int = 1, **arguments: Any) -> list[Any]:
+def together(
+    function: Any, tasks: list[Task], replicas: int = 1, backend: str = "tensorflow",
+    **arguments: Any,
+) -> list[Any]:  # fmt: skip
     """Call ``function(cluster, task, devices, **arguments)`` in each task of a cluster.
 
     Returns:
         What it returned in each task that does not serve, the chief first.
     """
-    context: Any = warm.warm(warm.ENVIRONMENT)
+    context: Any = warm.warm(warm.ENVIRONMENTS[backend])
     ports = Ports()
     planned = Cluster(tuple(tasks), "cpu", replicas, {})
     cluster = planned.at([f"127.0.0.1:{port}" for port in ports.take(len(tasks))])
@@ -231,7 +234,7 @@ def together(function: Any, tasks: list[Task], replicas: int = 1, **arguments: A
                 pipes[ours] = index
             name = (function.__module__, function.__qualname__)
             process = context.Process(
-                target=_enter, args=(theirs, *name, cluster, task.name, arguments)
+                target=_enter, args=(theirs, *name, cluster, task.name, backend, arguments)
             )
             process.start()
             processes.append(process)
@@ -256,20 +259,22 @@ def together(function: Any, tasks: list[Task], replicas: int = 1, **arguments: A
 
 
 def _enter(
-    pipe: Any, module: str, name: str, cluster: Cluster, task_name: str, arguments: dict[str, Any]
-) -> None:
+    pipe: Any, module: str, name: str, cluster: Cluster, task_name: str, backend: str,
+    arguments: dict[str, Any],
+) -> None:  # fmt: skip
     os.environ.update({
-        **warm.ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "-1", "no_grpc_proxy": "127.0.0.1",
+        **warm.ENVIRONMENTS[backend], "CUDA_VISIBLE_DEVICES": "-1", "no_grpc_proxy": "127.0.0.1",
         "DTRAIN_TRUST": "tests",
     })  # fmt: skip
     try:
         from dtrain.config.schema import Hardware
-        from dtrain.task.backends.tensorflow import hardware
-        from dtrain.task.strategies import ParameterServer
+        from dtrain.task.backends.runtime import runtime
 
         task = cluster.task(task_name)
-        devices = hardware.configure(Hardware(), cluster, task)
+        devices = runtime().configure(Hardware(), cluster, task, False, 60.0)
         if task.serves:
+            from dtrain.task.strategies import ParameterServer
+
             ParameterServer.serve(cluster, task, lambda: None)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -349,10 +354,11 @@ def shares(cluster: Cluster, task: Task, devices: list[str], sent: list[Any]) ->
     from dtrain.task.train import restore
 
     base.BLOCK = 512  # this process ends with the test
-    tasks, chief = MultiWorker(devices, cluster, task, "ring").tasks, task == cluster.chief
+    strategy, chief = MultiWorker(devices, cluster, task, "ring"), task == cluster.chief
+    tasks = strategy.tasks
     gathered = tasks.gather({"rank": tasks.rank, "é": [0.1, None] * tasks.rank})
     assert gathered == [{"rank": 0, "é": []}, {"rank": 1, "é": [0.1, None]}]
-    return [restore.of_chief(tasks, past if chief else None) for past in (*sent, None)]
+    return [restore.of_chief(strategy, past if chief else None) for past in (*sent, None)]
 
 
 def test_multiworker_shares_the_chiefs_checkpoint() -> None:

@@ -200,7 +200,7 @@ class Evaluate(Action):
             [count] = strategy.tasks.sum([len(paths)])
             for index in range(int(count)):
                 restored = self._found(record, session, paths, index) if process.is_chief else None
-                restored = restore.of_chief(strategy.tasks, restored)
+                restored = restore.of_chief(strategy, restored)
                 if restored is not None:
                     self._restore(session, restored)
                     record.start()

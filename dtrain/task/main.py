@@ -91,7 +91,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         phases.end("cluster")
-        past = restore.of_chief(strategy.tasks, past)
+        past = restore.of_chief(strategy, past)
         action: Action = (
             targets.instantiate(config.action, "action")
             if sidecar is None

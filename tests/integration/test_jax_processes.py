@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dtrain.errors import INTERRUPTED
 from dtrain.run import checkpoint
+from dtrain.run.cluster import Cluster, Task
 from tests.conftest import Run
+from tests.test_strategies import together
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install dtrain[jax]"
@@ -114,3 +119,46 @@ def test_two_processes_are_one_device_whatever_happens_to_them(dtrain, user_code
         rest = sharded.points(name)
         assert rest == pytest.approx({step: expected[name][step] for step in rest}, abs=1e-5)
     assert 0 < len(rest) < 5
+
+
+def in_parts(cluster: Cluster, task: Task, devices: list[str]) -> list[float]:
+    """Save and restore a model in parts; return shares of its bytes that were held at once."""
+    import keras
+    import numpy as np
+
+    from dtrain.run.checkpoint import Checkpoint
+    from dtrain.task.strategies import FullySharded
+    from dtrain.task.train import restore
+
+    keras.utils.set_random_seed(1)
+    strategy = FullySharded(devices)
+    with strategy.scope():
+        layers = [keras.layers.Dense(1024, name=f"layer{number}") for number in range(8)]
+        model = keras.Sequential([keras.Input([1024]), *layers])
+    variables = {f"model/{variable.path}": variable for variable in model.variables}
+    before = strategy.read(variables)
+    chief = Checkpoint(1, Path("of the chief"), before, {}) if strategy.tasks.rank == 0 else None
+    whole, peaks = sum(array.nbytes for array in before.values()), []
+
+    def measured(call: Callable[[], Any]) -> Any:
+        tracemalloc.start()
+        value = call()
+        peaks.append(tracemalloc.get_traced_memory()[1] / whole)
+        tracemalloc.stop()
+        return value
+
+    received = measured(lambda: restore.of_chief(strategy, chief))
+    for variable in model.variables:
+        variable.assign(0 * variable.value)
+    measured(lambda: strategy.write(variables, received.arrays))
+    after = measured(lambda: strategy.read(variables))
+    assert all(np.array_equal(after[name], array) for name, array in before.items())
+    assert any(array.any() for array in after.values())
+    return peaks
+
+
+def test_no_process_holds_all_of_what_is_in_parts() -> None:
+    """A matrix is an eighth of the whole; a half of all, its own, a process holds once restored."""
+    tasks = [Task("chief", 0, 2), Task("worker", 0, 2)]
+    for peaks in together(in_parts, tasks, 4, backend="jax"):
+        assert all(peak < most for peak, most in zip(peaks, (0.1, 0.7, 0.3), strict=True)), peaks

@@ -15,7 +15,7 @@ and is written last. What was killed or failed before that did not save. TensorF
 ``__main__``  ``python -m dtrain checkpoint PATH``: what is there, and whether it is sound
 """
 
-from dtrain.run.checkpoint.arrays import digest, non_finite
+from dtrain.run.checkpoint.arrays import SMALL, digest, non_finite
 from dtrain.run.checkpoint.choice import best_of, check_weights, choose, is_average, only
 from dtrain.run.checkpoint.format import Checkpoint, load, pack, unpack, versions
 from dtrain.run.checkpoint.store import hold, newest, save, steps
@@ -23,6 +23,7 @@ from dtrain.run.checkpoint.writer import EVALUATES, Rating, Writer
 
 __all__ = [
     "EVALUATES",
+    "SMALL",
     "Checkpoint",
     "Rating",
     "Writer",

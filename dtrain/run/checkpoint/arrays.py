@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+import mmap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -23,6 +25,9 @@ _KINDS = {
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
 }  # fmt: skip
+
+
+_TYPES = {kind: name for name, kind in _KINDS.items()}
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
@@ -105,10 +110,10 @@ def _bytes(array: np.ndarray) -> memoryview:
 
 
 def decode(path: str, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Read a safetensors file.
+    """Return the arrays of a safetensors file, which are read from it as they are used.
 
     Args:
-        path: of a file that does not change meanwhile.
+        path: of a file that does not change, though it may be removed.
         dtypes: of :func:`dtypes`.
 
     Raises:
@@ -116,9 +121,19 @@ def decode(path: str, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
     """
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            arrays: dict[str, np.ndarray] = file.get_tensors()
+            ordered = file.offset_keys()
+            slices = [file.get_slice(name) for name in ordered]
+            about = [(each.get_dtype(), each.get_shape()) for each in slices]
     except safetensors.SafetensorError as error:
         raise ValueError(str(error)) from None
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    arrays, at = {}, 8 + int.from_bytes(mapped[:8], "little")
+    for name, (kind, shape) in zip(ordered, about, strict=True):
+        dtype = np.dtype(_TYPES[kind])
+        count = math.prod(shape)
+        arrays[name] = np.frombuffer(mapped, dtype, count, at).reshape(shape)
+        at += count * dtype.itemsize
     return {**arrays, **{name: arrays[name].view(_type(each)) for name, each in dtypes.items()}}
 
 
@@ -135,22 +150,35 @@ def names(path: str) -> list[str]:
         raise ValueError(str(error)) from None
 
 
-def packed(arrays: Mapping[str, np.ndarray]) -> tuple[list[Any], Iterator[memoryview]]:
-    """Return arrays for another process: JSON values that describe them, and their bytes."""
-    about = [[name, array.dtype.name, array.shape] for name, array in arrays.items()]
-    return about, map(_bytes, arrays.values())
+def packed(
+    arrays: Mapping[str, np.ndarray], without: Collection[str] = ()
+) -> tuple[list[Any], Iterator[memoryview]]:
+    """Return arrays for another process: JSON values that describe them, and their bytes.
+
+    Args:
+        arrays: by name.
+        without: names of those that are described alone.
+    """
+    about = [
+        [name, array.dtype.name, array.shape, name not in without] for name, array in arrays.items()
+    ]
+    return about, (_bytes(array) for name, array in arrays.items() if name not in without)
 
 
 def unpacked(about: Sequence[Any], fill: Callable[[memoryview], None]) -> dict[str, np.ndarray]:
-    """Return what was given to :func:`packed`.
+    """Return what was given to :func:`packed`; an array that came without bytes is of zeros.
 
     Args:
         about: its first result.
         fill: fills a buffer with the next bytes of its second.
     """
-    arrays = {name: np.empty(shape, _type(dtype)) for name, dtype, shape in about}
-    for array in arrays.values():
-        fill(array.reshape(-1).view(np.uint8).data)
+    arrays = {}
+    for name, dtype, shape, has_bytes in about:
+        if has_bytes:
+            arrays[name] = np.empty(shape, _type(dtype))
+            fill(arrays[name].reshape(-1).view(np.uint8).data)
+        else:  # one number, which takes no more memory
+            arrays[name] = np.broadcast_to(np.zeros((), _type(dtype)), shape)
     return arrays
 
 

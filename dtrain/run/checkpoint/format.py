@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,15 @@ class Checkpoint:
     meta: dict[str, Any]
 
 
-def pack(checkpoint: Checkpoint) -> Iterator[bytes | memoryview]:
-    """Yield a checkpoint as bytes, for another process, in pieces; what is large is not copied."""
+def pack(checkpoint: Checkpoint, without: Collection[str] = ()) -> Iterator[bytes | memoryview]:
+    """Yield a checkpoint as bytes, for another process, in pieces; what is large is not copied.
+
+    Args:
+        checkpoint: the whole of it.
+        without: names of arrays that are zeros there, in no memory.
+    """
     about = {"step": checkpoint.step, "path": str(checkpoint.path), "meta": checkpoint.meta}
-    described, parts = packed(checkpoint.arrays)
+    described, parts = packed(checkpoint.arrays, without)
     head = canonical({**about, "arrays": described})
     yield len(head).to_bytes(8, "little") + head
     yield from parts

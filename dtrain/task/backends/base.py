@@ -37,7 +37,8 @@ class Abilities:
         reads_in_loop: a loop of steps may read examples that are in memory itself: there is one
             replica, on the CPU.
         short_updates: a weight and its slots are plain variables where an optimizer updates them.
-        reads_together: variables are in parts over tasks, which all read them at the same point.
+        reads_together: variables are in parts over tasks, which read and write all at the same
+            points; what they are set to is the chief's.
     """
 
     several_optimizers: bool = False
@@ -83,18 +84,19 @@ class Tasks:
         data = self._sum_bytes(own.rjust(end, b"\0").ljust(ends[-1], b"\0"))
         return [json.loads(data[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
 
-    def broadcast(self, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-        """Send the chief's bytes to the other tasks.
+    def broadcast(self, pieces: Iterable[bytes | memoryview], source: int = 0) -> Iterator[bytes]:
+        """Send one task's bytes to the other tasks.
 
         Args:
-            pieces: of the chief; other tasks may pass anything.
+            pieces: of that task; other tasks may pass anything.
+            source: its rank.
 
         Returns:
-            The bytes, in other pieces; nothing in the chief, which has them.
+            The bytes, in other pieces; nothing in that task, which has them.
         """
         if self.size == 1:
             return iter(())
-        if self.rank > 0:
+        if self.rank != source:
             return self._receive()
         block = bytearray()
         for piece in pieces:

@@ -20,12 +20,14 @@ from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.journal import read as reading
-from dtrain.task.backends.base import Backend, Tasks
+from dtrain.task.backends.base import Backend
 from dtrain.task.model import initial, train_state
 from dtrain.task.train.step_schedule import Schedule
 
 #: Parts of a checkpoint that belong to a position in its data: dropped with it.
 _POSITION = ("optimizer/", "sums/", "callbacks/")
+#: Begin the names of arrays that variables are set to.
+_VARIABLES = ("model/", "optimizer/", initial.PREFIX)
 
 
 def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
@@ -68,9 +70,17 @@ def _differing(restored: Checkpoint | None, config: Config) -> Iterator[str]:
             )
 
 
-def of_chief(tasks: Tasks, restored: Checkpoint | None) -> Checkpoint | None:
-    """Return the chief's checkpoint in all tasks: its folder may be on the chief's disk alone."""
-    pieces = tasks.broadcast(() if restored is None else checkpoint.pack(restored))
+def of_chief(strategy: Backend, restored: Checkpoint | None) -> Checkpoint | None:
+    """Return the chief's checkpoint in all tasks: its folder may be on the chief's disk alone.
+
+    Where tasks have variables in parts, ``strategy.write`` sends large arrays part by part: other
+    tasks than the chief have their shapes alone here.
+    """
+    tasks, large = strategy.tasks, list[str]()
+    if restored is not None and strategy.abilities.reads_together:
+        large = [name for name, array in restored.arrays.items()
+                 if name.startswith(_VARIABLES) and array.nbytes > checkpoint.SMALL]  # fmt: skip
+    pieces = tasks.broadcast(() if restored is None else checkpoint.pack(restored, large))
     return restored if tasks.rank == 0 else checkpoint.unpack(pieces)
 
 
@@ -128,8 +138,7 @@ def restore(
 
 def release(restored: Checkpoint) -> None:
     """Forget the arrays that are in variables now: they need not be in memory for the whole run."""
-    held = ("model/", "optimizer/", initial.PREFIX)
-    for name in [name for name in restored.arrays if name.startswith(held)]:
+    for name in [name for name in restored.arrays if name.startswith(_VARIABLES)]:
         del restored.arrays[name]
 
 

@@ -10,14 +10,15 @@ from typing import Any
 import jax
 import keras
 import numpy as np
-from jax.experimental import multihost_utils
 
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import UsageError
+from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
+from dtrain.task.backends.jax import shards
 from dtrain.task.backends.jax.arrays import narrowed
 from dtrain.task.backends.jax.batches import Batches
 from dtrain.task.backends.jax.forward import Forward
@@ -109,17 +110,26 @@ class OneDevice:
     def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Copy variables to the host, and so one in parts over processes in all of them.
 
-        Such are gathered one after the other: no device has the whole of two.
+        Such are gathered into files, part by part (:mod:`.shards`).
         """
-        values = [_gathered(variable.value) for variable in variables.values()]
-        values = jax.device_get(values)
-        return {name: np.array(value) for name, value in zip(variables, values, strict=True)}
+        values = {name: variable.value for name, variable in variables.items()}
+        own = {name: value for name, value in values.items() if not shards.is_apart(value)}
+        copies = jax.device_get(own)
+        return {
+            name: np.array(copies[name]) if name in own else shards.gathered(value, self.tasks)
+            for name, value in values.items()
+        }
 
     def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Set each variable to the array of its name."""
+        """Set each variable to the array of its name.
+
+        Where the strategy reads together, large arrays are those of the chief, part by part.
+        """
         for name, variable in variables.items():
             value, array = variable.value, arrays[name]
-            if not value.is_fully_addressable:  # each process has its part of the same array
+            if self.abilities.reads_together and array.nbytes > checkpoint.SMALL:
+                array = shards.scattered(array, value, self.tasks)
+            elif not value.is_fully_addressable:  # each process has its part of the same array
                 array = jax.make_array_from_callback(
                     array.shape, value.sharding, array.astype(value.dtype).__getitem__
                 )
@@ -169,12 +179,6 @@ class OneDevice:
         """
         if self.tasks.size > 1:
             LocalCalls(model, self)
-
-
-def _gathered(value: jax.Array) -> jax.Array:
-    if value.is_fully_addressable or value.is_fully_replicated:
-        return value
-    return multihost_utils.process_allgather(value, tiled=True)
 
 
 class Default(OneDevice):
