@@ -101,6 +101,20 @@ class Runtime(Protocol):
     def trace(self, function: Callable[..., Any], *specs: Any) -> None:
         """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
 
+    def attempt(self, model: keras.Model, function: Callable[[], None]) -> None:
+        """Call a function for the variables that it makes, and for its errors.
+
+        Args:
+            model: whose code it is.
+            function: of operations whose results are not wanted: a compiler need only trace them.
+
+        Raises:
+            UsageError: it has code that cannot be traced.
+        """
+
+    def outputs(self, model: keras.Model, x: Any) -> Any:
+        """Return what a model makes of a batch, not in training; a model may be built by it."""
+
     def readable(self, splits: Splits, target: str) -> Splits:
         """Return splits as the backend reads them.
 

@@ -8,6 +8,7 @@ import keras
 
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import checks
 
 
@@ -23,7 +24,7 @@ def predicted(built: keras.Model, x: Any) -> Any:
     kept += keras_internals.of_own_classes(built) if built.built else []
     before = [(variable, keras.ops.copy(variable)) for variable in kept]
     try:
-        outputs = built(x, training=False)
+        outputs = runtime().outputs(built, x)
     except ValueError as error:
         wanted, shape = getattr(built, "input_shape", None), getattr(x, "shape", None)
         if not isinstance(wanted, tuple) or shape is None or _is_of(shape, wanted):

@@ -24,7 +24,7 @@ from dtrain.data.streams import Stream
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError, nearest
 from dtrain.task import keras_internals
-from dtrain.task.backends.runtime import framework_errors
+from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
 from dtrain.task.model.checks import LABELS_LOSS
@@ -331,14 +331,7 @@ def build_metrics(
         UsageError: loss or metrics do not fit the outputs and the targets.
     """
     try:
-        # The metrics of a loss are known only once it was computed, hence the order.
-        mode = {"training": False}  # which keras.io's older examples do not take
-        if not {"training", "kwargs"} & inspect.signature(built.compute_loss).parameters.keys():
-            mode = {}
-        built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
-        built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
-        if not has_own(built, "train_step", "compute_loss"):
-            _try_loss(built, y, predicted)
+        runtime().attempt(built, functools.partial(_compute, built, x, y, predicted, weight))
     except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
         if y is not None:
             raise
@@ -381,6 +374,18 @@ def build_metrics(
                 "a loss and metrics for this output and target, or another model", usual, more,
             ) from None  # fmt: skip
     built.reset_metrics()
+
+
+def _compute(built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:
+    """Compute loss and metrics of an example, and the loss of several."""
+    # The metrics of a loss are known only once it was computed, hence the order.
+    mode = {"training": False}  # which keras.io's older examples do not take
+    if not {"training", "kwargs"} & inspect.signature(built.compute_loss).parameters.keys():
+        mode = {}
+    built.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=weight, **mode)
+    built.compute_metrics(x=x, y=y, y_pred=predicted, sample_weight=weight)
+    if not has_own(built, "train_step", "compute_loss"):
+        _try_loss(built, y, predicted)
 
 
 def _refused(

@@ -81,6 +81,27 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
     jax.eval_shape(function, *(nest.mapped(struct, spec) for spec in specs))
 
 
+def attempt(model: keras.Model, function: Callable[[], None]) -> None:
+    """Trace a function: at once, each of its operations would be a program to be compiled."""
+    values = [(variable, variable.value) for variable in model.variables]
+    with keras.StatelessScope(values), traceable.translated(type(model).__name__):
+        jax.eval_shape(function)
+
+
+def outputs(model: keras.Model, x: Any) -> Any:
+    """Return what a model makes of a batch, by one program where its variables are there."""
+    if not model.built:
+        return model(x, training=False)
+    variables = model.variables
+
+    def call(values: list[Any], x: Any) -> Any:
+        with keras.StatelessScope(zip(variables, values, strict=True)):
+            return model(x, training=False)
+
+    with traceable.translated(type(model).__name__):
+        return jax.jit(call)([variable.value for variable in variables], x)
+
+
 def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
     """Yield the batches of a training on one replica."""
     for [batch] in HostPipeline(inputs):

@@ -83,6 +83,16 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
     traced.get_concrete_function(*map(tensor_specs, specs))
 
 
+def attempt(model: keras.Model, function: Callable[[], None]) -> None:
+    """Call a function at once: what is traced would take longer."""
+    function()
+
+
+def outputs(model: keras.Model, x: Any) -> Any:
+    """Return what a model makes of a batch, at once."""
+    return model(x, training=False)
+
+
 def batches(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
     """Yield the batches of a training on one replica."""
     return iter(input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1))
