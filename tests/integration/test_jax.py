@@ -48,6 +48,10 @@ def build(input_shape, classes, dropout=0.0):
     ])
 
 
+def best(outputs):
+    return {"best": keras.ops.argmax(outputs, axis=-1)}
+
+
 class Killer(keras.callbacks.Callback):
     """Kills its task after the step that kill.json says, once."""
 
@@ -167,11 +171,14 @@ def test_a_run_is_used_by_the_commands(on_jax, user_code) -> None:
     run = on_jax(*BASE, "backend=jax", "strategy=fsdp", "hardware.hosts=1", "hardware.devices=2")
     assert run.code == 0, run.output
     folder, newest = str(run.rundir.path), ["checkpoint=latest"]
-    for words in (["evaluate", *newest], ["evaluate", *newest, "strategy=one_device"], ["predict"],
+    for words in (["evaluate", *newest, "evaluate.by=label"],
+                  ["evaluate", *newest, "weights=ema", "strategy=one_device"],
+                  ["predict", "predict.function={_target_:mine.best}"],
                   ["export", "to=savedmodel,onnx,litert"], ["checkpoint"]):  # fmt: skip
         done = on_jax(words[0], folder, *words[1:])
         assert done.code == 0, (words, done.output)
         if words[0] == "evaluate":
-            assert done.result["metrics"]["loss"] == pytest.approx(
+            near = done.result["metrics"]["loss"] == pytest.approx(
                 run.points("val_loss")[STEPS], abs=1e-5
             )
+            assert near == ("weights=ema" not in words)  # which are others
