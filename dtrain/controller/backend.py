@@ -67,10 +67,11 @@ def check(config: Config) -> None:
                     f"{accepted}, or backend=tensorflow", f"{key}={accepted}",
                 )  # fmt: skip
         for key, node in names.nodes(config.dataset, "dataset"):
-            name = _OF_EXAMPLES.get(node["_target_"])
-            if name is not None and node.get("decode", "example") == "example":
+            format_name = _OF_EXAMPLES.get(node["_target_"])
+            if format_name is not None and node.get("decode", "example") == "example":
                 raise UsageError(
-                    key, name, "has records that TensorFlow parses, and a task of JAX does without",
+                    key, format_name, "has records that TensorFlow parses, and a task of JAX does "
+                    "without",
                     "arrays, tables, images, text, dataset=array_record with dataset.decode=npy, "
                     "or backend=tensorflow",
                     "backend=tensorflow" + " strategy=mirrored" * ("tensorflow" not in having),
