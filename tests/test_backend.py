@@ -44,6 +44,10 @@ def refused(*overrides: str, gpus: int = 0) -> str:
         (["strategy=multiworker", "strategy.sync_every=4"], "type: strategy.sync_every=1"),
         (["strategy=tpu", "strategy.tpu=null"], "strategy.tpu=null: is for backend=tensorflow"),
         (["strategy=tpu", "strategy.zone=eu"], "type: strategy.zone=null"),
+        (["dataset=tfrecord", "dataset.path=a", "dataset.target=y",
+          "dataset.features={y:{dtype:int64}}"], "dataset=tfrecord: has records that TensorFl"),
+        (["dataset=mixture", "dataset.members={a: {_target_: dtrain.datasets.digits}, "
+          "b: {_target_: dtrain.datasets.tfds, builder: mnist}}"], "dataset.members.b=tfds: has"),
     ],
 )  # fmt: skip
 def test_what_jax_has_not(overrides: list[str], message: str) -> None:

@@ -272,14 +272,12 @@ def test_clipping_and_accumulation_work_in_training() -> None:
 @pytest.mark.task
 def test_a_function_as_the_loss_is_saved_with_the_model(tmp_path: Path) -> None:
     """A partial of it could not be: the run would leave weights alone."""
-    import warnings
 
     import keras
 
     loss = {"_target_": "tests.test_build.scalar_loss"}
     model, *_ = prepare("OneDevice", 1, settings(trainer={"loss": loss, "metrics": []}))
     assert model.loss is scalar_loss
-    warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
     model.save(tmp_path / "model.keras")
     names = {"scalar_loss": scalar_loss}
     assert keras.models.load_model(tmp_path / "model.keras", names).loss is scalar_loss

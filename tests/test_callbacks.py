@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,6 @@ def epochs(callbacks: Any, model: Any, losses: list[float], first: int) -> list[
     """Report ``losses`` epoch by epoch until one stops; return the learning rates after each."""
     import numpy as np
 
-    # Keras' own: ReduceLROnPlateau reads the rate in a way that NumPy 2 warns of.
-    warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
     rates: list[float] = []
     model.stop_training = False
     for epoch, loss in enumerate(losses[first:], first):

@@ -53,12 +53,13 @@ def data(kind: str) -> Splits:
 KINDS = ["whole", "one-hot", "column", "python", "weighted"]
 
 
-def config(kind: str, weights: Any) -> Any:
+def config(kind: str, weights: Any, **changed: Any) -> Any:
     loss = "categorical_crossentropy" if kind == "one-hot" else "sparse_categorical_crossentropy"
     return settings(
         dataset={"_target_": "tests.test_class_weights.data", "kind": kind},
         optimizer={"_target_": "keras.optimizers.SGD", "learning_rate": 0.1, "momentum": 0.9},
         trainer={"loss": loss, "metrics": ["accuracy"], "class_weight": weights},
+        **changed,
     )
 
 

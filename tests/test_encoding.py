@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from typing import Any
 
 import numpy as np
@@ -164,10 +163,8 @@ def test_layers_are_scikit_learns_transformers_and_a_model_of_columns_is_the_mod
             else:
                 columns[feature.name] = keras.ops.convert_to_tensor(x[:, at : at + 1])
         np.testing.assert_allclose(whole(columns), model(x), rtol=1e-6, atol=1e-6)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy's copies, in Keras
-            model.save("m.keras")
-            whole.save("w.keras")
+        model.save("m.keras")
+        whole.save("w.keras")
         np.testing.assert_array_equal(keras.saving.load_model("m.keras")(x), model(x))
         np.testing.assert_allclose(
             keras.saving.load_model("w.keras")(columns), model(x), rtol=1e-6, atol=1e-6

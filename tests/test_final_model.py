@@ -13,7 +13,6 @@ from tests.test_recorder import made
 
 @pytest.mark.task
 def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
-    import warnings
 
     import keras
     import numpy as np
@@ -26,7 +25,6 @@ def test_what_is_saved_is_the_model(tmp_path: Path) -> None:
     (rundir.path / snapshots.SAVING / "model.keras").write_bytes(b"half of")
     model = tiny()
     model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
-    warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
     before = [variable._value for metric in model.metrics for variable in metric.variables]
     assert any(np.any(value.numpy()) for value in before), "they have counted"
     snapshots.save_model(model, rundir, records)
@@ -62,7 +60,6 @@ def test_a_model_that_is_half_written_has_no_name(tmp_path: Path, error: BaseExc
 
 @pytest.mark.task
 def test_a_model_that_keras_cannot_describe_leaves_its_weights(tmp_path: Path) -> None:
-    import warnings
 
     import keras
     import numpy as np
@@ -85,7 +82,6 @@ def test_a_model_that_keras_cannot_describe_leaves_its_weights(tmp_path: Path) -
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
     model = Own(2)
     model(np.ones((1, 3)))
-    warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
     snapshots.save_model(model, rundir, records)
     names = {path.name for path in rundir.path.iterdir()}
     assert names == {"journal.jsonl", "model.weights.h5"}
@@ -114,7 +110,6 @@ def test_a_task_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.task
 def test_the_weights_of_a_model_that_is_never_called(tmp_path: Path) -> None:
-    import warnings
 
     import numpy as np
 
@@ -127,7 +122,6 @@ def test_the_weights_of_a_model_that_is_never_called(tmp_path: Path) -> None:
     model, _, steps, _ = prepare("OneDevice", 1, configured("gan"))
     assert model.count_params() == sum(np.size(weight) for weight in model.get_weights()) > 0
     steps.train(2)
-    warnings.simplefilter("ignore", DeprecationWarning)  # of what Keras asks of NumPy
     records, rundir = made(tmp_path / "run"), RunDir(tmp_path / "run")
     snapshots.save_model(model, rundir, records)
     other = gan.model(input_shape=(8,))

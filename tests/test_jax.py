@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 
+from tests import warm
+from tests.conftest import need
 from tests.sampled import sampled
 from tests.test_rehearsal_metrics import trainer
 from tests.test_steps import BATCH, in_order, prepare, settings
@@ -191,6 +194,74 @@ def test_the_line_of_what_is_not_finite(zero: bool, operation: str, values: str)
     assert "test_jax.py:" in finding.line and ("log(x" in finding.line or "sqrt(" in finding.line)
     prepared = prepare("OneDevice", 1, configured())
     assert runtime().checked(prepared[0]).first(in_order(splits.train, 1)) is None
+
+
+# --- beside TensorFlow, from the same weights
+
+#: Models without draws, by their names in the zoo but for the first. The zoo's other models have
+#: draws, steps of TensorFlow's, or a layer that assigns a weight which is trained.
+BESIDE = {
+    "few": ["weights", "weights on two", "mlp", "cnn", "masked_activity", "grouped_optimizers"],
+    "more": ["batch_normalized", "recurrent", "seq2seq", "own_optimizer", "loss_scaled", "muon",
+             "masked_tokens", "synchronized_activity", "adamw_ema", "unet", "tied"],
+}  # fmt: skip
+
+
+def beside(case: str) -> Any:
+    from tests import test_class_weights, test_zoo
+
+    if case.startswith("weights"):  # of examples and of classes
+        weights = test_class_weights.WEIGHTS
+        model = {"_target_": "tests.test_jax.smooth"}
+        return test_class_weights.config("weighted", weights, model=model)
+    if case in ("mlp", "cnn"):
+        return settings(
+            model={"_target_": f"dtrain.models.{case}", "dropout": 0.0},
+            dataset={"_target_": f"tests.zoo.data.{'points' if case == 'mlp' else 'images'}"},
+        )
+    return test_zoo.configured(case)
+
+
+def epochs(begins: dict[str, Any], backend: str) -> Any:
+    """Train an epoch of each case, and validate it.
+
+    Args:
+        begins: by case, the weights that it begins with; None: those that it has.
+        backend: that this process has.
+
+    Returns:
+        By case: the weights that it begins with, and the results of each step and the validation.
+    """
+    import keras
+    import numpy as np
+
+    warnings.filterwarnings("ignore", "Explicitly requested dtype int64")  # of an Input's
+    made = {}
+    for case, weights in begins.items():
+        keras.utils.clear_session()
+        two = backend == "jax" and case.endswith("on two")
+        strategy = strategy_of("Mirrored", 2) if two else None
+        model, _, steps, splits = prepare("OneDevice", 1, beside(case), strategy=strategy)
+        for variable, value in zip(model.weights, weights or (), strict=weights is not None):
+            variable.assign(value)
+        first = [np.array(keras.ops.convert_to_tensor(v)) for v in model.weights]
+        numbers = [steps.results(steps.train(1)) for _ in range(12)]
+        full, rest = divmod(len(splits.validation), steps.evaluation_examples)
+        made[case] = first, [*numbers, steps.results(steps.evaluate(full, rest), training=False)]
+    return made
+
+
+@pytest.mark.parametrize("cases", sampled(BESIDE, "few"))
+def test_an_epoch_is_that_of_tensorflow(cases: str) -> None:
+    need("jax")
+    begins = dict.fromkeys(BESIDE[cases])
+    expected = warm.call(epochs, 1, {"begins": begins, "backend": "tensorflow"})
+    begins = {case: weights for case, (weights, _) in expected.items()}
+    made = warm.call(epochs, 2, {"begins": begins, "backend": "jax"}, backend="jax")
+    for case, (_, numbers) in made.items():
+        limit = CLOSE if case.startswith("weights") else 1e-4
+        for step, pair in enumerate(zip(numbers, expected[case][1], strict=True)):
+            assert pair[0] == pytest.approx(pair[1], rel=limit, abs=1e-6), (case, step)
 
 
 # --- a train_step of the user's

@@ -38,6 +38,8 @@ def _child(
             function = getattr(function, part)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            # Of arrays and variables of Keras and TensorFlow, which np.array() copies.
+            warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
             value = function(**arguments)
         pipe.send((None, value))
     except BaseException:

@@ -13,6 +13,7 @@ from dtrain.run.folder import CHECKS
 
 #: Short words for keys; everything else is typed in ``overrides=[...]``.
 TABLE = {
+    "backend": "backend",
     "batch_size": "trainer.batch_size",
     "class_weight": "trainer.class_weight",
     "debug": "debug",

@@ -52,8 +52,8 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         UsageError: naming the key, with the nearest name.
     """
-    nodes = list(_nodes(config, ""))
-    for key, node in nodes:
+    named = list(nodes(config, ""))
+    for key, node in named:
         target = node["_target_"]
         if target.split(".")[0] == "keras":
             _check_keras(f"{key}._target_", target)
@@ -61,7 +61,7 @@ def check(config: Mapping[str, Any]) -> None:
             _check_own(f"{key}._target_", target)
         if kinds.takes_own(key):
             _check_arguments(key, node)
-    if all(node["_target_"].split(".")[0] in KNOWN for _, node in nodes):
+    if all(node["_target_"].split(".")[0] in KNOWN for _, node in named):
         # Code of the user's may register names.
         trainer = config.get("trainer") or {}
         _check_texts("trainer.loss", trainer.get("loss"), "loss", "losses", ())
@@ -72,16 +72,16 @@ def check(config: Mapping[str, Any]) -> None:
         _check_objective(config, trainer)
 
 
-def _nodes(node: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def nodes(node: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield what names a function or class, by its key."""
     if isinstance(node, Mapping):
         if isinstance(target := node.get("_target_"), str) and "." in target:
             yield key, node
         for name, value in node.items():
-            yield from _nodes(value, f"{key}.{name}" if key else str(name))
+            yield from nodes(value, f"{key}.{name}" if key else str(name))
     elif isinstance(node, list | tuple):
         for index, value in enumerate(node):
-            yield from _nodes(value, f"{key}[{index}]")
+            yield from nodes(value, f"{key}[{index}]")
 
 
 def _check_arguments(key: str, node: Mapping[str, Any]) -> None:

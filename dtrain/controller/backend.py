@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from dtrain.config import strategies
+from dtrain.config import names, strategies
 from dtrain.config.ranges import typed
 from dtrain.config.schema import Backend, Config
 from dtrain.errors import UsageError
@@ -33,6 +33,8 @@ NOT_IN_JAX: dict[str, tuple[str, str]] = {
     "strategy.zone": ("null", "a process of JAX runs on a host of the TPU itself"),
     "strategy.project": ("null", "a process of JAX runs on a host of the TPU itself"),
 }
+#: Datasets of records, which TensorFlow parses: those of ``array_record`` may be arrays.
+_OF_EXAMPLES = {f"dtrain.datasets.{name}": name for name in ("tfrecord", "array_record", "tfds")}
 #: Packages by which JAX computes on NVIDIA GPUs.
 _GPU_PLUGIN = re.compile(r"jax-cuda\d+-plugin")
 #: What JAX calls the devices of a kind.
@@ -40,7 +42,7 @@ _PLATFORMS = {"cpu": {"cpu"}, "gpu": {"gpu", "cuda"}, "tpu": {"tpu"}}
 
 
 def check(config: Config) -> None:
-    """Refuse a strategy that the backend does not have, and keys that it does not read.
+    """Refuse a strategy or data that the backend does not have, and keys that it does not read.
 
     Raises:
         UsageError: naming the backend that has it.
@@ -63,6 +65,16 @@ def check(config: Config) -> None:
                 raise UsageError(
                     key, value, f"is for backend=tensorflow: {why}",
                     f"{accepted}, or backend=tensorflow", f"{key}={accepted}",
+                )  # fmt: skip
+        for key, node in names.nodes(config.dataset, "dataset"):
+            format_name = _OF_EXAMPLES.get(node["_target_"])
+            if format_name is not None and node.get("decode", "example") == "example":
+                raise UsageError(
+                    key, format_name, "has records that TensorFlow parses, and a task of JAX does "
+                    "without",
+                    "arrays, tables, images, text, dataset=array_record with dataset.decode=npy, "
+                    "or backend=tensorflow",
+                    "backend=tensorflow" + " strategy=mirrored" * ("tensorflow" not in having),
                 )  # fmt: skip
 
 

@@ -48,6 +48,10 @@ def build(input_shape, classes, dropout=0.0):
     ])
 
 
+def best(outputs):
+    return {"best": keras.ops.argmax(outputs, axis=-1)}
+
+
 class Killer(keras.callbacks.Callback):
     """Kills its task after the step that kill.json says, once."""
 
@@ -129,6 +133,33 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
     assert end(run) == end(whole)
 
 
+def test_a_run_goes_on_under_other_strategies(dtrain, user_code, tmp_path: Path) -> None:
+    """Killed under each in the middle of an epoch; with dropout, and statistics of batches."""
+    user_code(USER)
+    words = (
+        *BASE, "backend=jax", "+model.dropout=0.3", "checkpoint.every_steps=2",
+        "checkpoint.keep=9", "trainer.callbacks=[{_target_:mine.Killer}]",
+    )  # fmt: skip
+    whole = dtrain(*words, *KILLED["one_device"])
+    assert whole.code == 0, whole.output
+    run = None
+    lives = {"mirrored": 3, "fsdp": 5, "hybrid": 9, "one_device": None}
+    strategies = {**KILLED, "mirrored": ["strategy=mirrored", "hardware.devices=2"]}
+    for strategy, step in lives.items():
+        (tmp_path / "kill.json").write_text(json.dumps(step))
+        begin = words if run is None else (f"resume={run.rundir.path}",)
+        run = dtrain(*begin, *strategies[strategy])
+        assert run.code == (0 if step is None else 1), run.output
+        assert (tmp_path / "killed.json").exists() and run.rundir is not None, run.output
+    fork = dtrain(f"fork={run.rundir.path}/checkpoints/8", *strategies["fsdp"])
+    assert fork.code == 0, fork.output
+    for name in ("loss", "val_loss"):
+        points = whole.points(name)
+        assert run.points(name) == pytest.approx(points, abs=1e-5), name
+        later = {step: value for step, value in points.items() if step > 8}
+        assert fork.points(name) == pytest.approx(later, abs=1e-5), name
+
+
 def end(run: Run) -> Any:
     """Return the digest of all arrays at the end, and the curves."""
     arrays = checkpoint.load(run.rundir.checkpoints / str(STEPS)).arrays
@@ -140,11 +171,14 @@ def test_a_run_is_used_by_the_commands(on_jax, user_code) -> None:
     run = on_jax(*BASE, "backend=jax", "strategy=fsdp", "hardware.hosts=1", "hardware.devices=2")
     assert run.code == 0, run.output
     folder, newest = str(run.rundir.path), ["checkpoint=latest"]
-    for words in (["evaluate", *newest], ["evaluate", *newest, "strategy=one_device"], ["predict"],
+    for words in (["evaluate", *newest, "evaluate.by=label"],
+                  ["evaluate", *newest, "weights=ema", "strategy=one_device"],
+                  ["predict", "predict.function={_target_:mine.best}"],
                   ["export", "to=savedmodel,onnx,litert"], ["checkpoint"]):  # fmt: skip
         done = on_jax(words[0], folder, *words[1:])
         assert done.code == 0, (words, done.output)
         if words[0] == "evaluate":
-            assert done.result["metrics"]["loss"] == pytest.approx(
+            near = done.result["metrics"]["loss"] == pytest.approx(
                 run.points("val_loss")[STEPS], abs=1e-5
             )
+            assert near == ("weights=ema" not in words)  # which are others

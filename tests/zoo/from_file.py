@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 
 import keras
 
@@ -14,7 +13,6 @@ def model(input_shape, classes):
     built = mlp(input_shape, classes)
     built.compile(sgd(), "sparse_categorical_crossentropy", metrics=["accuracy"])
     built.optimizer.build(built.trainable_variables)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Keras, about h5py and NumPy
+    with tempfile.TemporaryDirectory() as folder:
         built.save(f"{folder}/model.keras")
         return keras.saving.load_model(f"{folder}/model.keras")

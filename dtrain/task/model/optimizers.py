@@ -48,6 +48,26 @@ def held(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.optimizers.Op
     return dict(by_id.values())
 
 
+def variables(model: keras.Model) -> list[tuple[str, list[keras.Variable]]]:
+    """Return the path and the variables of each optimizer of a model, and of those inside of it.
+
+    An optimizer has its own, without those inside of it; those that are not built have none, except
+    that of ``compile``.
+    """
+    groups: list[tuple[str, list[keras.Variable]]] = []
+    for path, optimizer in named(model).items():
+        prefix = path if path == "optimizer" else f"optimizer/{path}"
+        if path == "optimizer" or optimizer.built:
+            groups.append((prefix, list(optimizer.variables)))
+        owned = {id(variable) for variable in optimizer.variables}
+        for place, inner in held(optimizer).items():
+            # Of a loss scale optimizer they are its own as well.
+            rest = [variable for variable in inner.variables if id(variable) not in owned]
+            owned |= {id(variable) for variable in rest}
+            groups.append((f"{prefix}/{place}", rest if inner.built else []))
+    return groups
+
+
 def _walk(value: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, keras.optimizers.Optimizer):
         yield path, value

@@ -55,18 +55,9 @@ def variables(model: keras.Model) -> dict[str, Any]:
     others = keras_internals.plain_variables(model) + keras_internals.generator_states(model)
     plain = [_Plain(path, each) for path, each in others]
     groups: list[tuple[str, list[Any]]] = [
-        ("model", [*model.variables, *keras_internals.states(model), *plain])
+        ("model", [*model.variables, *keras_internals.states(model), *plain]),
+        *optimizers.variables(model),
     ]
-    for path, optimizer in optimizers.named(model).items():
-        prefix = path if path == "optimizer" else f"optimizer/{path}"
-        if path == "optimizer" or optimizer.built:
-            groups.append((prefix, optimizer.variables))
-        owned = {id(variable) for variable in optimizer.variables}
-        for place, inner in optimizers.held(optimizer).items():
-            # Of a loss scale optimizer they are its own as well.
-            rest = [variable for variable in inner.variables if id(variable) not in owned]
-            owned |= {id(variable) for variable in rest}
-            groups.append((f"{prefix}/{place}", rest if inner.built else []))
     for prefix, members in groups:
         for variable in members:
             name, count = f"{prefix}/{variable.path}", 1

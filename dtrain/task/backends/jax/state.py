@@ -13,11 +13,11 @@ import numpy as np
 
 from dtrain.task import keras_internals
 from dtrain.task.backends.jax.arrays import narrowed
-from dtrain.task.backends.step_logs import unwrapped
+from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.model import optimizers
 
 #: Values of the variables, by kind: trainable weights, other variables of the model, slots of the
-#: optimizer of ``compile``, and those of all other optimizers.
+#: optimizer of ``compile``, and those of all other optimizers, also of those inside of it.
 Values = tuple[list[Any], list[Any], list[Any], list[Any]]
 
 
@@ -34,17 +34,14 @@ class State:
 
     def __init__(self, model: keras.Model):
         self._model = model
-        main = model.optimizer
-        slots = [] if main is None else list(main.variables)
-        owned = {id(variable) for variable in slots}
-        others = []
-        for each in optimizers.named(model).values():
-            for variable in each.variables if each.built else ():
-                if id(variable) not in owned:
-                    owned.add(id(variable))
-                    others.append(variable)
+        slots = [] if model.optimizer is None else list(model.optimizer.variables)
+        groups = optimizers.variables(model)
+        others = {id(variable): variable for _, group in groups for variable in group}
+        for variable in slots:
+            others.pop(id(variable), None)
         self._groups: tuple[list[keras.Variable], ...] = (
-            list(model.trainable_variables), list(model.non_trainable_variables), slots, others,
+            list(model.trainable_variables), list(model.non_trainable_variables), slots,
+            list(others.values()),
         )  # fmt: skip
         self._metrics: list[keras.Variable] = list(model.metrics_variables)
 
@@ -92,7 +89,8 @@ class State:
         """
         before = *values, self._begun()
         groups = *self._groups, self._metrics
-        with self._scope(groups, before) as current, self._partial_updates():
+        updates, masks = self._partial_updates(), self._masks_kept()
+        with self._scope(groups, before) as current, updates, masks:
             first = current()
             *kinds, others, metrics = before
             logs, (*kinds, metrics) = self._model.train_step((*kinds, metrics), unwrapped(data))
@@ -148,13 +146,44 @@ class State:
             yield lambda: [[scope.get_current_value(v) for v in group] for group in groups]
 
     @contextlib.contextmanager
+    def _masks_kept(self) -> Iterator[None]:
+        """Let metrics of Keras' training step have the masks of outputs, as those of an evaluation.
+
+        ``jax.grad`` returns other arrays than the model does, without their masks.
+        """
+        model = self._model
+        if has_own(model, "train_step"):
+            yield
+            return
+        compute, measure = model.compute_loss_and_updates, model.compute_metrics
+
+        def compute_loss_and_updates(*args: Any, **options: Any) -> Any:
+            loss, (unscaled, outputs, *rest) = compute(*args, **options)
+            masks = [keras_internals.mask(leaf) for leaf in jax.tree.leaves(outputs)]
+            return loss, (unscaled, (outputs, masks), *rest)
+
+        def compute_metrics(x: Any, y: Any, pair: Any, sample_weight: Any = None) -> Any:
+            outputs, masks = pair
+            for leaf, mask in zip(jax.tree.leaves(outputs), masks, strict=True):
+                keras_internals.set_mask(leaf, mask)
+            return measure(x, y, outputs, sample_weight)
+
+        model.compute_loss_and_updates, model.compute_metrics = (
+            compute_loss_and_updates, compute_metrics,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            del model.compute_loss_and_updates, model.compute_metrics
+
+    @contextlib.contextmanager
     def _partial_updates(self) -> Iterator[None]:
         """Let the optimizer of ``compile`` update the weights that are trained in this epoch alone.
 
         Keras' ``stateless_apply`` takes all weights that it was built for or none, and tells a
         user's ``apply`` of none.
         """
-        optimizer, weights = self._model.optimizer, self._groups[0]
+        optimizer, weights, others = self._model.optimizer, self._groups[0], self._groups[3]
         if optimizer is None or (
             len(weights) == len(keras_internals.updated(optimizer))
             and keras_internals.is_of_keras(optimizer)
@@ -163,9 +192,14 @@ class State:
             return
 
         def stateless_apply(slots: Any, gradients: Any, values: Any) -> tuple[Any, Any]:
-            with self._scope((weights, optimizer.variables), (values, slots)) as current:
+            # Keras asks the innermost scope alone: those of optimizers inside of it are handed on.
+            groups = weights, optimizer.variables, others
+            before = values, slots, [variable.value for variable in others]
+            with self._scope(groups, before) as current:
                 optimizer.apply(gradients, weights)
-                after, slots = current()
+                after, slots, inner = current()
+            for variable, value in zip(others, inner, strict=True):
+                variable.assign(value)
             return after, slots
 
         optimizer.stateless_apply = stateless_apply
