@@ -239,7 +239,7 @@ def together(
             process.start()
             processes.append(process)
             theirs.close()
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600  # a hang; a machine may be slow
         while pipes:
             ready = multiprocessing.connection.wait(list(pipes), deadline - time.monotonic())
             if not ready:
