@@ -1,0 +1,97 @@
+"""From the command to the first step on JAX: ``python experiments/jax_start.py``, quiet machine.
+
+Two commands in turn, each a process of its own: ``python -m dtrain backend=jax`` until its first
+step is done (``start_seconds`` of its result), and a script by hand with the same model, until its
+first compiled step is (``jax_steps.step_of``). Neither finds programs that the other has compiled.
+A ratio is the median of the ratios pair by pair, with the least and the greatest; above 1 dtrain
+takes longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parent))
+MODELS = ("mlp", "cnn", "resnet", "transformer")
+#: Shapes of a batch: images, or windows of characters.
+IMAGES, TEXT = (64, 8, 8, 1), (64, 64)
+
+
+def by_hand(name: str) -> None:
+    """Train one step of a model, in this process."""
+    os.environ.update(KERAS_BACKEND="jax", JAX_PLATFORMS="cpu")
+    import jax
+    import numpy as np
+    from jax_steps import step_of
+
+    from dtrain import models
+
+    if name == "transformer":
+        x = y = np.zeros(TEXT, np.int32)
+        model = models.transformer(TEXT[1:], 256)
+    else:
+        x, y = np.zeros(IMAGES, np.float32), np.zeros(IMAGES[0], np.int32)
+        model = getattr(models, name)(IMAGES[1:], 10)
+    step, state = step_of(model)
+    _, loss = jax.jit(step, donate_argnums=0)(state, x, y)
+    print(float(loss))
+
+
+def script(name: str, folder: Path) -> float:
+    """Return the seconds of the script."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, __file__, "--by-hand", name], check=True, cwd=folder,
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+    return time.monotonic() - began
+
+
+def dtrain(name: str, folder: Path) -> float:
+    """Return the seconds of dtrain."""
+    data = ["dataset=digits"]
+    if name == "transformer":
+        (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+        data = ["dataset=text", "dataset.path=text.txt", f"dataset.length={TEXT[1]}"]
+    subprocess.run(
+        [sys.executable, "-m", "dtrain", "backend=jax", "strategy=one_device", f"model={name}",
+         *data, f"trainer.batch_size={IMAGES[0]}", "trainer.epochs=1", "trainer.steps_per_epoch=1",
+         "tracking=none", "hydra.run.dir=run"],
+        check=True, cwd=folder, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return float(json.loads((folder / "run" / "result.json").read_text())["start_seconds"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--by-hand", choices=MODELS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.by_hand:
+        by_hand(arguments.by_hand)
+        return
+    for name in arguments.models:
+        seconds = []
+        for number in range(arguments.pairs):
+            sides = [dtrain, script] if number % 2 else [script, dtrain]
+            with tempfile.TemporaryDirectory() as folder:
+                times = {side.__name__: side(name, Path(folder)) for side in sides}
+            seconds.append((times["dtrain"], times["script"]))
+        ratios = [own / other for own, other in seconds]
+        print(
+            f"{name}: dtrain {median(a for a, _ in seconds):.1f} s, script "
+            f"{median(b for _, b in seconds):.1f} s, {median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
