@@ -586,11 +586,10 @@ def test_a_check_in_the_place_of_a_training(
     given = {"data": examples(), "epochs": 2, **QUICK}
     with pytest.raises(TrainingError) as caught:
         dtrain.train(model=script.planted, debug="nan", **given)
-    assert "the output of layer late (Late) is not finite" in str(caught.value)
+    assert "layer late (Late) computes a value that is not finite" in str(caught.value)
     assert "at step 4" in str(caught.value)
     folder = caught.value.folder  # type: ignore[attr-defined]
     assert folder.is_relative_to(tmp_path / "outputs" / "debug")
-    assert dtrain.Run(folder).result["debug"]["rows"][0][0] == "after it"
     with pytest.raises(TrainingError, match="by heart: no gradient reaches any of its weights"):
         dtrain.train(model=script.dead, debug="overfit", **given)
     run = dtrain.train(model=script.build, debug="shapes", **given)

@@ -215,7 +215,7 @@ def several_values(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
             )
             for n in (1, 2, 4)
         },
-        "some examples": lambda: tf.boolean_mask(tf.square(x @ weights - y), y > 0),
+        "some examples": lambda: tf.boolean_mask(tf.square(x @ weights - y), tf.abs(y) > 0.1),
     }
     found = {}
     for name, of in targets.items():

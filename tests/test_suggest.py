@@ -112,7 +112,8 @@ def messages() -> dict[str, str]:
 def test_what_a_transcript_says_can_be_typed(command: str, dtrain) -> None:
     error = messages()[command]
     then = followed(shlex.split(command), error)
-    if is_command(then) or then[:1] == ["-m"]:
+    hosts = "launcher=ssh" in then  # by names that no machine has
+    if is_command(then) or then[:1] == ["-m"] or hosts:
         return
     run = dtrain(*then, "dry_run=true")
     again = re.findall(r"^error: ([\w./]+)", run.output, re.M)

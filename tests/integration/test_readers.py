@@ -167,7 +167,7 @@ def test_a_run_that_is_ended(
     until((tmp_path / "waits").exists, lambda: run.output)
     pids = who_read(tmp_path)
     [task] = [
-        pid for pid in pids if b"task.reader" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid for pid in pids if b"data.reader" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     assert len(pids) == 3
     if number == "SIGINT":
