@@ -60,11 +60,11 @@ def _parts(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> Iterator[
     Yields:
         The rank of a process that has it, and where in the array it is.
     """
-    seen = set()
+    keys = set()
     for device, index in sharding.devices_indices_map(shape).items():
         assert index is not None
-        if _key(index) not in seen:
-            seen.add(_key(index))
+        if _key(index) not in keys:
+            keys.add(_key(index))
             yield device.process_index, index
 
 
