@@ -385,3 +385,17 @@ def test_a_fork_that_would_end_where_it_begins() -> None:
         "trainer.epochs=10: the fork begins after 10 epochs; accepted: 11 or more; "
         "type: trainer.epochs=20"
     )
+
+
+@pytest.mark.task
+def test_a_run_holds_no_file_of_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
+    import numpy as np
+
+    from dtrain.run import checkpoint
+    from dtrain.task.train import restore
+
+    arrays = {"model/kernel": np.ones([64, 64]), "sums/epoch": np.arange(3.0)}
+    restored = checkpoint.load(checkpoint.save(tmp_path, 1, arrays, {}))
+    restore.release(restored)
+    assert [*restored.arrays] == ["sums/epoch"]
+    assert restored.arrays["sums/epoch"].flags.owndata

@@ -76,10 +76,10 @@ def of_chief(strategy: Backend, restored: Checkpoint | None) -> Checkpoint | Non
     Where tasks have variables in parts, ``strategy.write`` sends large arrays part by part: other
     tasks than the chief have their shapes alone here.
     """
-    tasks, large = strategy.tasks, list[str]()
+    tasks, large = strategy.tasks, set[str]()
     if restored is not None and strategy.abilities.reads_together:
-        large = [name for name, array in restored.arrays.items()
-                 if name.startswith(_VARIABLES) and array.nbytes > checkpoint.SMALL]  # fmt: skip
+        large = {name for name, array in restored.arrays.items()
+                 if name.startswith(_VARIABLES) and array.nbytes > checkpoint.SMALL}  # fmt: skip
     pieces = tasks.broadcast(() if restored is None else checkpoint.pack(restored, large))
     return restored if tasks.rank == 0 else checkpoint.unpack(pieces)
 
@@ -137,9 +137,15 @@ def restore(
 
 
 def release(restored: Checkpoint) -> None:
-    """Forget the arrays that are in variables now: they need not be in memory for the whole run."""
-    for name in [name for name in restored.arrays if name.startswith(_VARIABLES)]:
-        del restored.arrays[name]
+    """Forget the arrays that are in variables now, and the file that the others are read from.
+
+    Neither memory nor the disk of a checkpoint that is removed is held for the whole run.
+    """
+    for name, array in list(restored.arrays.items()):
+        if name.startswith(_VARIABLES):
+            del restored.arrays[name]
+        else:
+            restored.arrays[name] = array.copy()
 
 
 def has_position(restored: Checkpoint | None) -> bool:
