@@ -590,6 +590,8 @@ def test_a_check_in_the_place_of_a_training(
     assert "at step 4" in str(caught.value)
     folder = caught.value.folder  # type: ignore[attr-defined]
     assert folder.is_relative_to(tmp_path / "outputs" / "debug")
+    debug = dtrain.Run(folder).result["debug"]
+    assert (debug["step"], debug["kind"]) == (4, "value")
     with pytest.raises(TrainingError, match="by heart: no gradient reaches any of its weights"):
         dtrain.train(model=script.dead, debug="overfit", **given)
     run = dtrain.train(model=script.build, debug="shapes", **given)

@@ -50,6 +50,7 @@ class Own(keras.Model):
         logs.pop("loss", None)
         return {**logs, "plain": plain, "loss": plain}
 
+
 class LooksUp(Own):
     """Rows of each example, and rows that are not: an optimizer may square them one by one."""
 

@@ -25,8 +25,7 @@ _KINDS = {
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
 }  # fmt: skip
-
-
+#: And NumPy's names of safetensors' types.
 _TYPES = {kind: name for name, kind in _KINDS.items()}
 
 

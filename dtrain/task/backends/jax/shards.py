@@ -6,7 +6,6 @@ is in a file, and each process is sent the parts that its own devices hold.
 
 from __future__ import annotations
 
-import collections
 import os
 import tempfile
 from collections.abc import Iterator
@@ -82,8 +81,7 @@ def _broadcast(part: np.ndarray, tasks: Tasks, source: int) -> np.ndarray:
     """
     if tasks.rank == source:
         part = np.ascontiguousarray(part)
-        pieces = tasks.broadcast([part.reshape(-1).view(np.uint8).data], source)
-        collections.deque(pieces, maxlen=0)
+        tasks.broadcast([part.reshape(-1).view(np.uint8).data], source)
         return part
     data = b"".join(tasks.broadcast((), source))
     return np.frombuffer(data, part.dtype).reshape(part.shape)
