@@ -45,7 +45,8 @@ class Backend(enum.Enum):
 
     tensorflow = 1
     jax = 2
-    auto = 3
+    torch = 3
+    auto = 4
 
 
 class Precision(enum.Enum):

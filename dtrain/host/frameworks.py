@@ -33,6 +33,7 @@ class Framework:
 FRAMEWORKS = {
     "tensorflow": Framework("TensorFlow", ("tensorflow",), "pip install dtrain"),
     "jax": Framework("JAX", ("jax", "jaxlib"), "pip install 'dtrain[jax]'"),
+    "torch": Framework("PyTorch", ("torch",), "pip install 'dtrain[torch]'"),
 }
 
 
