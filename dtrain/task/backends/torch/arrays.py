@@ -12,7 +12,7 @@ from dtrain.data import nest
 from dtrain.errors import UsageError
 
 #: What unsigned types become, of which PyTorch computes with few.
-SIGNED = {
+SIGNED: dict[Any, np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32), np.dtype(np.uint32): np.dtype(np.int64),
     np.dtype(np.uint64): np.dtype(np.int64),
 }  # fmt: skip
@@ -37,10 +37,10 @@ def _signed(leaf: Any) -> np.ndarray:
     signed = SIGNED.get(array.dtype)
     if signed is None:
         return array
-    if array.size and array.max() > np.iinfo(signed).max:
+    if array.size and array.max() > np.iinfo(signed.name).max:
         raise UsageError(
             "dataset", array.max(), "is a whole number that PyTorch has no type for",
-            f"up to {np.iinfo(signed).max}", "backend=tensorflow",
+            f"up to {np.iinfo(signed.name).max}", "backend=tensorflow",
         )  # fmt: skip
     return array.astype(signed)
 

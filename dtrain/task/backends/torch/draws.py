@@ -15,6 +15,8 @@ from collections.abc import Iterator
 import keras
 import torch
 
+from dtrain.task.backends.torch.keras_internals import add, copy
+
 #: Part of the path of a variable in which Keras keeps the state of a seed.
 STATE = "seed_generator_state"
 
@@ -48,25 +50,19 @@ class Draws:
             return
         # In place: the states are parameters of the layers, too.
         offset = hashed(self._seed, self._rank)
-        with torch.no_grad():
-            torch._foreach_add_(self._words, offset)
+        add(self._words, offset)
         try:
             yield
         finally:
-            with torch.no_grad():
-                torch._foreach_sub_(self._words, offset)
+            add(self._words, -offset)
 
     @contextlib.contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """Let an evaluation draw inside by the number of its batch, whichever replica has it."""
         torch.manual_seed(hashed(self._seed, number))
         before = [variable.value.clone() for variable in self.states]
-        with torch.no_grad():
-            for state in self.states:
-                state.value[1] += hashed(number)
+        add(self._words, hashed(number))
         try:
             yield
         finally:
-            with torch.no_grad():
-                for state, value in zip(self.states, before, strict=True):
-                    state.value.copy_(value)
+            copy([variable.value for variable in self.states], before)

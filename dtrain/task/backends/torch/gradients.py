@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from dtrain.task.backends.torch.keras_internals import divide
 from dtrain.task.backends.tracing import now, tracing
 
 
@@ -69,7 +70,7 @@ class _Gathered(torch.autograd.Function):
 
 def gathered(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor of all replicas, ``[replicas, *shape]``; differentiable."""
-    result: torch.Tensor = _Gathered.apply(x)  # type: ignore[no-untyped-call]  # of PyTorch
+    result: torch.Tensor = _Gathered.apply(x)
     return result
 
 
@@ -162,7 +163,7 @@ def reduced(
         distributed.all_reduce(flat)
         *sums, used = flat.split([each.numel() for each in vectors] + [len(own)])
         if not step.summed:
-            torch._foreach_div_(sums, step.replicas)
+            divide(sums, step.replicas)
         # Where this replica has all of them, so have they together: nothing is read of a GPU.
         counts = [1.0] * len(own) if is_whole else used.tolist()
         for i, total, count in zip(places, sums, counts, strict=True):

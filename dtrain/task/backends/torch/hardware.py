@@ -46,7 +46,7 @@ def configure(
         torch.set_num_threads(task.threads)
     if hardware.inter_op_threads is not None:
         torch.set_num_interop_threads(hardware.inter_op_threads)
-    torch.backends.mkldnn.enabled = hardware.onednn is not False
+    torch.backends.mkldnn.set_flags(_enabled=hardware.onednn is not False)
     device = torch.device("cpu", 0)
     if cluster.device_kind == "gpu" and task.devices:
         count = torch.cuda.device_count()

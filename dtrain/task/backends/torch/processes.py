@@ -39,7 +39,7 @@ def join(cluster: Cluster, task: Task, peer_timeout: float) -> None:
     if INTERFACE not in os.environ and (name := _interface(task.address)) is not None:
         os.environ[INTERFACE] = name
     host, _, port = cluster.chief.address.rpartition(":")
-    store = distributed.TCPStore(
+    store = distributed.TCPStore(  # type: ignore[attr-defined]  # documented; not in __all__
         host.strip("[]"), int(port), len(cluster.tasks), task == cluster.chief,
         timeout=datetime.timedelta(seconds=FOREVER),
     )  # fmt: skip

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import torch
 from torch.utils import checkpoint
+
+from dtrain.task.backends.torch.keras_internals import copy
 
 
 def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
@@ -30,20 +31,13 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
                 losses.append(1)
                 return call(*arguments, **kwargs)
             after = [value.detach().clone() for value in state]
-            _copy(state, before)
+            copy(state, before)
             try:
                 with keras.StatelessScope(collect_losses=True):
                     return call(*arguments, **kwargs)
             finally:
-                _copy(state, after)
+                copy(state, after)
 
-        outputs = checkpoint.checkpoint(compute, *args, use_reentrant=False)
-        return outputs
+        return checkpoint.checkpoint(compute, *args, use_reentrant=False)
 
     return twice
-
-
-@torch.no_grad()
-def _copy(state: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    for tensor, value in zip(state, values, strict=True):
-        tensor.copy_(value)

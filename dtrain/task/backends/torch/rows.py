@@ -11,6 +11,7 @@ import torch
 
 from dtrain.task.backends import rows
 from dtrain.task.backends.runtime import runtime
+from dtrain.task.backends.torch.keras_internals import copy
 
 
 class Rows(rows.Rows):
@@ -26,12 +27,10 @@ class Rows(rows.Rows):
         model.reset_metrics()
         self._begun = [variable.value.detach().clone() for variable in self.variables]
 
-    @torch.no_grad()
     def begin(self) -> None:
         """Let metrics begin anew."""
         # In one operation: `reset_state` of each has several for each variable.
-        if self._begun:
-            torch._foreach_copy_([variable.value for variable in self.variables], self._begun)
+        copy([variable.value for variable in self.variables], self._begun)
 
     @torch.no_grad()
     def row(self, logs: dict[str, Any], count: int, training: bool) -> torch.Tensor:
