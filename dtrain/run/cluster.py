@@ -23,6 +23,8 @@ class Task:
             follows the checkpoints of the others.
         index: position among the tasks of the same role.
         devices: how many devices of the cluster's kind this process computes on.
+        device: number of the first of them among those of the tasks that are placed together, on
+            one host: a process for each device has one each.
         serves: it trains nothing by itself, does what the chief asks, and ends when that has.
         replaceable: the job continues without it until it is started again.
         threads: intra-op threads; None for TensorFlow's own choice.
@@ -35,6 +37,7 @@ class Task:
     role: str
     index: int
     devices: int
+    device: int = 0
     serves: bool = False
     replaceable: bool = False
     threads: int | None = None
@@ -72,6 +75,11 @@ class Cluster:
     def chief(self) -> Task:
         """The task that leads: it alone writes the journal and the checkpoints."""
         return self.tasks[0]
+
+    @property
+    def together(self) -> int:
+        """How many tasks share a place on a host: those with a device each of it."""
+        return 1 + max(task.device for task in self.tasks)
 
     @property
     def processes(self) -> tuple[Task, ...]:

@@ -124,6 +124,7 @@ class Task(TypedDict):
     role: Annotated[str, fields.like(_ROLE, "a role")]
     index: Count
     devices: Count
+    device: NotRequired[Count]
     serves: NotRequired[bool]
     replaceable: NotRequired[bool]
     threads: NotRequired[Count | None]
