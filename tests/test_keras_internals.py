@@ -122,7 +122,7 @@ def test_a_private_name_elsewhere_is_found(line: str) -> None:
 
 def test_every_module_of_them_is_there() -> None:
     """What the package's docstring lists is what there is."""
-    assert len(HOMES) == 3
+    assert len(HOMES) == 4
     for home in HOMES:
         text = ast.get_docstring(ast.parse((home / "__init__.py").read_text())) or ""
         listed = re.findall(r"^``(\w+)``", text, re.M)
@@ -151,8 +151,8 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
     from dtrain.task import keras_internals as internals
     from dtrain.task.backends.tensorflow import keras_internals as of_tensorflow
     from dtrain.task.backends.tensorflow.keras_internals import additions as order
-    from dtrain.task.backends.tensorflow.keras_internals import collectives, losses
-    from dtrain.task.keras_internals import contexts, lookup, masks
+    from dtrain.task.backends.tensorflow.keras_internals import collectives
+    from dtrain.task.keras_internals import contexts, lookup, losses, masks
 
     nothing: Any = SimpleNamespace()
     assert "holds the layers inside of a layer" in refused(internals.layers, nothing)
@@ -169,7 +169,7 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
         assert "keeps the masks of tensors" in refused(internals.mask, keras.ops.ones(1))
         assert "keeps the masks" in refused(internals.set_mask, keras.ops.ones(1), None)
         patch.setattr(losses, "LOSS", "keras.not_there")
-        text = refused(of_tensorflow.see_batches_of_their_own, lambda: None, lambda values: values)
+        text = refused(internals.see_batches_of_their_own, lambda: None, lambda values: values)
         assert "has losses (scale_loss_for_distribution), and computes them" in text
         patch.setattr(contexts, "MODULE", "keras.not_there")
         assert "leave hardware.remat empty" in refused(contexts.check)

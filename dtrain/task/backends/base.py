@@ -65,6 +65,10 @@ class Tasks:
     def __init__(self, rank: int = 0, size: int = 1):
         self.rank, self.size = rank, size
 
+    def all_reduce(self, numbers: np.ndarray) -> np.ndarray:
+        """Add an array up over the tasks; for a backend whose tasks are replicas."""
+        return numbers
+
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Add numbers up over the tasks, in float64."""
         return list(numbers)

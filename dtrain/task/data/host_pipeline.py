@@ -35,13 +35,13 @@ class HostPipeline:
     """Batches of some replicas, read ahead by threads; a context, and an iterator.
 
     Each element is what the replicas train on in one step, in turn: parts as
-    :attr:`Example.parts`. Of an evaluation it is one batch, with the number of rows that are real;
-    the others repeat the last. So many steps are held in memory as are read ahead, and one: as many
-    as there are threads, and one.
+    :attr:`Example.parts`. Of an evaluation it is a batch for each, with the number of rows that are
+    real, which may be none; the others repeat the last. So many steps are held in memory as are
+    read ahead, and one: as many as there are threads, and one.
 
     Args:
         inputs: what to read.
-        replicas: that share each batch of the training.
+        replicas: that share each batch of the training, and have one each of an evaluation.
         chosen: those that are fed here.
         training: or the evaluation.
         share: of a batch of the evaluation that is full, the rows that are read here.
@@ -170,31 +170,38 @@ class HostPipeline:
         size, examples = self._inputs.evaluation_batch, self._inputs.evaluation_examples
         turns = -(-examples // size)
 
-        def one_pass() -> Iterator[list[Any]]:
+        def one_pass() -> Iterator[Any]:
             batches = stream.batches(size, remainder=True)
-            for number in range(turns):
-                batch = next(batches, None)  # none where a pass is shorter than it was counted
+            for number in range(turns + -turns % self._replicas):
+                # None where the turn of the replicas has no more, or a pass fewer than counted.
+                batch = next(batches, None) if number < turns else None
                 count = 0 if batch is None else len(nest.leaves(batch)[0])
                 rows = self._rows(0, count)
                 whole = Example(*(stream.first(1) if batch is None else batch))
                 part = whole.map(lambda leaf, rows=rows: leaf[rows]).parts
-                yield [(part, min(examples - number * size, count))]
+                yield part, max(0, min(examples - number * size, count))
 
-        passes = itertools.chain.from_iterable(one_pass() for _ in itertools.count())
-        before = self._inputs.validations * turns if stream.reshuffles else 0
+        def chosen() -> Iterator[list[Any]]:
+            batches = one_pass()
+            while turn := [*itertools.islice(batches, self._replicas)]:
+                yield turn[self._chosen]
+
+        passes = itertools.chain.from_iterable(chosen() for _ in itertools.count())
+        before = self._inputs.validations * -(-turns // self._replicas) if stream.reshuffles else 0
         steps = itertools.islice(passes, before, None)
         while True:
             yield functools.partial(_next, steps)
 
     def _evaluation(self) -> Iterator[Callable[[], list[Any]]]:
-        table = self._inputs.evaluation_batches(1).tolist()
+        table = self._inputs.evaluation_batches(self._replicas)
+        turns = table.reshape(-1, self._replicas, 2)[:, self._chosen].tolist()
 
-        def batch(begin: int, count: int) -> list[Any]:
-            return [(self._read(self._rows(begin, count), None).parts, count)]
+        def batches(turn: list[list[int]]) -> list[Any]:
+            return [(self._read(self._rows(*each), None).parts, each[1]) for each in turn]
 
         while True:
-            for begin, count in table:
-                yield functools.partial(batch, begin, count)
+            for turn in turns:
+                yield functools.partial(batches, turn)
 
     def _rows(self, begin: int, count: int) -> np.ndarray:
         """Return which examples are read of a batch of an evaluation."""

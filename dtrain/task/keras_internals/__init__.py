@@ -9,11 +9,13 @@ has something else, the run ends with a sentence that says what to do instead.
 ``contexts``      what Keras keeps for a process: training, precision, counts of names
 ``variables``     what a variable is stored in
 ``masks``         masks of tensors
+``losses``        denominators of losses on several replicas
 ``callbacks``     when callbacks of Keras choose how they compare
 """
 
 from dtrain.task.keras_internals.callbacks import choose_comparison
 from dtrain.task.keras_internals.contexts import fresh_names, without_tensorflow
+from dtrain.task.keras_internals.losses import see_batches_of_their_own
 from dtrain.task.keras_internals.masks import mask, set_mask
 from dtrain.task.keras_internals.model_parts import (
     generator_states,
@@ -51,6 +53,7 @@ __all__ = [
     "of_own_classes",
     "plain_variables",
     "scale_learning_rates",
+    "see_batches_of_their_own",
     "set_mask",
     "states",
     "stored",

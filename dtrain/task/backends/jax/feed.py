@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,34 +12,12 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.sources import Arrays
 from dtrain.data.transforms import by_batch
-from dtrain.run.times import INPUT
 from dtrain.task.backends.jax.batches import Batches
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 
 #: Steps of one call into JAX, at most, and bytes of their batches.
 STEPS, BYTES = 64, 4 << 20
-
-
-class Waiting:
-    """Adds up the seconds that the host waits for its input."""
-
-    def __init__(self) -> None:
-        self.measured = True
-        self.traced: Callable[[], None] = lambda: None
-        self._seconds = 0.0
-
-    def on(self, read: Callable[[], Any]) -> Any:
-        """Return what ``read`` returns, and add how long that took."""
-        begin = time.perf_counter()
-        value = read()
-        self._seconds += time.perf_counter() - begin
-        return value
-
-    def pop(self) -> Mapping[str, float]:
-        """Return the seconds since the last such call; nothing where they are not measured."""
-        seconds, self._seconds = self._seconds, 0.0
-        return {INPUT: seconds} if self.measured else {}
 
 
 class InMemory:

@@ -10,13 +10,14 @@ import jax
 import keras
 
 from dtrain.data import nest
+from dtrain.task.backends.host_waiting import Waiting
 from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.batches import Batches
-from dtrain.task.backends.jax.feed import Waiting, feed
-from dtrain.task.backends.jax.norms import Norms
+from dtrain.task.backends.jax.feed import feed
 from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
 from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.norms import Norms
 from dtrain.task.backends.row_steps import RowSteps
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline

@@ -17,10 +17,10 @@ import tensorflow as tf
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
 from dtrain.task.backends.base import Abilities
+from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.keras_internals.collectives import local_devices
 from dtrain.task.backends.tensorflow.replica import gradients, reduction
-from dtrain.task.backends.tensorflow.replicas import check_alike
 from dtrain.task.model import train_state
 
 

@@ -15,14 +15,12 @@ from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Abilities, Tasks
+from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
 from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.data.inputs import Inputs
 
-#: Copies of a weight are alike where they differ by so much of its largest element: devices of
-#: several kinds may round otherwise.
-COPIES = 1e-6
 NONE = tf.VariableAggregation.NONE
 
 
@@ -33,26 +31,6 @@ def dtype_of(created: dict[str, Any]) -> tf.DType:
         value = value() if callable(value) else value
         return tf.convert_to_tensor(value).dtype
     return tf.as_dtype(created["dtype"])
-
-
-def check_alike(
-    model: keras.Model, variable: keras.Variable, own: np.ndarray, other: np.ndarray
-) -> None:
-    """Refuse a model of which two replicas have other values of a weight.
-
-    Raises:
-        UsageError: naming the weight.
-    """
-    with np.errstate(invalid="ignore"):  # of what is not finite other checks tell
-        differ = np.any(np.abs(other - own) > COPIES * np.max(np.abs(own), initial=0.0))
-    if differ:
-        raise UsageError(
-            "model", type(model).__name__,
-            f"its step changes {variable.path} otherwise on each replica, as noise does that is "
-            "drawn for weights or gradients: replicas draw what is for examples",
-            "a step that changes weights by what tapes give and what is the same on all replicas, "
-            "or one replica", "strategy=one_device",
-        )  # fmt: skip
 
 
 def _array(value: Any) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Private names of TensorFlow, and those of Keras that are of its TensorFlow backend alone.
 
-``losses``        losses that layers add, and denominators of losses on several replicas
+``losses``        losses that layers add
 ``updates``       optimizers that update several replicas
 ``draws``         the functions through which layers draw random numbers
 ``sessions``      the default graph, which Keras' ``clear_session`` resets
@@ -13,11 +13,7 @@ from dtrain.task.backends.tensorflow.keras_internals.additions import (
     keep_order,
     optimize_dependencies,
 )
-from dtrain.task.backends.tensorflow.keras_internals.losses import (
-    keep_losses_apart,
-    losses_of,
-    see_batches_of_their_own,
-)
+from dtrain.task.backends.tensorflow.keras_internals.losses import keep_losses_apart, losses_of
 from dtrain.task.backends.tensorflow.keras_internals.sessions import keep_session
 from dtrain.task.backends.tensorflow.keras_internals.updates import (
     reduce_nothing,
@@ -39,7 +35,6 @@ __all__ = [
     "optimize_dependencies",
     "read_as_numbers",
     "reduce_nothing",
-    "see_batches_of_their_own",
     "take_gradients_as_they_are",
     "unwrapped",
     "without_strategy",

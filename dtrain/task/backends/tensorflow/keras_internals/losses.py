@@ -1,30 +1,14 @@
-"""Losses that layers add, masks of tensors, and losses of a replica's part of a batch."""
+"""Losses that layers add."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from dtrain.task.keras_internals.lookup import (
-    ONE_REPLICA,
-    function,
-    module,
-    unknown,
-)
+from dtrain.task.keras_internals.lookup import ONE_REPLICA, unknown
 from dtrain.task.keras_internals.model_parts import layers
-
-LOSS = "keras.src.losses.loss"
-#: Functions of :data:`LOSS` that are replaced, and what they must look like.
-PARAMETERS = {
-    "scale_loss_for_distribution": ["value"],
-    "unscale_loss_for_distribution": ["value"],
-    "reduce_values": ["values", "sample_weight", "reduction"],
-    "apply_mask": ["sample_weight", "mask", "dtype", "reduction"],
-}
 
 
 def losses_of(layer: keras.Layer) -> Any:
@@ -104,64 +88,3 @@ class _IdsApart:
 
     def __contains__(self, loss: int) -> bool:
         return loss in self._own()
-
-
-def see_batches_of_their_own(
-    step: Callable[[], Any], mean: Callable[[list[Any]], list[Any]]
-) -> None:
-    """Let Keras' losses take the part of a replica for a batch, with denominators of the whole.
-
-    Keras divides a loss by the number of replicas; here nothing does, unless the step says that
-    losses are summed over the replicas (``summed``). Where Keras divides by a number that depends
-    on the examples (those not masked, the sum of their weights), that number is the mean over the
-    replicas, as the replicas' losses are averaged. What it sums is a sum over the global batch.
-
-    Args:
-        step: returns the training step of one of several replicas that is traced now, or None.
-        mean: averages tensors over the replicas.
-
-    Raises:
-        TrainingError: this version of Keras computes losses in another way; nothing is replaced.
-    """
-    losses = module(LOSS)
-    if getattr(losses, "by_dtrain", False):
-        return
-    for name, expected in PARAMETERS.items():
-        if function(losses, name, expected) is None:
-            raise unknown(f"has losses ({name}), and computes them", ONE_REPLICA)
-    reduce_values, apply_mask = losses.reduce_values, losses.apply_mask
-
-    def over_the_whole(value: Any, denominator: Any) -> Any:
-        own = tf.stop_gradient(tf.cast(denominator, tf.float32))
-        [whole] = mean([own])
-        return value * tf.cast(tf.math.divide_no_nan(own, whole), value.dtype)
-
-    def reduced(
-        values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
-    ) -> Any:
-        loss = reduce_values(values, sample_weight, reduction)
-        now = step()
-        if now is None or tuple(values.shape) in ((), (0,)):
-            return loss
-        if reduction == "sum":
-            return loss if now.summed else loss * tf.cast(now.replicas, loss.dtype)
-        if reduction == "mean_with_sample_weight" and sample_weight is not None:
-            return over_the_whole(loss, tf.reduce_sum(tf.cast(sample_weight, tf.float32)))
-        return loss
-
-    def masked(sample_weight: Any, mask: Any, dtype: Any, reduction: Any) -> Any:
-        weight = apply_mask(sample_weight, mask, dtype, reduction)
-        if mask is None or step() is None or reduction not in ("mean", "sum_over_batch_size"):
-            return weight
-        return over_the_whole(weight, tf.reduce_sum(tf.cast(mask, tf.float32)))
-
-    def scaled(value: Any) -> Any:
-        now = step()
-        if now is None or not now.summed:
-            return value
-        return tf.math.divide(value, tf.cast(now.replicas, value.dtype))
-
-    losses.scale_loss_for_distribution = scaled
-    losses.unscale_loss_for_distribution = lambda value: value
-    losses.reduce_values, losses.apply_mask = reduced, masked
-    losses.by_dtrain = True

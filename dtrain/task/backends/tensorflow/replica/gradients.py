@@ -27,6 +27,7 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import declared, dependence, reduction
 from dtrain.task.backends.tracing import now, tracing
+from dtrain.task.keras_internals import see_batches_of_their_own
 
 #: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
 GATHER = "gathered_by_replicas"
@@ -205,7 +206,7 @@ def install() -> None:
     The functions of TensorFlow are ``tf.nn.compute_average_loss`` and
     ``tf.nn.scale_regularization_loss``.
     """
-    keras_internals.see_batches_of_their_own(current, mean)
+    see_batches_of_their_own(current, mean)
     declared.install(current)
     original = tf.GradientTape.gradient
     if getattr(original, "by_dtrain", False):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import keras
 
 from dtrain.task.backends.tracing import now, tracing
@@ -28,7 +27,7 @@ class Norms:
                 optimizer.apply = _noted(optimizer, optimizer.apply)
 
     def measured(self, before: list[Any], update: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-        """Run what updates the weights; traced.
+        """Run what updates the weights, traced or at once.
 
         Args:
             before: the weights.
@@ -45,9 +44,9 @@ class Norms:
         weights = _norm(before)
         changes = [new - old for old, new in zip(before, returned[-1][0], strict=True)]
         numbers = {
-            "gradient_norm": jnp.sqrt(sum(squares, jnp.zeros([]))),
+            "gradient_norm": keras.ops.sqrt(_total(squares)),
             "weight_norm": weights,
-            "update_ratio": jnp.where(weights > 0, _norm(changes) / weights, 0.0),
+            "update_ratio": keras.ops.where(weights > 0, _norm(changes) / weights, 0.0),
         }
         return returned, {name: numbers[name] for name in self.names}
 
@@ -59,10 +58,10 @@ def _noted(optimizer: keras.optimizers.Optimizer, apply: Callable[..., Any]) -> 
         if (squares := now().norms) is not None:
             dynamic = getattr(optimizer, "dynamic_scale", None)
             scale = optimizer.loss_scale_factor or 1.0 if dynamic is None else dynamic.value
-            square = sum((_square(each) for each in grads if each is not None), jnp.zeros([]))
-            square = square / jnp.square(scale)
+            square = _total(_square(each) for each in grads if each is not None)
+            square = square / keras.ops.square(scale)
             if dynamic is not None:  # an update is skipped where scaled gradients overflow
-                square = jnp.where(jnp.isfinite(square), square, 0.0)
+                square = keras.ops.where(keras.ops.isfinite(square), square, 0.0)
             squares.append(square)
         return apply(grads, *args, **kwargs)
 
@@ -70,8 +69,12 @@ def _noted(optimizer: keras.optimizers.Optimizer, apply: Callable[..., Any]) -> 
 
 
 def _square(value: Any) -> Any:
-    return jnp.sum(jnp.square(jnp.asarray(value, jnp.float32)))
+    return keras.ops.sum(keras.ops.square(keras.ops.cast(value, "float32")))
+
+
+def _total(squares: Iterable[Any]) -> Any:
+    return sum(squares, keras.ops.zeros([]))
 
 
 def _norm(values: list[Any]) -> Any:
-    return jnp.sqrt(sum(map(_square, values), jnp.zeros([])))
+    return keras.ops.sqrt(_total(map(_square, values)))

@@ -1,0 +1,59 @@
+"""Batches of the host as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+from dtrain.data import nest
+from dtrain.errors import UsageError
+
+#: What unsigned types become, of which PyTorch computes with few.
+SIGNED: dict[Any, np.dtype[Any]] = {
+    np.dtype(np.uint16): np.dtype(np.int32), np.dtype(np.uint32): np.dtype(np.int64),
+    np.dtype(np.uint64): np.dtype(np.int64),
+}  # fmt: skip
+
+
+def computed(batch: Any) -> Any:
+    """Return a batch, a nest of arrays ``[b, ...]``, in the types that PyTorch has.
+
+    Raises:
+        UsageError: it has texts, or whole numbers that are too large.
+    """
+    return nest.mapped(_signed, batch)
+
+
+def _signed(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.dtype.kind in "OSU":
+        raise UsageError(
+            "dataset", "texts", "are no numbers, and PyTorch computes with numbers alone",
+            "numbers, such as of tokens, or a backend that has texts", "backend=tensorflow",
+        )  # fmt: skip
+    signed = SIGNED.get(array.dtype)
+    if signed is None:
+        return array
+    if array.size and array.max() > np.iinfo(signed.name).max:
+        raise UsageError(
+            "dataset", array.max(), "is a whole number that PyTorch has no type for",
+            f"up to {np.iinfo(signed.name).max}", "backend=tensorflow",
+        )  # fmt: skip
+    return array.astype(signed)
+
+
+def put(batch: Any) -> Any:
+    """Return a batch as tensors on the device of this process.
+
+    Raises:
+        UsageError: PyTorch has no such numbers.
+    """
+    return nest.mapped(_tensor, computed(batch))
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    own = array if array.flags.writeable else array.copy()
+    return keras.ops.convert_to_tensor(torch.from_numpy(own))

@@ -1,0 +1,68 @@
+"""What a step draws is a function of the seed, the step and the replica: so a resumed run repeats.
+
+Layers of Keras' without a seed, and modules of PyTorch's, draw from its global generator, which is
+seeded before each step. Layers with a seed have a state of two numbers, which every replica keeps
+the same, and which checkpoints have: the draw is by their sum. So replicas draw by states that
+differ by a hash; by the number of the replica one would draw what another draws at its next step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+
+import keras
+import torch
+
+from dtrain.task.backends.torch.keras_internals import add, copy
+
+#: Part of the path of a variable in which Keras keeps the state of a seed.
+STATE = "seed_generator_state"
+
+
+def hashed(*numbers: int) -> int:
+    """Return 31 bits that are a function of some whole numbers."""
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class Draws:
+    """The generators of a model.
+
+    Args:
+        model: built.
+        seed: of the experiment.
+        rank: of the replica.
+    """
+
+    def __init__(self, model: keras.Model, seed: int, rank: int):
+        self._seed, self._rank = seed, rank
+        self.states = [v for v in model.non_trainable_variables if STATE in v.path]
+        self._words = [variable.value[:1] for variable in self.states]
+
+    @contextlib.contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Let a training step draw inside what this replica draws in it."""
+        torch.manual_seed(hashed(self._seed, number, self._rank))
+        if not (self._rank and self._words):
+            yield
+            return
+        # In place: the states are parameters of the layers, too.
+        offset = hashed(self._seed, self._rank)
+        add(self._words, offset)
+        try:
+            yield
+        finally:
+            add(self._words, -offset)
+
+    @contextlib.contextmanager
+    def batch(self, number: int) -> Iterator[None]:
+        """Let an evaluation draw inside by the number of its batch, whichever replica has it."""
+        torch.manual_seed(hashed(self._seed, number))
+        before = [variable.value.clone() for variable in self.states]
+        add(self._words, hashed(number))
+        try:
+            yield
+        finally:
+            copy([variable.value for variable in self.states], before)

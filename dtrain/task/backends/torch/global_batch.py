@@ -1,0 +1,136 @@
+"""What a replica divides by is that of the global batch: losses, masks, batch statistics.
+
+Functions of Keras and PyTorch are wrapped once; outside of a step of several replicas they are as
+they were.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from dtrain.errors import UsageError
+from dtrain.task.backends.torch import gradients
+from dtrain.task.backends.torch.keras_internals import use_moments
+from dtrain.task.keras_internals import see_batches_of_their_own
+
+
+def install() -> None:
+    """Wrap them, once in a process."""
+    see_batches_of_their_own(gradients.current, gradients.mean)
+    use_moments(_keras_moments)
+    functional: Any = torch.nn.functional
+    if not getattr(functional.batch_norm, "by_dtrain", False):
+        functional.batch_norm = _marked(functional.batch_norm, _batch_norm)
+        for name in ("cross_entropy", "nll_loss"):
+            setattr(functional, name, _marked(getattr(functional, name), _of_classes))
+
+
+def _marked(original: Any, of_replicas: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **options: Any) -> Any:
+        if gradients.current() is None:
+            return original(*args, **options)
+        return of_replicas(original, *args, **options)
+
+    call.by_dtrain = True  # type: ignore[attr-defined]
+    return call
+
+
+def moments(values: torch.Tensor, axes: list[int], mask: Any = None) -> tuple[Any, Any, Any]:
+    """Return mean and variance of the global batch along axes, and of how many values they are.
+
+    Those of the replicas are combined as of Chan et al. 1979 (Updating Formulae and a Pairwise
+    Algorithm for Computing Sample Variances), by one all-gather.
+
+    Args:
+        values: of this replica.
+        axes: which are reduced.
+        mask: of which values count, of the same shape; None: all.
+    """
+    weights = torch.ones_like(values) if mask is None else mask.to(values.dtype)
+    count = weights.sum(axes)
+    own = (values * weights).sum(axes) / count.clamp(min=1)
+    shape = [1 if axis in axes else size for axis, size in enumerate(values.shape)]
+    squares = (torch.square(values - own.reshape(shape)) * weights).sum(axes)
+    counts, means, others = gradients.gathered(torch.stack([count, own, squares])).unbind(1)
+    total = counts.sum(0)
+    mean = (counts * means).sum(0) / total.clamp(min=1)
+    between = counts * torch.square(means - mean)
+    return mean, (others + between).sum(0) / total.clamp(min=1), total
+
+
+def _keras_moments(original: Any, layer: Any, inputs: Any, mask: Any) -> Any:
+    """Return what a ``BatchNormalization`` of Keras' normalises by."""
+    if gradients.current() is None:
+        return original(layer, inputs, mask)
+    axis = layer.axis % inputs.ndim
+    axes = [each for each in range(inputs.ndim) if each != axis]
+    if mask is not None:
+        mask = mask.unsqueeze(-1).broadcast_to(inputs.shape)
+    return moments(inputs, axes, mask)[:2]
+
+
+def _batch_norm(
+    original: Any,
+    input: torch.Tensor,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    if not training:
+        result: torch.Tensor = original(
+            input, running_mean, running_var, weight, bias, training, momentum, eps
+        )
+        return result
+    mean, variance, count = moments(input.float(), [i for i in range(input.ndim) if i != 1])
+    with torch.no_grad():
+        if running_mean is not None:
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        if running_var is not None:
+            unbiased = variance * count / (count - 1).clamp(min=1)
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    shape = [1, -1] + [1] * (input.ndim - 2)
+    scale = torch.rsqrt(variance + eps)
+    outputs = (input - mean.view(shape)) * scale.view(shape)
+    if weight is not None:
+        outputs = outputs * weight.view(shape)
+    if bias is not None:
+        outputs = outputs + bias.view(shape)
+    return outputs.to(input.dtype)
+
+
+def _of_classes(
+    original: Any,
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    **options: Any,
+) -> torch.Tensor:
+    """Divide a loss of classes by the weights of the global batch, without what is ignored."""
+    loss: torch.Tensor = original(
+        input, target, weight, size_average, ignore_index, reduce, reduction, **options
+    )
+    if size_average is not None or reduce is not None:
+        raise UsageError(
+            "trainer.loss", original.__name__, "is called with size_average or reduce, which "
+            "PyTorch has deprecated", "reduction", "reduction='mean'",
+        )  # fmt: skip
+    if reduction != "mean" or target.is_floating_point():  # probabilities are never ignored
+        return loss
+    counts = target != ignore_index
+    own = counts.sum().float() if weight is None else weight[target[counts]].sum().float()
+    [whole] = gradients.mean([own])
+    # Of none it is 0 / 0.
+    loss = torch.where(own > 0, loss, torch.zeros_like(loss))
+    return loss * torch.where(whole > 0, own / whole, torch.ones_like(own)).to(loss.dtype)

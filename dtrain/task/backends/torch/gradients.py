@@ -1,0 +1,171 @@
+"""Gradients are averaged over the replicas where autograd gives them.
+
+The step of a replica sees its part of the global batch as a batch of its own: its losses are those
+of the part, whatever they are. What ``torch.autograd.backward`` (``Tensor.backward``) leaves in
+``.grad`` of the model's parameters, and what ``torch.autograd.grad`` returns of them, is then the
+mean over the replicas, which is the gradient of the global batch. So all that follows, such as
+clipping, a penalty or a second optimizer, does what it does on one device. What is accumulated over
+several backward passes is right as well: the mean of what was averaged before is that.
+
+All gradients of a type are one all-reduce after the backward pass. A collective for each parameter
+is slower, and gloo aborts the process where a parameter is used on one replica only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+
+from dtrain.task.backends.torch.keras_internals import divide
+from dtrain.task.backends.tracing import now, tracing
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A training step of one of several replicas.
+
+    Attributes:
+        replicas: how many share the global batch.
+        parameters: whose gradients are averaged.
+        summed: the losses are parts of that of the global batch, and not losses of parts: their
+            gradients are added up (``trainer.gradient_reduction=sum``).
+    """
+
+    replicas: int
+    parameters: Sequence[torch.Tensor]
+    summed: bool = False
+
+
+def current() -> Step | None:
+    """Return the step that runs in this thread, None outside of one."""
+    step: Step | None = now().step
+    return step
+
+
+class _Gathered(torch.autograd.Function):
+    """Tensors of all replicas: ``[n, ...]`` of each to ``[replicas, n, ...]``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Gather."""
+        parts = [torch.empty_like(x) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(parts, x.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> torch.Tensor:
+        """Add up what the replicas' losses depend on this replica's values by.
+
+        The mean over the replicas comes later, where gradients of parameters are averaged.
+        """
+        total = upstream[0].contiguous()
+        distributed.all_reduce(total)
+        return total[distributed.get_rank()]
+
+
+def gathered(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of all replicas, ``[replicas, *shape]``; differentiable."""
+    result: torch.Tensor = _Gathered.apply(x)
+    return result
+
+
+def mean(values: list[Any]) -> list[torch.Tensor]:
+    """Return the means of scalars over the replicas, by one all-reduce."""
+    step = current()
+    assert step is not None
+    total = torch.stack([value.detach().float() for value in values])
+    distributed.all_reduce(total)
+    return list(total / step.replicas)
+
+
+def install() -> None:
+    """Let autograd ask :func:`current` for the step; once in a process."""
+    autograd: Any = torch.autograd
+    if getattr(autograd.backward, "by_dtrain", False):
+        return
+    autograd.backward = _wrapped(autograd.backward, _backward)
+    autograd.grad = _wrapped(autograd.grad, _grad)
+
+
+def _wrapped(original: Callable[..., Any], averaging: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **options: Any) -> Any:
+        traced = now()
+        # A pass inside of another, such as of a layer that is computed twice, is a part of it.
+        if traced.step is None or traced.inside:
+            return original(*args, **options)
+        with tracing(inside=True):
+            returned = original(*args, **options)
+        return averaging(traced.step, returned, *args, **options)
+
+    call.by_dtrain = True  # type: ignore[attr-defined]
+    return call
+
+
+def _backward(step: Step, returned: None, *args: Any, **options: Any) -> None:
+    parameters = [each for each in step.parameters if each.requires_grad]
+    gradients = [each.grad for each in parameters]
+    for parameter, gradient in zip(parameters, reduced(step, parameters, gradients), strict=True):
+        parameter.grad = gradient
+
+
+def _grad(step: Step, gradients: Any, outputs: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+    sources = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    own = {id(each) for each in step.parameters}
+    # Of inputs, such as a gradient penalty's, each replica has its own.
+    places = [i for i, source in enumerate(sources) if id(source) in own]
+    chosen, parameters = [gradients[i] for i in places], [sources[i] for i in places]
+    if any(each is not None and each.requires_grad for each in chosen):  # of create_graph=True
+        averaged: Iterable[Any] = [
+            gathered(torch.zeros_like(p) if g is None else g).sum(0)
+            / (1 if step.summed else step.replicas)
+            for p, g in zip(parameters, chosen, strict=True)
+        ]
+    else:
+        averaged = reduced(step, parameters, chosen)
+    result = list(gradients)
+    for place, gradient in zip(places, averaged, strict=True):
+        result[place] = gradient
+    return tuple(result)
+
+
+def reduced(
+    step: Step, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Reduce gradients over the replicas, by one all-reduce for each type.
+
+    One that a replica does not have counts as zeros; one that no replica has stays None: zeros
+    would let an optimizer decay the weight and move its momentum.
+
+    Args:
+        step: of the replicas.
+        parameters: the same on all of them.
+        gradients: of each, on this one.
+    """
+    result: list[torch.Tensor | None] = [None] * len(parameters)
+    types = list(dict.fromkeys(parameter.dtype for parameter in parameters))
+    for dtype in types:
+        places = [i for i, each in enumerate(parameters) if each.dtype == dtype]
+        own = [gradients[i] for i in places]
+        is_whole = all(each is not None for each in own)
+        vectors = [
+            torch.zeros_like(parameters[i]).reshape(-1) if gradient is None
+            else (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1)
+            for i, gradient in zip(places, own, strict=True)
+        ]  # fmt: skip
+        used = torch.tensor([each is not None for each in own], dtype=dtype)
+        flat = torch.cat([*vectors, used.to(vectors[0].device)])
+        distributed.all_reduce(flat)
+        *sums, used = flat.split([each.numel() for each in vectors] + [len(own)])
+        if not step.summed:
+            divide(sums, step.replicas)
+        # Where this replica has all of them, so have they together: nothing is read of a GPU.
+        counts = [1.0] * len(own) if is_whole else used.tolist()
+        for i, total, count in zip(places, sums, counts, strict=True):
+            result[i] = total.view_as(parameters[i]) if count else None
+    return result

@@ -1,0 +1,83 @@
+"""The device, the threads and the precision of one task process."""
+
+from __future__ import annotations
+
+import os
+
+import keras
+import torch
+
+from dtrain.config.schema import Hardware, Kind
+from dtrain.errors import UsageError
+from dtrain.run.cluster import Cluster, Task
+from dtrain.task.backends.torch import processes
+from dtrain.task.process import signals
+
+#: Without it cuBLAS has no deterministic algorithms, and PyTorch refuses to compute.
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def configure(
+    hardware: Hardware,
+    cluster: Cluster,
+    task: Task,
+    deterministic: bool = False,
+    peer_timeout: float | None = None,
+) -> list[str]:
+    """Set up this process, and join the others.
+
+    Args:
+        hardware: the ``hardware`` group.
+        cluster: says which kind of device.
+        task: says which one.
+        deterministic: only operations that give the same bits each time, on GPUs; those of a CPU
+            always do.
+        peer_timeout: seconds after which another task from which nothing comes is given up; None:
+            the other tasks are not there.
+
+    Returns:
+        The name of the device, such as ``cpu:0``.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    signals.keep_to(task.cores)
+    if task.threads is not None:
+        torch.set_num_threads(task.threads)
+    if hardware.inter_op_threads is not None:
+        torch.set_num_interop_threads(hardware.inter_op_threads)
+    torch.backends.mkldnn.set_flags(_enabled=hardware.onednn is not False)
+    device = torch.device("cpu", 0)
+    if cluster.device_kind == "gpu" and task.devices:
+        count = torch.cuda.device_count()
+        if count <= task.device:
+            raise UsageError(
+                "hardware.devices", task.device + 1, f"PyTorch has {count} GPUs here",
+                f"up to {count}", f"hardware.devices={count}" if count else "hardware=cpu",
+            )  # fmt: skip
+        device = torch.device("cuda", task.device)
+        torch.cuda.set_device(device)
+        if deterministic:
+            os.environ.setdefault(CUBLAS, ":4096:8")
+            torch.use_deterministic_algorithms(True)
+    # Not as a context that ends: Keras has no other public way to choose a device.
+    keras.device(f"{device.type}:{device.index}").__enter__()
+    keras.config.set_dtype_policy(hardware.precision.name)
+    if peer_timeout is not None and len(cluster.tasks) > 1:
+        processes.join(cluster, task, peer_timeout)
+    return [f"{device.type}:{device.index}"]
+
+
+def overlooked(hardware: Hardware, cluster: Cluster) -> str | None:
+    """Return a sentence about GPUs that PyTorch has and the plan knew nothing of.
+
+    Args:
+        hardware: the ``hardware`` group; one that names a kind of device is taken at its word.
+        cluster: says what was planned.
+    """
+    if cluster.device_kind != "cpu" or hardware.kind is not Kind.auto:
+        return None
+    count = torch.cuda.device_count()
+    if not count:
+        return None
+    return f"PyTorch has {count} GPUs here, and the run computes on the CPU; type: hardware=gpu"

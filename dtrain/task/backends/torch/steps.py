@@ -1,0 +1,142 @@
+"""Training and evaluation steps: Keras' own, one after the other, each replica on its part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import torch
+
+from dtrain.data import nest
+from dtrain.task.backends.base import Tasks
+from dtrain.task.backends.host_waiting import Waiting
+from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.norms import Norms
+from dtrain.task.backends.row_steps import RowSteps
+from dtrain.task.backends.step_logs import unwrapped
+from dtrain.task.backends.torch import replica
+from dtrain.task.backends.torch.arrays import put
+from dtrain.task.backends.torch.draws import Draws
+from dtrain.task.backends.torch.rows import Rows
+from dtrain.task.backends.tracing import tracing
+from dtrain.task.data.host_pipeline import HostPipeline
+from dtrain.task.data.inputs import Inputs
+from dtrain.task.model import finetune
+
+
+class Steps(RowSteps):
+    """Training and evaluation of one model.
+
+    Args:
+        model: compiled and built.
+        inputs: what to read.
+        tasks: that share each batch, a replica each.
+        summed: losses are parts of that of the global batch.
+    """
+
+    def __init__(self, model: keras.Model, inputs: Inputs, tasks: Tasks, summed: bool):
+        self._model, self._inputs, self._tasks = model, inputs, tasks
+        self._summed = summed and tasks.size > 1
+        self.waiting = Waiting()
+        self._rows = Rows(model, tasks.size if self._summed else 1)
+        self._norms = Norms(model, ())
+        self._draws = Draws(model, inputs.seed, tasks.rank)
+        self._step = inputs.start_step
+        own = slice(tasks.rank, tasks.rank + 1)
+        if inputs.train is not None:
+            self._batches = iter(HostPipeline(inputs, tasks.size, own))
+        if inputs.validation is not None:
+            self._held = iter(HostPipeline(inputs, tasks.size, own, training=False))
+        self._prepare()
+
+    def _prepare(self) -> None:
+        model = self._model
+        self._kept = replica.kept_by_hand(model) if self._tasks.size > 1 else []
+        self._replica = replica.step(model, self._tasks.size, self._summed)
+
+    def unsaved(self) -> list[str]:
+        """Return nothing: what plain attributes of layers hold is in checkpoints."""
+        return []
+
+    def log(self, names: Sequence[str]) -> None:
+        """Let training steps compute norms (``trainer.log``); before the first of them."""
+        self._norms = Norms(self._model, names)
+
+    @property
+    def evaluation_batch(self) -> int:
+        """How many examples a batch of an evaluation has."""
+        return self._inputs.evaluation_batch
+
+    @property
+    def evaluation_examples(self) -> int:
+        """How many examples one evaluation step takes: a batch on each replica."""
+        return self.evaluation_batch * self._tasks.size
+
+    def train(self, steps: int, ahead: int = 0) -> Sums:
+        """Run training steps in one call: :meth:`dtrain.task.backends.base.Steps.train`."""
+        if not self._model.training:
+            self._model.train()
+        self.waiting.traced()
+        table = [self._train() for _ in range(steps)]
+        return self._sums(table, steps * self._inputs.global_batch, training=True)
+
+    def _train(self) -> torch.Tensor:
+        [batch] = self.waiting.on(lambda: next(self._batches))
+        data, count = put(batch), self._inputs.global_batch // self._tasks.size
+        self._rows.begin()
+        traced = tracing(step=self._replica, rows=count, results=[])
+        with self._draws.step(self._step), traced:
+            (logs, _), norms = self._norms.measured(
+                self._weights(copied=True), lambda: self._trained(data)
+            )
+        replica.average(self._kept, self._tasks.size)
+        self._step += 1
+        return self._rows.row({**logs, **norms}, count, training=True)
+
+    def _trained(self, data: Any) -> Any:
+        logs = self._model.train_step(unwrapped(data))
+        with torch.no_grad():
+            return self._rows.logs(logs, True), [self._weights()]
+
+    def _weights(self, copied: bool = False) -> list[torch.Tensor]:
+        """Return the weights that are trained, where norms are computed."""
+        if not self._norms.names:
+            return []
+        values = [variable.value.detach() for variable in self._model.trainable_variables]
+        return [value.clone() for value in values] if copied else values
+
+    def evaluate(self, steps: int, rest: int) -> Sums:
+        """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
+        self._model.eval()
+        table = [self._evaluate(turn) for turn in range(steps + bool(rest))]
+        examples = steps * self.evaluation_examples + rest
+        return self._sums(table, examples, training=False)
+
+    @torch.no_grad()
+    def _evaluate(self, turn: int) -> torch.Tensor:
+        [(batch, count)] = next(self._held)
+        # A replica without examples does as the others do, and counts nothing.
+        real = put(nest.mapped(lambda part: part[: max(1, count)], batch))
+        self._rows.begin()
+        number = turn * self._tasks.size + self._tasks.rank
+        with self._draws.batch(number), tracing(rows=max(1, count), results=[]):
+            logs = self._rows.logs(self._model.test_step(unwrapped(real)), False)
+        row = self._rows.row(logs, max(1, count), training=False)
+        return row if count else torch.zeros_like(row)
+
+    def _sums(self, table: list[torch.Tensor], examples: int, training: bool) -> Sums:
+        rows = self._tasks.all_reduce(self._rows.table(table))
+        return self._rows.sums(rows, examples, training)
+
+    def enter(self, epoch: int) -> list[str]:
+        """Train what is trained in an epoch, from 1.
+
+        Returns:
+            The paths of the weights that are frozen in it, where they are others than before.
+        """
+        schedule = finetune.schedule_of(self._model)
+        if schedule is None or not schedule.enter(epoch):
+            return []
+        self._prepare()
+        return schedule.frozen or ["none"]

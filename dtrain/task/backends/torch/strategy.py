@@ -1,0 +1,194 @@
+"""Strategies: a process for each device, alone or with others that share each batch."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+from dtrain.data.sources import Source, Splits
+from dtrain.errors import UsageError
+from dtrain.task.backends import unsummed
+from dtrain.task.backends.base import Abilities, Finish, Tasks
+from dtrain.task.backends.copies import check_alike
+from dtrain.task.backends.step_logs import has_own, unwrapped
+from dtrain.task.backends.torch import rehearsal, replica
+from dtrain.task.backends.torch.arrays import put
+from dtrain.task.backends.torch.forward import Forward
+from dtrain.task.backends.torch.processes import Processes
+from dtrain.task.backends.torch.steps import Steps
+from dtrain.task.backends.tracing import tracing
+from dtrain.task.data.inputs import Inputs
+from dtrain.task.model import optimizers, train_state
+from dtrain.task.model.optimizers import Update
+
+#: The steps of a class that Keras has.
+STEPS = ("train_step", "test_step", "predict_step")
+
+
+class OneDevice:
+    """Everything on one device.
+
+    Args:
+        devices: the name of the device of this task.
+    """
+
+    abilities = Abilities(several_optimizers=True)
+    gradient_reduction = "mean"
+    sync_every = 1
+
+    def __init__(self, devices: list[str]):
+        self.tasks: Tasks = Processes() if torch.distributed.is_initialized() else Tasks()
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas share each global batch: one of each task."""
+        return self.tasks.size
+
+    @property
+    def parts(self) -> int:
+        """In how many parts the training step sees a global batch."""
+        return self.tasks.size
+
+    @property
+    def arithmetic(self) -> dict[str, Any]:
+        """What of the strategy the last bits of a prediction may depend on; JSON values."""
+        return {}
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Create model and metrics inside it."""
+        return contextlib.nullcontext()
+
+    def optimizer_scope(self) -> AbstractContextManager[Any]:
+        """Create the optimizer and its slots inside it."""
+        return contextlib.nullcontext()
+
+    def place(self, model: keras.Model) -> None:
+        """Refuse steps of other backends, and let all replicas begin with the chief's weights.
+
+        Raises:
+            UsageError: naming the method.
+        """
+        for name in STEPS:
+            if has_own(model, name):
+                _check_step(model, name)
+        if self.tasks.size > 1:
+            variables = train_state.variables(model).values()
+            replica.share([variable.value for variable in variables])
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Leave an optimizer as it is: its gradients are those of the global batch."""
+
+    def trace_step(
+        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+    ) -> list[Update]:
+        """Run ``train_step`` without updates; return what optimizers would update."""
+        before = None if creates else self.read(train_state.variables(model))
+        model.train()
+        data = put(examples)
+        rows = len(keras.tree.flatten(data)[0])
+        with optimizers.caught(model) as updates, tracing(rows=rows, results=[]):
+            model.train_step(unwrapped(data))
+        model.zero_grad()
+        model.reset_metrics()
+        if before is not None:
+            self.write(train_state.variables(model), before)
+        return updates
+
+    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copy variables to the host."""
+        return {
+            name: np.array(keras.ops.convert_to_numpy(variable.value))
+            for name, variable in variables.items()
+        }
+
+    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Set each variable to the array of its name."""
+        for name, variable in variables.items():
+            variable.assign(arrays[name])
+
+    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
+        """Leave variables as they are: a task can read them by itself."""
+        return contextlib.nullcontext()
+
+    def check_copies(self, model: keras.Model) -> None:
+        """Refuse a model whose step has left the replicas with weights of their own.
+
+        Raises:
+            UsageError: naming the weight.
+        """
+        if self.tasks.size == 1:
+            return
+        own = [variable.value.detach().clone() for variable in model.trainable_variables]
+        means = [value.clone() for value in own]
+        replica.average(means, self.tasks.size)
+        for variable, copy, mean in zip(model.trainable_variables, own, means, strict=True):
+            check_alike(model, variable, copy.float().cpu().numpy(), mean.float().cpu().numpy())
+
+    def notices(
+        self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
+    ) -> list[str | None]:
+        """Try the model on some examples; say which of its numbers are not those of one device."""
+        trial = rehearsal.trial(model)
+        return [
+            unsummed.notice(model, splits, self.tasks, self.parts, trial, fixed),
+            rehearsal.notice(model, splits.train, self, batch, seed),
+        ]
+
+    def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
+        """Return what trains and evaluates ``model`` on ``inputs``.
+
+        Args:
+            model: built under this strategy.
+            inputs: what to read.
+            jit_compile: has no effect: XLA compiles nothing of PyTorch's.
+        """
+        return Steps(model, inputs, self.tasks, self.gradient_reduction == "sum")
+
+    def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
+        """Return the function that predicts; the arguments are those of :class:`Forward`."""
+        return Forward(model, source, batch, finish)
+
+    def answer_locally(self, model: keras.Model) -> None:
+        """Change nothing: outside of a training step a model computes in its process alone."""
+
+
+def _check_step(model: keras.Model, name: str) -> None:
+    parameters = inspect.signature(getattr(model, name)).parameters.values()
+    needed = [
+        p.name
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    if len(needed) > 1:
+        raise UsageError(
+            "model", f"{type(model).__name__}.{name}",
+            f"takes ({', '.join(needed)}), as on backend=jax: on PyTorch it is {name}(self, data)",
+            f"{name}(self, data), or the backend that it is written for", "backend=jax",
+        )  # fmt: skip
+
+
+class Default(OneDevice):
+    """One process without a layout of its own: the same as :class:`OneDevice` on PyTorch."""
+
+
+class Mirrored(OneDevice):
+    """All of the model on each device of this machine, and a part of each batch."""
+
+
+class MultiWorker(OneDevice):
+    """All of the model on each device of each host, and a part of each batch.
+
+    Args:
+        devices: the name of the device of this task.
+        options: for TensorFlow; they have their defaults here.
+    """
+
+    def __init__(self, devices: list[str], **options: Any):
+        super().__init__(devices)
