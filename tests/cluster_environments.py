@@ -18,6 +18,8 @@ MANUAL = "docs.open-mpi.org, Environment variables that Open MPI sets"
 TF = "tensorflow.org/guide/distributed_training, TF_CONFIG"
 KUBEFLOW = "kubeflow.org/docs, TFJob: TF_CONFIG"
 VERTEX = "cloud.google.com/vertex-ai/docs/training/distributed-training"
+TORCHRUN = "pytorch.org/docs/stable/elastic/run.html, Environment Variables"
+PYTORCHJOB = "kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go"
 TOOLKIT = "aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md"
 
 PODS = "kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication"
@@ -79,6 +81,16 @@ def mpi(rank: int, number: int, local: tuple[int, int] | None, **more: str) -> d
     if local is not None:
         found["OMPI_COMM_WORLD_LOCAL_RANK"], found["OMPI_COMM_WORLD_LOCAL_SIZE"] = map(str, local)
     return {name: value for name, value in {**found, **more}.items() if value}
+
+
+def torchrun(rank: int, number: int, local: tuple[int, int], **more: str) -> dict[str, str]:
+    """Return what a process of torchrun has, with ``more``."""
+    return {
+        "RANK": str(rank), "WORLD_SIZE": str(number), "LOCAL_RANK": str(local[0]),
+        "LOCAL_WORLD_SIZE": str(local[1]), "MASTER_ADDR": "n1", "MASTER_PORT": "29500",
+        "GROUP_RANK": str(rank // local[1]), "TORCHELASTIC_RUN_ID": "digits",
+        "TORCHELASTIC_RESTART_COUNT": "1", **more,
+    }  # fmt: skip
 
 
 def tf(task: Any, **cluster: list[str]) -> dict[str, str]:
@@ -357,6 +369,43 @@ ENVIRONMENTS: dict[str, Recorded] = {
     "instances that are no list": Recorded(
         WHERE, {"SM_HOSTS": '"algo-1"', "SM_CURRENT_HOST": "algo-1"},
         sentence="is no list of different hosts",
+    ),
+    # --- PyTorch
+    "torchrun on two hosts": Recorded(
+        TORCHRUN, torchrun(3, 4, (1, 2)), "Torchrun", "worker-2",
+        {"what": "torchrun", "chief": ("n1",), "local": (1, 2), "is_on_one_machine": False,
+         "job": "torch 4 29500 digits 1"},
+    ),
+    "torchrun on one machine": Recorded(
+        TORCHRUN, torchrun(0, 2, (0, 2), MASTER_ADDR="127.0.0.1"), "Torchrun", "chief-0",
+        {"is_on_one_machine": True, "where": "this machine"},
+    ),
+    "torchrun with one process": Recorded(
+        TORCHRUN, torchrun(0, 1, (0, 1)), "Torchrun", "chief-0", {"is_alone": True}
+    ),
+    "torchrun in each task of a step": Recorded(
+        TORCHRUN, {**step(1, "n[1-2]", "1(x2)", 2), **torchrun(2, 4, (0, 2))}, "Torchrun",
+        "worker-1",
+    ),
+    "torchrun on Vertex AI": Recorded(
+        TORCHRUN, {**tf({"type": "worker", "index": 0}, chief=["a:1"], worker=["b:1"]),
+                   **torchrun(2, 4, (0, 2))}, "Torchrun", "worker-1",
+    ),
+    "a pod of a PyTorchJob": Recorded(
+        PYTORCHJOB, {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "digits-master-0",
+                     "MASTER_PORT": "23456"}, "TorchVariables", "worker-1",
+        {"chief": ("digits-master-0",), "local": (0, 1), "job": "torch 3 23456  "},
+    ),
+    "two shells with PyTorch's variables": Recorded(
+        TORCHRUN, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, "TorchVariables",
+        "worker-0", {"is_on_one_machine": True, "local": (1, 2)},
+    ),
+    "a rank without a world": Recorded(WHERE, {"RANK": "1", "MASTER_ADDR": "n1"}),
+    "a rank beyond the world": Recorded(
+        WHERE, torchrun(4, 4, (0, 2)), sentence="RANK=4: WORLD_SIZE=4 has no such rank"
+    ),
+    "a rank of PyTorch that is none": Recorded(
+        WHERE, torchrun(0, 4, (0, 2), RANK="first"), sentence="RANK=first: is not a number"
     ),
     # --- Kubernetes
     "a pod of a JobSet of ours": Recorded(

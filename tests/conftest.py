@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from dtrain.config import consent
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import journal
 from dtrain.run.folder import RunDir, read_json
 from tests import warm
@@ -85,7 +86,7 @@ def _own_folder(
         patch.setenv("DTRAIN_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         yield
     sys.path[:] = path
-    for name in ("tensorflow", "jax"):
+    for name in FRAMEWORKS:
         assert name not in sys.modules, f"the controller's process must not import {name}"
 
 
@@ -168,6 +169,13 @@ def dtrain(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 def on_jax(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
     """Runs command lines of trainings, or with a command, in the suite's process, where JAX is."""
     need("jax")
+    return Commands(functools.partial(_command, "dtrain.__main__", capfd, monkeypatch))
+
+
+@pytest.fixture
+def on_torch(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Runs command lines of trainings, or with a command, in the suite's process, with PyTorch."""
+    need("torch")
     return Commands(functools.partial(_command, "dtrain.__main__", capfd, monkeypatch))
 
 

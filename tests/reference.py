@@ -110,10 +110,23 @@ def backends() -> str:
             for name in FRAMEWORKS if (able := having[name].get(target)) is not None
         ]  # fmt: skip
     head = ["`strategy=`", "`backend=`", *COLUMNS.values()]
-    keys = [[f"`{key}`", f"`{value}`", why] for key, (value, why) in backend.NOT_IN_JAX.items()]
+    keys = [
+        line
+        for name, framework in FRAMEWORKS.items()
+        for line in (
+            f"\n### Keys that {framework.title} does not read\n",
+            *_lines(
+                ["key", "value", "why"],
+                [
+                    [f"`{key}`", f"`{value}`", why]
+                    for key, (value, why) in backend.UNREAD[name].items()
+                ],
+            ),
+        )
+    ]
     return "\n".join([
         written + ABILITIES, ABOUT_ABILITIES, *_lines(head, rows),
-        "\n### Keys that JAX does not read\n", *_lines(["key", "value", "why"], keys), "",
+        *keys, "",
     ])  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import queue
@@ -35,7 +36,7 @@ from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import TrainingError, UsageError
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import checkpoint
-from dtrain.run.cluster import Cluster
+from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import LOCK, RunDir, read_json
 from tests.agents import Together
 from tests.conftest import QUICK
@@ -361,7 +362,7 @@ import sys
 sys.argv[:1] = ["-m"]
 from pathlib import Path
 from dtrain.run import checkpoint
-from dtrain.run.cluster import Cluster
+from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import LOCK, RunDir, read_json
 from tests.agents import Together
 settings = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
@@ -424,6 +425,24 @@ def test_an_agent_that_gets_nonsense_says_so(together: Together) -> None:
 def test_too_few_places(together: Together, several: Cluster) -> None:
     with pytest.raises(UsageError, match="has 3 tasks, and there are places for 1"):
         together.check(several, {"strategy.name": "ps"})
+
+
+def test_tasks_with_a_device_each_share_a_place(several: Cluster) -> None:
+    tasks = [Task("chief", 0, 1), *(Task("worker", n, 1, device=(n + 1) % 2) for n in range(3))]
+    cluster = dataclasses.replace(several, tasks=tuple(tasks))
+    launcher = Together((1, 1), **SETTINGS)
+    try:
+        placed(launcher, cluster)
+        assert [host.tasks for host in launcher._hosts] == [
+            ["chief-0", "worker-0"], ["worker-1", "worker-2"],
+        ]  # fmt: skip
+        with pytest.raises(UsageError, match=r"has 6 tasks, and there are places for 4.*:3\]"):
+            launcher.check(
+                dataclasses.replace(cluster, tasks=cluster.tasks + cluster.tasks[:2]),
+                {"strategy.name": "multiworker"},
+            )
+    finally:
+        launcher.kill()
 
 
 def test_variables_that_a_configuration_refers_to(monkeypatch: pytest.MonkeyPatch) -> None:

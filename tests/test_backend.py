@@ -36,7 +36,7 @@ def refused(*overrides: str, gpus: int = 0) -> str:
         (["strategy=central_storage"], "strategy=central_storage: TensorFlow has"),
         (["strategy=layer_placement"], "strategy=layer_placement: TensorFlow has"),
         (["hardware.inter_op_threads=2"], "type: hardware.inter_op_threads=null"),
-        (["hardware.onednn=false"], "hardware.onednn=false: is for backend=tensorflow: "),
+        (["hardware.onednn=false"], "onednn=false: is for backend=tensorflow and backend=torch: "),
         (["hardware.jit_compile=true"], "type: hardware.jit_compile=false"),
         (["strategy=multiworker", "strategy.communication=ring"], "type: strategy.communication="),
         (["strategy=multiworker", "strategy.bytes_per_pack=9"], "type: strategy.bytes_per_pack=nu"),
@@ -55,9 +55,37 @@ def test_what_jax_has_not(overrides: list[str], message: str) -> None:
     assert message in refused(JAX, *overrides)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["strategy=ps"], "strategy=ps: TensorFlow has this strategy, and PyTorch has not"),
+        (["strategy=hybrid"], "strategy=hybrid: JAX has this strategy, and PyTorch has not"),
+        (["strategy=model_parallel"], "JAX has this strategy, and PyTorch has not"),
+        (["hardware.jit_compile=true"], "is for backend=tensorflow: PyTorch has torch.compile"),
+        (["strategy=multiworker", "strategy.communication=ring"], "type: strategy.communication="),
+        (["strategy=multiworker", "strategy.bytes_per_pack=9"], "type: strategy.bytes_per_pack=nu"),
+        (["strategy=multiworker", "strategy.compress=bfloat16"], "type: strategy.compress=null"),
+        (["strategy=multiworker", "strategy.sync_every=4"], "type: strategy.sync_every=1"),
+        (["strategy=fsdp", "strategy.rules=[{path: x, split: 0}]"], "is for backend=jax: fully_sh"),
+        (["dataset=tfds", "dataset.builder=mnist"], "and a task of PyTorch does without"),
+    ],
+)  # fmt: skip
+def test_what_torch_has_not(overrides: list[str], message: str) -> None:
+    planned(*overrides)  # another backend has it
+    assert message in refused("backend=torch", *overrides)
+
+
+@pytest.mark.parametrize("overrides", [["backend=tensorflow"], [JAX], ["strategy=ps"]])
+def test_torch_compiles_models(overrides: list[str]) -> None:
+    assert "trainer.compile=true: is for " in refused(*overrides, "trainer.compile=true")
+    planned("backend=torch", "trainer.compile=true", "hardware.onednn=false",
+            "hardware.inter_op_threads=2")  # fmt: skip
+
+
 def test_what_tensorflow_has_not() -> None:
     message = refused("strategy=hybrid", "backend=tensorflow")
     assert message.startswith("strategy=hybrid: JAX has this strategy, and TensorFlow has not")
+    assert "JAX and PyTorch have this strategy" in refused("strategy=fsdp", "backend=tensorflow")
     assert message.endswith("type: backend=jax")
     cluster = planned("strategy=fsdp", "hardware.devices=4").cluster  # it chooses JAX by itself
     assert (cluster.chief.devices, cluster.replicas, len(cluster.tasks)) == (4, 4, 1)
@@ -76,7 +104,7 @@ def test_registries_and_files_of_strategies_agree() -> None:
     for name in FRAMEWORKS:
         assert set(strategies.registry(name)) - {"Strategy"} == having[name]
     assert {each.name for each in Backend} == {*FRAMEWORKS, "auto"}
-    assert "tensorflow" not in sys.modules and "jax" not in sys.modules
+    assert not {"tensorflow", "jax", "torch"} & sys.modules.keys()
 
 
 def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +123,14 @@ def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
         backend.check_here(on_gpu)
     monkeypatch.setattr(backend, "installed", lambda: ({"jax-cuda12-plugin": "1"}, []))
     backend.check_here(on_gpu)
+    torch = [planned("backend=torch", on=Machine(gpus, 8)).cluster for gpus in (0, 1)]
+    monkeypatch.setattr(backend, "version", lambda name: "2.13.0+cpu")
+    backend.check_here(torch[0])
+    with pytest.raises(UsageError, match=r"hardware=gpu: PyTorch 2.13.0\+cpu is a build for CPUs"):
+        backend.check_here(torch[1])
+    monkeypatch.setattr(backend, "version", lambda name: None)
+    with pytest.raises(UsageError, match=r"PyTorch is not .* type: pip install 'dtrain\[torch\]'"):
+        backend.check_here(torch[0])
 
 
 @pytest.mark.parametrize(
@@ -130,10 +166,13 @@ def test_the_import_of_the_right_framework_begins(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(forkserver, "guess", guesses.append)
     for words in ("strategy=ps", "backend=tensorflow strategy=fsdp", "backend=jax seed=1",
                   "backend=tensorflow +backend=jax", "strategy=hybrid", "backend=x",
+                  "backend=torch strategy=fsdp",
                   "-m backend=tensorflow,jax", "~backend"):  # fmt: skip
         with begun(words.split()):
             pass
-    assert guesses == [task_environment()] * 2 + [task_environment(backend="jax")] * 3
+    frameworks = ["tensorflow"] * 2 + ["jax"] * 3 + ["torch"]
+    assert guesses == [task_environment(backend=name) for name in frameworks]
+    assert planned("backend=torch").cluster.environment == guesses[-1]
     assert guesses[0] != guesses[2] and planned(JAX).cluster.environment == guesses[2]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
-from tests.cluster_environments import ENVIRONMENTS, Recorded, mpi, sagemaker, step, tf
+from tests.cluster_environments import ENVIRONMENTS, Recorded, mpi, sagemaker, step, tf, torchrun
 from tests.test_launchers import SETTINGS
 from tests.test_tf_config import planned
 
@@ -88,6 +89,13 @@ def cluster(*roles: str, evaluator: bool = False) -> Cluster:
     return Cluster(tuple(tasks), "cpu", 1, {}, evaluator=beside)
 
 
+def apart(number: int) -> Cluster:
+    """Return the plan of one host with a process for each device."""
+    plan = cluster("chief", *["worker"] * (number - 1))
+    tasks = [dataclasses.replace(task, device=n) for n, task in enumerate(plan.tasks)]
+    return dataclasses.replace(plan, tasks=tuple(tasks))
+
+
 STEP = Started("SLURM step 7.0", 0, 3, typed="srun -n")
 
 
@@ -108,6 +116,8 @@ STEP = Started("SLURM step 7.0", 0, 3, typed="srun -n")
         (3, cluster("chief", "worker", "worker", "ps"), "strategy.workers=2: makes 4 tasks (1 "
          "chief, 2 workers, 1 ps), and SLURM step 7.0 has 3 tasks; accepted: srun -n4, or "
          "strategy.workers=1; type: strategy.workers=1"),
+        (4, apart(3), "hardware.devices=3: makes 3 tasks (1 chief, 2 workers), and SLURM step 7.0 "
+         "has 4 tasks; accepted: srun -n3, or hardware.devices=4; type: hardware.devices=4"),
         (2, cluster("chief", "worker", "ps", "ps"), "strategy.workers=1: makes 4 tasks (1 chief, "
          "1 worker, 2 parameter servers), and SLURM step 7.0 has 2 tasks; accepted: srun -n4; "),
     ],
@@ -154,6 +164,7 @@ def test_an_environment_that_is_not_there() -> None:
         (step(1, "n1", "2", 2, SLURM_NODEID="0", SLURM_LOCALID="1"), 2, 2),
         (step(1, "n1", "2", 2, SLURM_NODEID="0", SLURM_LOCALID="1", SLURM_GPUS_PER_TASK="4"), 4, 0),
         (mpi(3, 4, (1, 4)), 1, 1),
+        (torchrun(3, 4, (1, 2)), 2, 2),
         (step(1, "n[1-2]", "1(x2)", 2), 4, 0),
     ],
 )

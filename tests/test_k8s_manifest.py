@@ -298,6 +298,19 @@ def test_tensorflow_has_as_many_threads_as_a_pod_has_cores(dtrain: Commands) -> 
     ]  # fmt: skip
 
 
+def test_a_pod_has_the_processes_of_its_host(dtrain: Commands) -> None:
+    """Those of one host the command in the pod starts; on several it is one process itself."""
+    torch = ("backend=torch", "launcher.cpus=4", "hardware.devices=2")
+    done = dtrain(*K8S, *torch, "strategy=mirrored", "dry_run=true")
+    assert done.code == 0, done.output
+    [pod] = pods(documents(done.output))
+    assert {"launcher=local", "hardware.intra_op_threads=2"} <= set(pod["containers"][0]["args"])
+    done = dtrain(*K8S, *torch, "strategy=multiworker", "dry_run=true")
+    assert "type: hardware.devices=1 launcher.gpus=1 hardware.hosts=4" in done.output
+    done = dtrain(*K8S, "backend=jax", "launcher.cpus=4", "dry_run=true")
+    assert "intra_op_threads=4" in done.output and "inter_op" not in done.output
+
+
 def test_a_manifest_is_written_for_its_user_alone(dtrain: Commands) -> None:
     done = dtrain(*K8S, *MULTI, "launcher.job_name=digits")
     assert done.code == 0, done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from dtrain.data.splits import check_batch
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
-from dtrain.run.cluster import Task
+from dtrain.run.cluster import Cluster, Task
 from dtrain.tracking import choose
 from tests.test_schema import CONF, checked, composed, node
 
@@ -190,6 +191,57 @@ def test_each_task_has_cores_of_its_own(
     """Where there are enough of them for its threads."""
     cluster = planned(MULTIWORKER, "trainer.batch_size=96", *overrides, on=on).cluster
     assert [task.cores for task in cluster.tasks] == cores
+
+
+#: What one of four commands has of its host, as torchrun starts them.
+COMMAND = Machine(0, 8, shared=False, hosts=4, one_task=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "on", "devices", "cores"),
+    [
+        (["strategy=one_device"], Machine(4, 8), [0], []),
+        (["strategy=one_device", "hardware.devices=2"], PLAIN, [0], []),
+        (["strategy=mirrored"], PLAIN, [0, 1], [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        (["strategy=mirrored", "sidecar.evaluate=true"], Machine(0, 5), [0, 1], [(0, 1), (2, 3)]),
+        (["strategy=mirrored"], Machine(4, 8), [0, 1, 2, 3], []),
+        ([MULTIWORKER], PLAIN, [0, 0], [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        ([MULTIWORKER], Machine(4, 8), [0, 1, 0, 1], []),
+        ([MULTIWORKER], Machine(4, 8, shared=False), [0, 1, 2, 3] * 2, []),
+        (["strategy=fsdp", "hardware.hosts=2", "hardware.devices=2"], PLAIN, [0, 1, 0, 1],
+         [(0, 1), (2, 3), (4, 5), (6, 7)]),
+        (["strategy=mirrored"], COMMAND, [0, 1, 2, 3], []),
+        ([MULTIWORKER], COMMAND, [0, 0, 0, 0], []),
+        ([MULTIWORKER, "hardware.devices=2"], COMMAND, [0, 1, 0, 1], []),
+        ([MULTIWORKER, "hardware.hosts=2"], dataclasses.replace(COMMAND, gpus=1), [0, 1, 0, 1], []),
+    ],
+)  # fmt: skip
+def test_a_process_for_each_device(
+    overrides: list[str], on: Machine, devices: list[int], cores: list[tuple[int, ...]]
+) -> None:
+    """So PyTorch computes, on any number of hosts: hosts in order, and the devices of each."""
+    cluster = planned("backend=torch", *overrides, on=on).cluster
+    assert [task.device for task in cluster.tasks] == devices
+    assert cluster.replicas == len(devices) == sum(task.devices for task in cluster.tasks)
+    assert [task.cores for task in cluster.tasks] == (cores or [()] * len(devices))
+    assert [task.role for task in cluster.tasks] == ["chief"] + ["worker"] * (len(devices) - 1)
+    assert Cluster.from_json(cluster.to_json()) == cluster
+
+
+@pytest.mark.parametrize(
+    ("overrides", "on", "message"),
+    [
+        (["strategy=mirrored", "hardware.devices=200", "trainer.batch_size=200"], PLAIN,
+         "hardware.devices=200: is more processes than this machine of 8 cores can serve"),
+        ([MULTIWORKER], dataclasses.replace(COMMAND, gpus=4), "hardware=gpu: this command has 4 "
+         "GPUs, and a process of PyTorch computes on one"),
+        ([MULTIWORKER, "hardware=gpu"], COMMAND, "this command has 0 GPUs"),
+    ],
+)  # fmt: skip
+def test_processes_that_there_cannot_be(overrides: list[str], on: Machine, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        planned("backend=torch", *overrides, on=on)
+    assert message in str(error.value)
 
 
 def test_parameter_servers() -> None:

@@ -117,6 +117,9 @@ def test_a_job_has_no_more_nodes_than_processes(monkeypatch) -> None:
     with pytest.raises(UsageError, match="or null for a node each"):
         launcher.check(planned(2), {})
     assert launcher.wanted(launcher.check(planned(4), {})).nodes == 3
+    apart = tuple(Task("worker", i, 1, device=i % 2) for i in range(4))  # two on each host
+    wanted = chosen(monkeypatch, {}).wanted(Cluster(apart, "cpu", 4, {}))
+    assert (wanted.nodes, wanted.tasks) == (2, 4)
     with pytest.raises(UsageError, match="max_requeues"):
         chosen(monkeypatch, {}, max_restarts=1).check(planned(1), {})
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from dtrain.controller.task_environment import task_environment
 from dtrain.host.forkserver import warm
+from dtrain.host.frameworks import FRAMEWORKS
 
 #: What every process of the suite runs with, by its backend, each with a warm server of its own.
 ENVIRONMENTS = {name: {**task_environment(backend=name), "TF_CPP_MIN_LOG_LEVEL": "2"}
-                for name in ("tensorflow", "jax")}  # fmt: skip
+                for name in FRAMEWORKS}  # fmt: skip
 ENVIRONMENT = ENVIRONMENTS["tensorflow"]
 
 
@@ -25,6 +26,11 @@ def _child(
         import jax
 
         jax.config.update("jax_num_cpu_devices", devices)
+    elif backend == "torch":
+        import torch
+
+        assert devices == 1, "a process of PyTorch has one device: tests.test_strategies.together"
+        torch.set_num_threads(1)  # as those of TensorFlow (conftest.py)
     else:
         import tensorflow as tf
 

@@ -189,7 +189,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "gradient_checkpointing": "'hardware.remat=[LAYER]'",
         "fp16": _FLOAT16,
         "bf16": _BFLOAT16,
-        "torch_compile": "hardware.jit_compile",
+        "torch_compile": "trainer.compile",
         "dataset=hf": "dataset=huggingface",
     },
     "Accelerate": {

@@ -123,6 +123,7 @@ class Trainer(Section):
         max_time: end after 2h, 90m, 1h30m or so many seconds of this command; null: never.
         terminate_on_nan: end the run with an error when the loss is NaN or infinite.
         deterministic: deterministic operations, which a GPU needs for bit-identical results.
+        compile: compile the model by torch.compile (backend=torch).
         log_every_steps: steps between two log entries; null: about 200 entries a run.
         log: gradient_norm, weight_norm, update_ratio: L2 norms that each step computes.
     """
@@ -143,6 +144,7 @@ class Trainer(Section):
     max_time: Any | None = formed(None, durations.FORM)
     terminate_on_nan: bool = True
     deterministic: bool = False
+    compile: bool = False
     log_every_steps: int | None = within(None, 1, MANY)
     log: list[str] = formed([], LOG)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dtrain.config import names, strategies
 from dtrain.config.ranges import typed
-from dtrain.config.schema import Backend, Config
+from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.host import frameworks
 from dtrain.host.frameworks import FRAMEWORKS
@@ -17,21 +17,37 @@ from dtrain.host.versions import version
 from dtrain.run.cluster import Cluster
 
 _NO_PACKING = "JAX adds gradients up inside the compiled step"
-#: Keys that JAX does not read: the value that they have then, and why there is no other.
-NOT_IN_JAX: dict[str, tuple[str, str]] = {
-    "hardware.inter_op_threads": (
-        "null",
-        "JAX has one pool of threads (hardware.intra_op_threads)",
-    ),
-    "hardware.onednn": ("true", "JAX does not use these kernels"),
-    "hardware.jit_compile": ("false", "every step of JAX is compiled by XLA"),
-    "strategy.communication": ("auto", "JAX has gloo on CPUs, and NCCL on NVIDIA GPUs"),
-    "strategy.bytes_per_pack": ("null", _NO_PACKING),
-    "strategy.compress": ("null", _NO_PACKING),
-    "strategy.sync_every": ("1", "a step of JAX is one program of all processes"),
-    "strategy.tpu": ("local", "a process of JAX runs on a host of the TPU itself"),
-    "strategy.zone": ("null", "a process of JAX runs on a host of the TPU itself"),
-    "strategy.project": ("null", "a process of JAX runs on a host of the TPU itself"),
+_ONE_ALL_REDUCE = "gradients travel in one all-reduce, exact, at each step"
+#: By backend, the keys that it does not read: the value that they have then, and why there is no
+#: other.
+UNREAD: dict[str, dict[str, tuple[str, str]]] = {
+    "tensorflow": {
+        "trainer.compile": ("false", "TensorFlow compiles steps by XLA (hardware.jit_compile)"),
+    },
+    "jax": {
+        "hardware.inter_op_threads": (
+            "null",
+            "JAX has one pool of threads (hardware.intra_op_threads)",
+        ),
+        "hardware.onednn": ("true", "JAX does not use these kernels"),
+        "hardware.jit_compile": ("false", "every step of JAX is compiled by XLA"),
+        "trainer.compile": ("false", "every step of JAX is compiled by XLA"),
+        "strategy.communication": ("auto", "JAX has gloo on CPUs, and NCCL on NVIDIA GPUs"),
+        "strategy.bytes_per_pack": ("null", _NO_PACKING),
+        "strategy.compress": ("null", _NO_PACKING),
+        "strategy.sync_every": ("1", "a step of JAX is one program of all processes"),
+        "strategy.tpu": ("local", "a process of JAX runs on a host of the TPU itself"),
+        "strategy.zone": ("null", "a process of JAX runs on a host of the TPU itself"),
+        "strategy.project": ("null", "a process of JAX runs on a host of the TPU itself"),
+    },
+    "torch": {
+        "hardware.jit_compile": ("false", "PyTorch has torch.compile (trainer.compile)"),
+        "strategy.communication": ("auto", "PyTorch has gloo on CPUs, and NCCL on NVIDIA GPUs"),
+        "strategy.bytes_per_pack": ("null", _ONE_ALL_REDUCE),
+        "strategy.compress": ("null", _ONE_ALL_REDUCE),
+        "strategy.sync_every": ("1", _ONE_ALL_REDUCE),
+        "strategy.rules": ("auto", "fully_shard divides the first axis of each parameter"),
+    },
 }
 #: Datasets of records, which TensorFlow parses: those of ``array_record`` may be arrays.
 _OF_EXAMPLES = {f"dtrain.datasets.{name}": name for name in ("tfrecord", "array_record", "tfds")}
@@ -51,36 +67,40 @@ def check(config: Config) -> None:
     if backend not in having:
         titles = " and ".join(FRAMEWORKS[name].title for name in having)
         raise UsageError(
-            "strategy", config.strategy.name, f"{titles} has this strategy, and "
+            "strategy", config.strategy.name,
+            f"{titles} {'has' if len(having) == 1 else 'have'} this strategy, and "
             f"{FRAMEWORKS[backend].title} has not",
             f"those of docs/backends.md, or backend={having[0]}", f"backend={having[0]}",
         )  # fmt: skip
-    if config.backend is Backend.jax:
-        for key, (accepted, why) in NOT_IN_JAX.items():
-            group, _, name = key.partition(".")
-            if name not in config.strategy and group == "strategy":
-                continue
-            value = typed(getattr(getattr(config, group), name))
-            if value != accepted:
-                raise UsageError(
-                    key, value, f"is for backend=tensorflow: {why}",
-                    f"{accepted}, or backend=tensorflow", f"{key}={accepted}",
-                )  # fmt: skip
-        for key, node in names.nodes(config.dataset, "dataset"):
-            format_name = _OF_EXAMPLES.get(node["_target_"])
-            if format_name is not None and node.get("decode", "example") == "example":
-                raise UsageError(
-                    key, format_name, "has records that TensorFlow parses, and a task of JAX does "
-                    "without",
-                    "arrays, tables, images, text, dataset=array_record with dataset.decode=npy, "
-                    "or backend=tensorflow",
-                    "backend=tensorflow" + " strategy=mirrored" * ("tensorflow" not in having),
-                )  # fmt: skip
+    for key, (accepted, why) in UNREAD[backend].items():
+        group, _, name = key.partition(".")
+        if name not in config.strategy and group == "strategy":
+            continue
+        value = typed(getattr(getattr(config, group), name))
+        if value != accepted:
+            readers = [f"backend={name}" for name in having if key not in UNREAD[name]]
+            of = " and ".join(readers) or "other strategies"
+            raise UsageError(
+                key, value, f"is for {of}: {why}", ", or ".join([accepted, *readers[:1]]),
+                f"{key}={accepted}",
+            )  # fmt: skip
+    if backend == "tensorflow":
+        return
+    for key, node in names.nodes(config.dataset, "dataset"):
+        format_name = _OF_EXAMPLES.get(node["_target_"])
+        if format_name is not None and node.get("decode", "example") == "example":
+            raise UsageError(
+                key, format_name, "has records that TensorFlow parses, and a task of "
+                f"{FRAMEWORKS[backend].title} does without",
+                "arrays, tables, images, text, dataset=array_record with dataset.decode=npy, "
+                "or backend=tensorflow",
+                "backend=tensorflow" + " strategy=mirrored" * ("tensorflow" not in having),
+            )  # fmt: skip
 
 
 def reads(config: Config, key: str) -> bool:
     """Say whether the backend reads a key."""
-    return config.backend is not Backend.jax or key not in NOT_IN_JAX
+    return key not in UNREAD[config.backend.name]
 
 
 def check_here(cluster: Cluster) -> None:
@@ -96,8 +116,14 @@ def check_here(cluster: Cluster) -> None:
             f"{framework.title} is not installed", "backends that are installed",
             framework.install,
         )  # fmt: skip
+    on_gpu = cluster.device_kind == "gpu"
+    if framework is FRAMEWORKS["torch"] and on_gpu and str(version("torch")).endswith("+cpu"):
+        raise UsageError(
+            "hardware", "gpu", f"PyTorch {version('torch')} is a build for CPUs",
+            "a machine with a build for its GPUs (pytorch.org), or hardware=cpu", "hardware=cpu",
+        )  # fmt: skip
     if framework is FRAMEWORKS["jax"]:
-        if cluster.device_kind == "gpu" and not any(map(_GPU_PLUGIN.match, installed()[0])):
+        if on_gpu and not any(map(_GPU_PLUGIN.match, installed()[0])):
             raise UsageError(
                 "hardware", "gpu", "JAX is installed without its plugin for NVIDIA GPUs",
                 "a machine that has it, or hardware=cpu", "pip install 'jax[cuda12]'",

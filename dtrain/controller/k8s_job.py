@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -18,6 +19,7 @@ from dtrain.config import environment, load
 from dtrain.config.consent import PREFIX
 from dtrain.config.overrides import key_of
 from dtrain.config.schema import Config
+from dtrain.controller.backend import reads
 from dtrain.controller.launchers import Kubernetes
 from dtrain.controller.launchers.k8s.api import Api
 from dtrain.controller.launchers.k8s.follow import Follower, create
@@ -85,7 +87,16 @@ def workload(
     given: list[str] = command["overrides"]
     kept = [each for each in given if not re.match(r"(launcher|output_dir)(\.|$)", key_of(each))]
     output_dir = _output_dir(Path(config.output_dir))
-    tasks = planned.cluster.tasks
+    cluster = planned.cluster
+    if planned.strategy.on_hosts and cluster.together > 1:
+        raise UsageError(
+            "hardware.devices", cluster.together, "the command in a pod is one process, which "
+            f"computes on one device with backend={config.backend.name}",
+            "1, and launcher.gpus=1, with as many pods as devices (hardware.hosts)",
+            f"hardware.devices=1 launcher.gpus=1 hardware.hosts={len(cluster.tasks)}",
+        )  # fmt: skip
+    # A pod has the processes of one host.
+    tasks = tuple(task for task in cluster.tasks if task.device == 0)
     for key in ("grace_seconds", "stall_timeout", "peer_timeout", "start_timeout"):
         value = getattr(launcher, key)
         kept.append(f"launcher.{key}={'null' if value is None else f'{value:g}'}")
@@ -94,12 +105,15 @@ def workload(
         kept = [*(each for each in kept if key_of(each) != "hardware.hosts"),
                 f"hardware.hosts={len(tasks)}"]  # fmt: skip
     if launcher.cpus is not None:  # TensorFlow would start a thread for each core of the node
-        kept += [f"hardware.{key}={math.ceil(launcher.cpus)}"
-                 for key in ("intra_op_threads", "inter_op_threads")
-                 if getattr(config.hardware, key) is None]  # fmt: skip
+        threads = math.ceil(launcher.cpus / cluster.together)
+        kept += [
+            f"hardware.{key}={threads}"
+            for key in ("intra_op_threads", "inter_op_threads")
+            if getattr(config.hardware, key) is None and reads(config, f"hardware.{key}")
+        ]
     found = "auto" if len(tasks) > 1 else "local"
     work = Workload(
-        name, planned.cluster,
+        name, dataclasses.replace(cluster, tasks=tasks),
         [
             *_config_dir(command["config_dir"]), *kept, f"launcher={found}",
             f"output_dir={output_dir}", f"hydra.run.dir={output_dir}/{FOLDER}/{name}",

@@ -23,4 +23,6 @@ def task_environment(onednn: bool = True, backend: str = "tensorflow") -> dict[s
     common = {VARIABLE: backend, _LOG: os.environ.get(_LOG, "2")}
     if backend == "jax":
         return {**common, "JAX_PLATFORMS": "cpu"}  # a task on another device changes it in JAX
+    if backend == "torch":
+        return common
     return {**common, "TF_ENABLE_ONEDNN_OPTS": "1" if onednn else "0"}

@@ -17,11 +17,13 @@ class Framework:
         title: its name in sentences.
         packages: whose versions decide numbers; the first is what is imported.
         install: what is typed to get it.
+        process_per_device: a process computes on one device; else on all that its task has.
     """
 
     title: str
     packages: tuple[str, ...]
     install: str
+    process_per_device: bool = False
 
     @property
     def importing(self) -> str:
@@ -33,7 +35,7 @@ class Framework:
 FRAMEWORKS = {
     "tensorflow": Framework("TensorFlow", ("tensorflow",), "pip install dtrain"),
     "jax": Framework("JAX", ("jax", "jaxlib"), "pip install 'dtrain[jax]'"),
-    "torch": Framework("PyTorch", ("torch",), "pip install 'dtrain[torch]'"),
+    "torch": Framework("PyTorch", ("torch",), "pip install 'dtrain[torch]'", True),
 }
 
 

@@ -23,8 +23,8 @@ class Task:
             follows the checkpoints of the others.
         index: position among the tasks of the same role.
         devices: how many devices of the cluster's kind this process computes on.
-        device: number of the first of them among those of the tasks that are placed together, on
-            one host: a process for each device has one each.
+        device: number of the first of them among those of the tasks that share a place on a host,
+            where each device has a process. Of GPUs a process sees its own alone, as number 0.
         serves: it trains nothing by itself, does what the chief asks, and ends when that has.
         replaceable: the job continues without it until it is started again.
         threads: intra-op threads; None for TensorFlow's own choice.

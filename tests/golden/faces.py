@@ -57,7 +57,7 @@ PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r" +\d+\.\d\d  ok", "  N  ok"),
     (r"^(  tags host): .*", r"\1: HOST"),
     (r"\| \**\d+\.\d+\** \|  \|", "| N |  |"),
-    (r"^(  tags (?:dtrain|hydra-core|jax|keras|mlflow|python|tensorflow)): .*", r"\1: VERSION"),
+    (r"^(  tags (?:dtrain|hydra-core|jax|keras|mlflow|python|tensorflow|torch)): .*", r"\1: VERSION"),
     (r"^(.* (?:FINISHED|FAILED) +\d+) +[\d,]+ (.*?) +[\d.]+  (-|[a-z][a-z ]*)$", r"\1  N \2 N  \3"),
     (r"\b0x[0-9a-f]+", "0xADDRESS"),
     (r"(127\.0\.0\.1|localhost):\d+", r"\1:PORT"),
@@ -65,8 +65,8 @@ PLACEHOLDERS: tuple[tuple[str, str], ...] = (
     (r"(FAILED: step) \d+(?=.*\n.* ended by SIG)", r"\1 N"),
     (r"(restart \d of \d from step) \d+", r"\1 N"),
     (r"tfevents\.\d+\.[^\s/]+", "tfevents.NAME"),
-    (r"\b(dtrain|tensorflow|jax|keras|Python|TensorFlow|JAX|Keras|MLflow|Hydra|NumPy)"
-     r" \d+\.\d[\w.]*", r"\1 VERSION"),
+    (r"\b(dtrain|tensorflow|jax|torch|keras|Python|TensorFlow|JAX|PyTorch|Keras|MLflow|Hydra|NumPy)"
+     r" \d+\.\d[\w.+]*", r"\1 VERSION"),
     (r"^(  (?:machine|cores|memory|GPUs|open files|programs|addresses|open ports now|ports of tasks"
      r"|firewall|proxy|output_dir) ) +.*", r"\1 ..."),
 )  # fmt: skip

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,16 +25,14 @@ ENV = ("launcher=env", "launcher.start_timeout=60")
 class Shell:
     """One command on one host."""
 
-    def __init__(self, folder: Path, name: str, cluster: dict[str, Any], *arguments: str):
-        role, _, index = name.rpartition("-")
-        tf_config = {"cluster": cluster, "task": {"type": role, "index": int(index)}}
+    def __init__(self, folder: Path, name: str, variables: dict[str, str], *arguments: str):
         self.name = name
         self.file = folder / f"{name}.txt"
         with self.file.open("w") as file:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dtrain", *arguments],
                 cwd=folder, stdout=file, stderr=file,
-                env={**os.environ, "TF_CONFIG": json.dumps(tf_config), "HOME": str(folder)},
+                env={**os.environ, **variables, "HOME": str(folder)},
             )  # fmt: skip
 
     @property
@@ -48,7 +45,9 @@ def shells(tmp_path: Path) -> Iterator[Callable[..., list[Shell]]]:
     """Start a command for each task, and end what is left of them."""
     ports, started = Ports(), []
 
-    def start(roles: dict[str, int], *arguments: str, **own: list[str]) -> list[Shell]:
+    def start(
+        roles: dict[str, int], *arguments: str, torch: bool = False, **own: list[str]
+    ) -> list[Shell]:
         cluster = {
             role: [f"127.0.0.1:{port}" for port in ports.take(count)]
             for role, count in roles.items()
@@ -57,7 +56,12 @@ def shells(tmp_path: Path) -> Iterator[Callable[..., list[Shell]]]:
             for index in range(count):
                 name = f"{role}-{index}"
                 extra = own.get(name.replace("-", "_"), [])
-                started.append(Shell(tmp_path, name, cluster, *arguments, *extra))
+                task = {"cluster": cluster, "task": {"type": role, "index": index}}
+                variables = {"TF_CONFIG": json.dumps(task)}
+                if torch:
+                    world = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
+                    variables = {"RANK": str(index), **world}
+                started.append(Shell(tmp_path, name, variables, *arguments, *extra))
         return started
 
     yield start
@@ -94,16 +98,39 @@ def test_an_evaluation_in_shells_of_their_own(shells, dtrain, tmp_path: Path) ->
     assert {path.name for path in (folder / "logs").iterdir()} == {"worker-0.log", "worker-1.log"}
 
 
-def test_workers_in_shells_of_their_own(shells, dtrain, tmp_path: Path) -> None:
-    """No task is called chief, as Kubernetes' operators have it: worker 0 is."""
-    started = shells({"worker": 2}, *QUICK, *MULTIWORKER, *ENV)
+@pytest.mark.parametrize("torch", [False, True])
+def test_workers_in_shells_of_their_own(shells, dtrain, tmp_path: Path, torch: bool) -> None:
+    """No task is called chief, as Kubernetes' operators have it: worker 0 is.
+
+    Or the variables are those of PyTorch, in which tasks have numbers; it need not be there.
+    """
+    started = shells({"worker": 2}, *QUICK, *MULTIWORKER, *ENV, torch=torch)
     assert ended(started) == {"worker-0": 0, "worker-1": 0}, [s.output for s in started]
     rundir = the_run(tmp_path)
     result = read_json(rundir.result) or {}
     assert (result["status"], result["replicas"], result["step"]) == ("FINISHED", 2, 8)
-    assert sorted(p.name for p in rundir.logs.iterdir()) == ["worker-0.log", "worker-1.log"]
-    assert "worker-1: ended with exit code 0" in started[1].output
+    names = ["chief-0", "worker-0"] if torch else ["worker-0", "worker-1"]
+    assert sorted(p.name for p in rundir.logs.iterdir()) == [f"{name}.log" for name in names]
+    assert f"{names[1]}: ended with exit code 0" in started[1].output
     alone = dtrain(*QUICK, "strategy=one_device")
+    assert math.isclose(result["metrics"]["loss"], alone.result["metrics"]["loss"], rel_tol=1e-5)
+
+
+def test_processes_of_torchrun(on_torch, tmp_path: Path) -> None:
+    """Each is a device, of this machine or of several hosts."""
+    words = ("backend=torch", *QUICK, "trainer.epochs=1")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         "-m", "dtrain", *words, "strategy=mirrored"],
+        cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "dtrain: torchrun: 2 tasks on this machine" in done.stderr
+    result = read_json(the_run(tmp_path).result) or {}
+    assert (result["status"], result["replicas"], result["step"]) == ("FINISHED", 2, 4)
+    alone = on_torch(*words, "strategy=one_device")
+    assert alone.code == 0, alone.output
     assert math.isclose(result["metrics"]["loss"], alone.result["metrics"]["loss"], rel_tol=1e-5)
 
 

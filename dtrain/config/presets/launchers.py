@@ -38,7 +38,7 @@ class Env(Launcher):
         start_timeout: seconds to wait for the commands on all hosts; null: 600.
         network: network between the tasks, 10.0.0.0/8 or eth0; null: that of the commands.
         chief: host of task 0; null: that of the platform.
-        environment: class that finds which task this command is, and the addresses of the others.
+        environment: finds which task this command is, and the addresses of the others.
     """
 
     start_timeout: float | None = within(600.0, 1, YEAR)

@@ -27,7 +27,8 @@ _DECIDING = (
     "TF_XLA_", "TF_ENABLE_", "TF_DISABLE_", "TF_DETERMINISTIC_", "TF_CUDNN_", "TF_NUM_", "TF_USE_",
     "TF_FORCE_", "TF_GPU_", "TF_CPU_", "TF_FUNCTION_", "TF_AUTOTUNE_", "TF_OVERRIDE_", "TF_TPU_",
     "XLA_", "JAX_", "KERAS_", "OMP_", "KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_DETERMINISTIC", "MKL_",
-    "OPENBLAS_NUM", "OPENBLAS_CORE", "NVIDIA_TF32", "ONEDNN_",
+    "OPENBLAS_NUM", "OPENBLAS_CORE", "NVIDIA_TF32", "ONEDNN_", "ATEN_", "TORCH_ALLOW_",
+    "TORCH_CUDNN_", "TORCHINDUCTOR_", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 #: Seconds that a run waits at its end for what git has not told yet.
 LAST = 1.0

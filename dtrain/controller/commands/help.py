@@ -12,6 +12,7 @@ from dtrain.config import groups, suggest
 from dtrain.config.key_help import help_of
 from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.versions import version
 
 _WIDTH = 100
@@ -40,7 +41,7 @@ commands:
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key
-  --version                   the versions of dtrain, TensorFlow, JAX and Keras
+  --version                   the versions of dtrain, its backends and Keras
   --cfg job                   print the configuration instead of training
   --multirun, -m              run all combinations of a=1,2 b=3,4: a sweep
   --config-dir FOLDER         presets of your own, FOLDER/GROUP/OPTION.yaml
@@ -64,9 +65,9 @@ def main(arguments: list[str]) -> int:
     """
     if "--version" in arguments:
         print(f"dtrain {dtrain.__version__}")
-        for name in ("tensorflow", "jax", "keras"):
+        for name in (*FRAMEWORKS, "keras"):
             installed = version(name)
-            if installed is not None or name != "jax":  # which need not be there
+            if installed is not None or name in ("tensorflow", "keras"):  # others are extras
                 print(f"{name} {installed or 'is not installed'}")
         return errors.OK
     folder = _config_dir(arguments)

@@ -13,6 +13,7 @@ from dtrain.controller.examination.finding import Finding, size
 from dtrain.controller.resources import devices
 from dtrain.data import cache
 from dtrain.host import memory
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.versions import version
 
 #: Less free memory or disk than this is too little for TensorFlow, or for some checkpoints.
@@ -75,8 +76,8 @@ def _system() -> Finding:
 
 def _versions() -> Finding:
     found = {name: version(package) for name, package in _VERSIONS.items()}
-    if (jax := version("jax")) is not None:  # it need not be there
-        found["JAX"] = jax
+    others = {each.title: version(each.packages[0]) for each in FRAMEWORKS.values()}
+    found |= {name: text for name, text in others.items() if text is not None}
     missing = [name for name, known in found.items() if known is None]
     text = ", ".join(f"{name} {known or '(missing)'}" for name, known in found.items())
     return Finding("versions", text, f"{missing[0]} is not installed" if missing else "")

@@ -11,14 +11,15 @@ from dtrain.controller.launchers.cluster_env.open_mpi import OpenMPI
 from dtrain.controller.launchers.cluster_env.sagemaker import SageMaker
 from dtrain.controller.launchers.cluster_env.slurm import Slurm
 from dtrain.controller.launchers.cluster_env.tf_config import TFConfig
+from dtrain.controller.launchers.cluster_env.torchrun import Torchrun, TorchVariables
 from dtrain.controller.launchers.cluster_env.vertex import Vertex
 from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.local import Local
 
 #: What is looked for, in this order: what is nearest to the command comes first. Open MPI may have
-#: been started in a step of SLURM, which runs one daemon a node.
+#: been started in a step of SLURM, which runs one daemon a node, and torchrun in any of them.
 ENVIRONMENTS: tuple[type[Platform], ...] = (
-    TFConfig, OpenMPI, Slurm, Vertex, SageMaker, KubernetesPod,
+    Torchrun, TFConfig, OpenMPI, Slurm, Vertex, SageMaker, KubernetesPod, TorchVariables,
 )  # fmt: skip
 
 

@@ -84,7 +84,8 @@ class Env(Local):
 
         What the platform has not divided is divided evenly.
         """
-        machine, started = super().part(machine), self._started_by
+        machine = dataclasses.replace(super().part(machine), one_task=True)
+        started = self._started_by
         if started is None:
             return machine
         tasks = max(1, started.local[1])

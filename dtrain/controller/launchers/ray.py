@@ -76,7 +76,8 @@ class Ray(Agents):
             UsageError: there is none.
         """
         ray = self._ray()
-        self._tasks, self._on_hosts = len(cluster.tasks), facts["strategy.on_hosts"] == "True"
+        self._tasks = len(cluster.tasks) // cluster.together  # an actor has a place
+        self._on_hosts = facts["strategy.on_hosts"] == "True"
         self.where = "a node of Ray"
         fits = [
             node["Resources"].get("CPU", 0) >= self._cpus
@@ -178,9 +179,12 @@ class Ray(Agents):
 
     def place(self, cluster: Cluster) -> Cluster:
         """Return the cluster with addresses; Ray counts cores, and says not which they are."""
-        threads = max(1, int(self._cpus))
-        tasks = (dataclasses.replace(t, threads=t.threads or threads) for t in cluster.tasks)
-        return super().place(dataclasses.replace(cluster, tasks=tuple(tasks)))
+        threads = max(1, int(self._cpus) // cluster.together)
+        cluster = super().place(cluster)
+        tasks = (
+            dataclasses.replace(t, threads=t.threads or threads, cores=()) for t in cluster.tasks
+        )
+        return dataclasses.replace(cluster, tasks=tuple(tasks))
 
     def silent(self) -> list[str]:
         """Return the tasks of nodes from which nothing comes, after a look of some seconds.

@@ -24,6 +24,7 @@ class Machine:
         evaluator: one of those hosts is the evaluator's, where there is one.
         beside: how many commands of a job share the cores, which nothing divides among them.
         threads: the environment says how many threads an operation has.
+        one_task: each of the commands stands for one task, whose devices these are.
     """
 
     gpus: int
@@ -33,6 +34,7 @@ class Machine:
     evaluator: bool = True
     beside: int = 1
     threads: bool = False
+    one_task: bool = False
 
 
 def machine() -> Machine:

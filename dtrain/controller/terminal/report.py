@@ -59,12 +59,12 @@ def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[st
 
 def hosts_here(config: Config, planned: Plan) -> str | None:
     """Return a sentence where hosts are asked for, and this machine stands for all of them."""
-    hosts = config.hardware.hosts or 1
-    placed = any(task.address for task in planned.cluster.tasks)
+    hosts, tasks = config.hardware.hosts or 1, planned.cluster.tasks
+    placed = any(task.address for task in tasks)
     if hosts == 1 or placed or planned.where != "this machine":
         return None
     return (
-        f"hardware.hosts={hosts}: all {hosts} processes are on this machine; to start them on "
+        f"hardware.hosts={hosts}: all {len(tasks)} processes are on this machine; to start them on "
         "others: launcher=ssh 'launcher.hosts=[HOST,HOST]'"
     )
 
@@ -92,7 +92,8 @@ def drawing(cluster: Cluster, where: str = "this machine") -> list[str]:
     rows = [("task", "does", "devices", "address")]
     for task in cluster.processes:
         kind = cluster.device_kind.upper() if task.devices else "CPU"
-        devices = ", ".join(f"{kind}:{index}" for index in range(max(1, task.devices)))
+        numbers = range(task.device, task.device + max(1, task.devices))
+        devices = ", ".join(f"{kind}:{number}" for number in numbers)
         if task == cluster.chief:
             does = "coordinates" if task.devices == 0 else "trains and records"
         elif task.role == "ps":

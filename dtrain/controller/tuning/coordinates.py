@@ -55,7 +55,7 @@ def _powers(most: int) -> list[int]:
 def _replicas(config: Config, planned: Plan, machine: Machine) -> Coordinate:
     """Return other numbers of devices, each with its part of the cores, where they are replicas."""
     cluster, strategy = planned.cluster, planned.strategy
-    if len(cluster.tasks) > 1 or cluster.device_kind == "tpu":
+    if len(cluster.tasks) > cluster.together or cluster.device_kind == "tpu":
         return Coordinate([])
     on_cpu = cluster.device_kind == "cpu"
     settings: list[Setting] = []
@@ -64,7 +64,7 @@ def _replicas(config: Config, planned: Plan, machine: Machine) -> Coordinate:
             replicas = strategy.replicas(1, devices)
         except UsageError:
             continue
-        if devices == cluster.chief.devices or replicas == cluster.replicas:
+        if devices == cluster.chief.devices * cluster.together or replicas == cluster.replicas:
             continue  # more devices of a strategy with one replica do nothing
         if config.trainer.batch_size % replicas == 0:
             share = {THREADS: max(1, machine.cores // devices)} if on_cpu else {}

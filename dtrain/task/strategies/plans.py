@@ -127,8 +127,9 @@ class ShardedPlan(PerDevice):
         """
         if config.tracking.histograms and len(cluster.tasks) > 1:
             raise UsageError(
-                "tracking.histograms", True, "no host has all of a variable with strategy=fsdp on "
-                f"{len(cluster.tasks)} hosts", "false, or one host", "tracking.histograms=false",
+                "tracking.histograms", True, "no process has all of a variable with strategy=fsdp "
+                f"in {len(cluster.tasks)} processes", "false, or one process",
+                "tracking.histograms=false",
             )  # fmt: skip
 
     def rows(self, cluster: Cluster) -> dict[str, str]:

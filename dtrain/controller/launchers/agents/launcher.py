@@ -149,13 +149,14 @@ class Agents(Launcher, LocalProcesses):
             TrainingError: they do not reach each other, or one is gone.
         """
         hosts, tasks = self.connect(), len(cluster.tasks)
-        places = sum(host.slots for host in hosts)
-        if places < tasks:
+        places, wanted = sum(host.slots for host in hosts), tasks // cluster.together
+        if places < wanted:
             raise UsageError(
                 "launcher.hosts", ",".join(f"{h.name}:{h.slots}" for h in hosts),
                 f"the job (strategy={facts['strategy.name']}) has {tasks} tasks, and there are "
-                f"places for {places}", f"places for {tasks}, such as {hosts[0].name}:{tasks}",
-                f"'launcher.hosts=[{hosts[0].name}:{tasks}]'",
+                f"places for {places * cluster.together}",
+                f"places for {tasks}, such as {hosts[0].name}:{wanted}",
+                f"'launcher.hosts=[{hosts[0].name}:{wanted}]'",
             )  # fmt: skip
         self._compare(hosts, cluster)
         self.where = hosts[0].name

@@ -20,7 +20,8 @@ class Unreached(TrainingError):
 def placed(cluster: Cluster, hosts: list[Host], inbox: Inbox, seconds: float) -> Cluster:
     """Divide the tasks among the hosts, and return the cluster with their addresses.
 
-    Hosts are filled in their order; a task that follows the chief's checkpoints is beside it.
+    Hosts are filled in their order. A place is that of one task, or of those that have a device
+    each of its host; a task that follows the chief's checkpoints is beside it.
 
     Args:
         cluster: as planned.
@@ -32,7 +33,8 @@ def placed(cluster: Cluster, hosts: list[Host], inbox: Inbox, seconds: float) ->
         Unreached: they do not reach each other.
         TrainingError: there are too few places, no free ports, or a host is gone.
     """
-    rooms = [host for host in hosts for _ in range(host.slots)]
+    slots = [host for host in hosts for _ in range(host.slots)]
+    rooms = [host for host in slots for _ in range(cluster.together)]
     if len(rooms) < len(cluster.tasks):
         raise TrainingError(f"{len(cluster.tasks)} tasks have {len(rooms)} places")
     where = dict(zip((task.name for task in cluster.tasks), rooms, strict=False))

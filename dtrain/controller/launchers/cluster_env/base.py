@@ -174,6 +174,8 @@ def _other_number(number: int, started: Started, planned: Cluster, strategy: str
     else:
         key, beside = "hardware.hosts", counts.get("evaluator", 0)
     fits = max(1, number - beside)
+    if planned.together == len(planned.tasks) > 1:  # all on one host
+        key = "hardware.devices"
     return UsageError(
         key, counts["worker"] if "ps" in counts else len(planned.tasks),
         f"makes {len(roles)} tasks ({wanted}), and {started.what} has {_count(number)}",

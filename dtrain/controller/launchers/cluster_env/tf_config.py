@@ -149,7 +149,9 @@ def _parse(text: str | None) -> dict[str, Any]:
         raise UsageError(
             "TF_CONFIG", "" if text is not None else "(not set)",
             "the environment says nothing of the cluster that launcher=env is to join",
-            "TensorFlow's JSON, on every host; or launcher=local", _EXAMPLE,
+            "TensorFlow's JSON, or RANK, WORLD_SIZE and MASTER_ADDR, on every host; or "
+            "launcher=local",
+            _EXAMPLE,
         )  # fmt: skip
     try:
         value = json.loads(text)

@@ -97,10 +97,11 @@ class OfSlurm(Launcher):
     def wanted(self, cluster: Cluster) -> script.Asked:
         """Return what a job asks for."""
         asked, tasks = self.asked, len(cluster.processes)
+        nodes = len(cluster.tasks) // cluster.together + (cluster.evaluator is not None)
         return script.Asked(
-            asked["partition"], asked["time"], asked["account"], asked["nodes"] or tasks, tasks,
-            asked["gpus_per_node"], asked["cpus_per_task"], asked["memory"],
-            tuple(asked["setup"]), asked["extra"] or {}, self.grace_seconds,
+            asked["partition"], asked["time"], asked["account"],
+            asked["nodes"] or nodes, tasks, asked["gpus_per_node"], asked["cpus_per_task"],
+            asked["memory"], tuple(asked["setup"]), asked["extra"] or {}, self.grace_seconds,
         )  # fmt: skip
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
