@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.torch.optimizer import optimizer
 
-__all__ = ["as_model", "loss", "optimizer", "returns_logits", "unwrapped"]
+__all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
 
 #: What a module may have in the place of ``trainer.loss``.
 TRAINING, VALIDATION = "training_step", "validation_step"
@@ -58,15 +59,20 @@ class PlainModel(keras.Model):
         super().__init__(name=name, dtype="float32")
         # Keras would wrap a module that is an attribute, and PyTorch list its parameters twice.
         self.module: torch.nn.Module
+        self.names: dict[str, keras.Variable]
         object.__setattr__(self, "module", module)
         self._compute = compute
         self._forward: Callable[..., Any] = module
         kept = module.state_dict(keep_vars=True)
-        self.state = [
-            keras.Variable(each, trainable=each.requires_grad, autocast=False, name=name)
+        state = {
+            id(each): keras.Variable(each, trainable=each.requires_grad, autocast=False, name=name)
             for name, each in module.named_parameters()
-        ]
-        self.state += [Buffer(module, name) for name, _ in module.named_buffers() if name in kept]
+        }
+        buffers = [(name, each) for name, each in module.named_buffers() if name in kept]
+        state |= {id(each): Buffer(module, name) for name, each in buffers}
+        self.state = list(state.values())
+        #: The variable of each name of the state_dict: parameters may have several.
+        object.__setattr__(self, "names", {n: state[id(t)] for n, t in kept.items()})
         self.built = True
 
     def compile_forward(self) -> None:
@@ -203,7 +209,7 @@ class Loss(keras.losses.Loss):
         Raises:
             UsageError: targets have another shape than the outputs, or the loss is no number.
         """
-        name = self.name
+        name, y_true = self.name, keras.ops.convert_to_tensor(y_true)
         if sample_weight is not None:
             raise UsageError(
                 "dataset", "weights", f"{name} takes no weights of examples",
@@ -257,6 +263,16 @@ def compile_forward(model: keras.Model) -> None:
         model.compile_forward()
     else:
         model.call = torch.compile(model.call)
+
+
+def state_dict(model: Any) -> dict[str, np.ndarray] | None:
+    """Return the arrays of a module's ``state_dict``; None of a model of Keras'."""
+    if not isinstance(model, PlainModel):
+        return None
+    return {
+        name: np.array(keras.ops.convert_to_numpy(variable.value))
+        for name, variable in model.names.items()
+    }
 
 
 def unwrapped(model: Any) -> Any:
