@@ -24,6 +24,7 @@ class Kind:
         bases: Keras' classes, of one of which a class of Keras' must be.
         first: names of the first parameters of a function of Keras'; None: no function is taken.
         home: module that a function of Keras' is from, or below.
+        package: whose classes and functions they are, in the place of Keras'.
     """
 
     what: str
@@ -32,6 +33,7 @@ class Kind:
     bases: tuple[str, ...] = ()
     first: tuple[str, ...] | None = None
     home: str = ""
+    package: str = "keras"
 
 
 #: Keras' layers that run code which a file or an argument brings.
@@ -114,6 +116,20 @@ LOSS = Kind(
     "loss", "keras.losses.*", r"keras\.losses\.[a-zA-Z]\w*", ("losses.Loss",),
     ("y_true", "y_pred"), "keras.src.losses",
 )  # fmt: skip
+TORCH_OPTIMIZER = Kind(
+    "optimizer", "torch.optim.*", rf"torch\.optim\.{_CLASS}", ("optim.Optimizer",),
+    package="torch",
+)  # fmt: skip
+TORCH_SCHEDULE = Kind(
+    "learning-rate schedule", "torch.optim.lr_scheduler.*",
+    rf"torch\.optim\.lr_scheduler\.{_CLASS}", ("optim.lr_scheduler.LRScheduler",),
+    package="torch",
+)  # fmt: skip
+TORCH_LOSS = Kind(
+    "loss", "torch.nn.*Loss, torch.nn.functional.*",
+    r"torch\.nn\.[A-Z]\w*Loss|torch\.nn\.functional\.[a-z]\w*", ("nn.modules.loss._Loss",),
+    ("input", "target"), "torch.nn.functional", "torch",
+)  # fmt: skip
 METRIC = Kind("metric", "keras.metrics.*", rf"keras\.metrics\.{_CLASS}", ("metrics.Metric",))
 #: Keras' callbacks that neither send anything nor run code of an argument.
 CALLBACKS = (
@@ -151,11 +167,15 @@ PLACES = {
     "optimizer": OPTIMIZER, "optimizer.schedule": SCHEDULE,
     "trainer.loss": LOSS, "trainer.metrics": METRIC, "trainer.callbacks": CALLBACK,
 }  # fmt: skip
+#: What may be called there as well, of PyTorch's.
+TORCH = {
+    "optimizer": TORCH_OPTIMIZER, "optimizer.schedule": TORCH_SCHEDULE, "trainer.loss": TORCH_LOSS,
+}  # fmt: skip
 #: Groups, and keys, below which a function or class of the user's own project is called.
 OWN = ("model", "dataset", "optimizer", "trainer", "action.function")
 #: What may be an argument of what is called.
 ARGUMENTS = (MODEL, LAYER, PART, ACTIVATION, OPTIMIZER, SCHEDULE, LOSS, METRIC)
-_EVERY = (*PLACES.values(), LAYER, PART, ACTIVATION)
+_EVERY = (*PLACES.values(), *TORCH.values(), LAYER, PART, ACTIVATION)
 #: Callbacks that write: the argument that says where, and Keras' default of it.
 WRITES = {
     "BackupAndRestore": ("backup_dir", None),
@@ -181,9 +201,10 @@ def at(key: str, argument: bool = False) -> tuple[Kind, ...]:
     if argument and ".".join(parts) not in PLACES:  # `dataset.augment` is both
         return ARGUMENTS
     for length in (2, 1):
-        kind = PLACES.get(".".join(parts[:length]))
+        place = ".".join(parts[:length])
+        kind = PLACES.get(place)
         if kind is not None and (length == 2 or len(parts) == 1):
-            return (kind,)
+            return (kind, TORCH[place]) if place in TORCH else (kind,)
     return ()
 
 
@@ -207,7 +228,7 @@ def fits(found: Any, target: str, kinds: list[Kind]) -> bool:
 
 def _is(found: Any, kind: Kind) -> bool:
     if inspect.isclass(found):
-        bases = tuple(_keras(base) for base in kind.bases)
+        bases = tuple(_base(kind.package, base) for base in kind.bases)
         return issubclass(found, bases)
     if kind.first is None or not inspect.isfunction(found):
         return False
@@ -215,8 +236,8 @@ def _is(found: Any, kind: Kind) -> bool:
     return first == kind.first and f"{found.__module__}.".startswith(f"{kind.home}.")
 
 
-def _keras(name: str) -> Any:
-    found: Any = sys.modules["keras"]
+def _base(package: str, name: str) -> Any:
+    found: Any = sys.modules[package]
     for part in name.split("."):
         found = getattr(found, part)
     return found

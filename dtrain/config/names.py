@@ -37,8 +37,10 @@ MONITORED = "val_loss"
 #: Arguments that a run fills in.
 _FILLED = {
     "model": ("input_shape", "classes", "outputs", "encoding"),
+    "optimizer": ("params",),
     "optimizer.schedule": (
         "learning_rate", "total_steps", "steps_per_epoch", "initial_learning_rate", "decay_steps",
+        "optimizer", "max_lr", "T_max",
     ),
 }  # fmt: skip
 
@@ -99,6 +101,8 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
         # A schedule makes the rate; without one, null leaves it to the optimizer.
         and not (key == "optimizer" and (name == "schedule" or (name, value) == _NO_RATE))
     }
+    if key == "optimizer" and target.startswith("torch.") and "learning_rate" in made:
+        made["lr"] = made.pop("learning_rate")
     made = dict.fromkeys(name for name in filled if name in signature.parameters) | made
     partial = bool(node.get("_partial_")) or key == "action.function"
     if key.startswith(("trainer.", "dataset.augment")) and not sources.is_class(target):

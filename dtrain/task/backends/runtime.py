@@ -48,8 +48,54 @@ class Checked(Protocol):
         """Run it; return the operation that fails, None where all are finite."""
 
 
+class Plain(Protocol):
+    """Models and what trains them, of the framework itself, beside those of Keras."""
+
+    def as_model(self, built: Any, precision: str) -> Any:
+        """Return a module of the framework's as a model; anything else as it is.
+
+        Args:
+            built: what the user's function has returned.
+            precision: ``hardware.precision``.
+
+        Raises:
+            UsageError: it cannot be trained so.
+        """
+
+    def unwrapped(self, model: keras.Model) -> Any:
+        """Return what the user's function has returned."""
+
+    def state_dict(self, model: keras.Model) -> dict[str, np.ndarray] | None:
+        """Return the arrays of a module under its own names; None of a model of Keras'."""
+
+    def optimizer(
+        self, node: dict[str, Any], schedule: dict[str, Any] | None, steps: int,
+        steps_per_epoch: int,
+    ) -> keras.optimizers.Optimizer | None:  # fmt: skip
+        """Return an optimizer of the framework's; None where a node names none.
+
+        Args:
+            node: of the ``optimizer`` group, without its schedule.
+            schedule: the node of that.
+            steps: of the run.
+            steps_per_epoch: of the run.
+
+        Raises:
+            UsageError: optimizer and schedule do not go together.
+        """
+
+    def loss(self, value: Any) -> Any:
+        """Return a loss of the framework's as Keras calls one; another as it is."""
+
+    def returns_logits(self, model: keras.Model) -> bool:
+        """Say whether outputs of a model are logits where ``trainer.loss=auto`` chooses a loss."""
+
+
 class Runtime(Protocol):
     """What a module ``runtime`` of a backend has."""
+
+    #: Models of the framework itself; None where there are none.
+    PLAIN: Plain | None
 
     #: Raised by the framework's own operations, whatever their input was.
     ERRORS: tuple[type[Exception], ...]

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from dtrain.config import callables, targets
+from dtrain.config.names import AUTO
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
@@ -65,6 +66,7 @@ def model(
         counts.append(splits.count_classes())
         return counts[-1]
 
+    plain, is_auto = runtime().PLAIN, config.trainer.loss == AUTO
     config = losses.settled(config, splits)
     # ORDER: everything that creates variables runs here, once, outside the replicas: inside a
     # replica TensorFlow refuses new variables, or makes them once a replica.
@@ -80,6 +82,8 @@ def model(
             if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
             raise
+        if plain is not None:
+            built = plain.as_model(built, config.hardware.precision.name)
         if not isinstance(built, keras.Model):
             raise UsageError(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
@@ -111,6 +115,8 @@ def model(
     with strategy.scope():
         finetune.enable_lora(built, config.finetune.lora)
     finetune.prepare(built, config.finetune)
+    if is_auto and plain is not None and plain.returns_logits(built):
+        losses.take_logits(config)
     if not built.compiled:  # else it has a loss of its own
         checks.check_labels(built, predicted, config, splits)
         if failed is None:
@@ -261,6 +267,10 @@ def optimizer(
         )  # fmt: skip
     node = dict(node)
     schedule = node.pop("schedule", None)
+    plain = runtime().PLAIN
+    own = plain and plain.optimizer(dict(node), schedule, total_steps, steps_per_epoch)
+    if own is not None:
+        return own
     rate = node.get("learning_rate")
     if rate is None:
         node.pop("learning_rate", None)

@@ -65,6 +65,20 @@ def settled(config: Config, splits: Splits) -> Config:
     return made
 
 
+def take_logits(config: Config) -> None:
+    """Let the loss and the metrics that ``auto`` stands for take outputs for logits.
+
+    Args:
+        config: settled.
+    """
+    trainer = config.trainer
+    classes = {CLASSES[0]: "SparseCategoricalCrossentropy", LABELS[0]: "BinaryCrossentropy"}
+    if (name := classes.get(str(trainer.loss))) is not None:
+        trainer.loss = {"_target_": f"keras.losses.{name}", "from_logits": True}
+    if trainer.metrics == LABELS[1]:
+        trainer.metrics = {"_target_": "keras.metrics.BinaryAccuracy", "threshold": 0.0}
+
+
 def targets_notice(config: Config, splits: Splits) -> str | None:
     """Return what is to be said of targets that were taken for classes or numbers; None: nothing.
 
@@ -303,8 +317,9 @@ def loss_of(value: Any) -> Any:
                 "trainer.loss=sparse_categorical_crossentropy",
             ) from None  # fmt: skip
     if isinstance(value, functools.partial) and not (value.args or value.keywords):
-        return value.func  # Keras can save its name with the model
-    return value
+        value = value.func  # Keras can save its name with the model
+    plain = runtime().PLAIN
+    return value if plain is None else plain.loss(value)
 
 
 def _is_function(node: Any, key: str) -> bool:

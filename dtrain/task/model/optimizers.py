@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
@@ -124,6 +126,26 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], confi
     for optimizer in (main, *others.values()):
         if optimizer is not None:
             strategy.prepare(optimizer)
+
+
+class LateSlots(ABC):
+    """An optimizer that makes its slots in its first update, and not when it is built."""
+
+    @abstractmethod
+    def expect(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Make the slots that a checkpoint has.
+
+        Args:
+            arrays: by the paths of variables.
+        """
+
+
+def expect(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> None:
+    """Let optimizers make the slots that a checkpoint has, where they have made none yet."""
+    optimizer, prefix = model.optimizer, "optimizer/"
+    if isinstance(optimizer, LateSlots):
+        own = {name: array for name, array in arrays.items() if name.startswith(prefix)}
+        optimizer.expect({name.removeprefix(prefix): array for name, array in own.items()})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,6 +88,7 @@ def restore(
     Raises:
         CheckpointError: a variable has no array, or one of another shape.
     """
+    optimizers.expect(model, arrays)
     kept: dict[str, Any] = {}
     absent: dict[str, Any] = {}
     for name, variable in variables(model).items():

@@ -30,6 +30,7 @@ from dtrain.task.keras_internals import without_tensorflow as alone
 from dtrain.task.process import own_code
 
 __all__ = ["alone", "computed", "computed_twice", "configure", "overlooked", "readable"]
+PLAIN = None
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)

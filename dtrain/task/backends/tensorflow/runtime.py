@@ -27,6 +27,7 @@ from dtrain.task.data.inputs import Inputs
 __all__ = [
     "ERRORS",
     "GENERATORS",
+    "PLAIN",
     "TENSORS",
     "VARIABLES",
     "alone",
@@ -50,6 +51,7 @@ __all__ = [
     "uniform",
     "variable",
 ]
+PLAIN = None
 ERRORS: tuple[type[Exception], ...] = (tf.errors.OpError,)
 TENSORS: tuple[type, ...] = (tf.Tensor,)
 VARIABLES: tuple[type, ...] = (tf.Variable, tf.distribute.DistributedValues, keras.Variable)

@@ -7,7 +7,7 @@ what is divided by a number of all examples is divided by that of the global bat
 #: The registry of strategies: the module of each class, in this package.
 STRATEGIES = {
     "Default": "strategy",
-    "FullySharded": "strategy",
+    "FullySharded": "fsdp",
     "Mirrored": "strategy",
     "MultiWorker": "strategy",
     "OneDevice": "strategy",

@@ -14,11 +14,13 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.torch import global_batch, gradients
 
 
-def step(model: keras.Model, replicas: int, summed: bool = False) -> gradients.Step | None:
+def step(
+    variables: Sequence[keras.Variable], replicas: int, summed: bool = False
+) -> gradients.Step | None:
     """Return the training step of a replica, for ``tracing``; None where there is one.
 
     Args:
-        model: built.
+        variables: whose gradients are averaged.
         replicas: how many share the global batch.
         summed: as of :class:`gradients.Step`.
     """
@@ -26,7 +28,7 @@ def step(model: keras.Model, replicas: int, summed: bool = False) -> gradients.S
         return None
     gradients.install()
     global_batch.install()
-    return gradients.Step(replicas, [v.value for v in model.trainable_variables], summed)
+    return gradients.Step(replicas, [variable.value for variable in variables], summed)
 
 
 def kept_by_hand(model: keras.Model) -> list[torch.Tensor]:

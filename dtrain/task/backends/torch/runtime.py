@@ -13,6 +13,7 @@ import torch
 
 from dtrain.data import nest
 from dtrain.errors import DtrainError, UsageError
+from dtrain.task.backends.torch import plain
 from dtrain.task.backends.torch.arrays import computed, put
 from dtrain.task.backends.torch.draws import hashed
 from dtrain.task.backends.torch.hardware import configure, overlooked
@@ -31,6 +32,7 @@ __all__ = [
     "alone", "computed", "computed_twice", "configure", "exchange", "overlooked", "read",
     "readable",
 ]  # fmt: skip
+PLAIN = plain
 ERRORS: tuple[type[Exception], ...] = (RuntimeError,)
 TENSORS: tuple[type, ...] = (torch.Tensor,)
 VARIABLES: tuple[type, ...] = (keras.Variable,)

@@ -33,11 +33,14 @@ class Steps(RowSteps):
         inputs: what to read.
         tasks: that share each batch, a replica each.
         summed: losses are parts of that of the global batch.
+        averages: gradients are averaged here, and not by PyTorch.
     """
 
-    def __init__(self, model: keras.Model, inputs: Inputs, tasks: Tasks, summed: bool):
+    def __init__(
+        self, model: keras.Model, inputs: Inputs, tasks: Tasks, summed: bool, averages: bool = True
+    ):
         self._model, self._inputs, self._tasks = model, inputs, tasks
-        self._summed = summed and tasks.size > 1
+        self._summed, self._averages = summed and tasks.size > 1, averages
         self.waiting = Waiting()
         self._rows = Rows(model, tasks.size if self._summed else 1)
         self._norms = Norms(model, ())
@@ -53,7 +56,8 @@ class Steps(RowSteps):
     def _prepare(self) -> None:
         model = self._model
         self._kept = replica.kept_by_hand(model) if self._tasks.size > 1 else []
-        self._replica = replica.step(model, self._tasks.size, self._summed)
+        averaged = model.trainable_variables if self._averages else []
+        self._replica = replica.step(averaged, self._tasks.size, self._summed)
 
     def unsaved(self) -> list[str]:
         """Return nothing: what plain attributes of layers hold is in checkpoints."""

@@ -21,6 +21,7 @@ from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.forward import Forward
+from dtrain.task.backends.torch.plain import compile_forward
 from dtrain.task.backends.torch.processes import Processes
 from dtrain.task.backends.torch.steps import Steps
 from dtrain.task.backends.tracing import tracing
@@ -42,6 +43,8 @@ class OneDevice:
     abilities = Abilities(several_optimizers=True)
     gradient_reduction = "mean"
     sync_every = 1
+    #: Whether gradients of parameters are averaged here.
+    averages = True
 
     def __init__(self, devices: list[str]):
         self.tasks: Tasks = Processes() if torch.distributed.is_initialized() else Tasks()
@@ -147,9 +150,12 @@ class OneDevice:
         Args:
             model: built under this strategy.
             inputs: what to read.
-            jit_compile: has no effect: XLA compiles nothing of PyTorch's.
+            jit_compile: compile the model by ``torch.compile`` (``trainer.compile``).
         """
-        return Steps(model, inputs, self.tasks, self.gradient_reduction == "sum")
+        if jit_compile:
+            compile_forward(model)
+        summed = self.gradient_reduction == "sum"
+        return Steps(model, inputs, self.tasks, summed, self.averages)
 
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""

@@ -1,0 +1,135 @@
+"""Fully sharded: a part of each batch, of each weight and of each slot on each device."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from dtrain.errors import UsageError
+from dtrain.run import checkpoint
+from dtrain.task import keras_internals
+from dtrain.task.backends.torch.plain import PlainModel
+from dtrain.task.backends.torch.strategy import OneDevice
+from dtrain.task.model import train_state
+
+
+class FullySharded(OneDevice):
+    """Parts of plain modules, by FSDP2 (``torch.distributed.fsdp.fully_shard``).
+
+    Weights are gathered where they are read, and gradients scattered. Models of Keras are refused:
+    their variables would go on with the whole weights, and train wrong without an error.
+
+    Args:
+        devices: the name of the device of this task.
+        options: for JAX; they have their defaults here.
+    """
+
+    #: Whose gradients this package averages: none, as PyTorch scatters them.
+    averages = False
+
+    def __init__(self, devices: list[str], **options: Any):
+        super().__init__(devices)
+        self.abilities = dataclasses.replace(self.abilities, reads_together=self.tasks.size > 1)
+        self._mesh: DeviceMesh | None = None
+        if self.tasks.size > 1:
+            kind = devices[0].partition(":")[0]
+            self._mesh = init_device_mesh(kind, (self.tasks.size,))
+
+    def place(self, model: keras.Model) -> None:
+        """Let each task have its parts of a module's weights.
+
+        Raises:
+            UsageError: it is no plain module, or its losses are to be added up.
+        """
+        if not isinstance(model, PlainModel):
+            raise UsageError(
+                "strategy", "fsdp", f"{type(model).__name__} is a model of Keras', and PyTorch "
+                "shards plain modules (torch.nn.Module)",
+                "a function that returns a module, or the backend that shards models of Keras'",
+                "backend=jax",
+            )  # fmt: skip
+        if self.gradient_reduction == "sum":
+            raise UsageError(
+                "trainer.gradient_reduction", "sum", "PyTorch averages the gradients of parts",
+                "mean", "trainer.gradient_reduction=mean",
+            )  # fmt: skip
+        super().place(model)
+        if self._mesh is None:
+            return
+        for child in model.module.children():
+            if any(True for _ in child.parameters()):
+                fully_shard(child, mesh=self._mesh)
+        fully_shard(model.module, mesh=self._mesh)
+        parameters = dict(model.module.named_parameters())
+        for variable in model.state:
+            if variable.name in parameters:
+                keras_internals.exchange(variable, parameters[variable.name])
+
+    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Refuse an optimizer of Keras': its slots would be whole.
+
+        Raises:
+            UsageError: it is one.
+        """
+        if keras_internals.is_of_keras(type(optimizer)) and self._mesh is not None:
+            raise UsageError(
+                "optimizer", type(optimizer).__name__, "is an optimizer of Keras', and weights in "
+                "parts are updated by PyTorch's", "torch.optim.*",
+                "optimizer=custom optimizer._target_=torch.optim.AdamW",
+            )  # fmt: skip
+
+    @torch.no_grad()
+    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copy variables to the host, whole; every task does."""
+        return {
+            name: np.array(keras.ops.convert_to_numpy(_whole(variable.value)))
+            for name, variable in variables.items()
+        }
+
+    @torch.no_grad()
+    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Set each variable to the array of its name; large ones are those of the chief."""
+        for name, variable in variables.items():
+            value, array = variable.value, arrays[name]
+            if self._mesh is None or not isinstance(value, torch.Tensor):
+                variable.assign(array)
+                continue
+            whole = torch.empty(array.shape, dtype=value.dtype, device=value.device)
+            if self.tasks.rank == 0 or array.nbytes <= checkpoint.SMALL:
+                whole.copy_(torch.as_tensor(np.array(array)))
+            if isinstance(value, DTensor):
+                value.copy_(distribute_tensor(whole, self._mesh, value.placements))
+            else:
+                distributed.broadcast(whole, 0)
+                value.copy_(whole)
+
+    @contextlib.contextmanager
+    def _of_one(self, model: keras.Model) -> Iterator[None]:
+        named = train_state.variables(model) if self._mesh is not None else {}
+        weights = {n: v for n, v in named.items() if isinstance(v.value, DTensor)}
+        weights = {n: v for n, v in weights.items() if isinstance(v, keras.Variable)}
+        whole = [_whole(variable.value) for variable in weights.values()]
+        with keras_internals.exchanged([*weights.values()], whole):
+            yield
+
+    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
+        """Let the chief read inside, by itself, all variables; every task enters."""
+        return self._of_one(model)
+
+    def check_copies(self, model: keras.Model) -> None:
+        """Check nothing: each part is there once."""
+
+
+def _whole(value: Any) -> Any:
+    return value.full_tensor() if isinstance(value, DTensor) else value

@@ -1,0 +1,280 @@
+"""Plain modules of PyTorch, as the rest of a task sees a model: with Keras' names for what it does.
+
+Variables have the names of the module's ``state_dict``, and share its memory. A module without
+steps of its own is trained by ``trainer.loss``; one with ``training_step(batch)`` says itself what
+its loss is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+from dtrain.errors import UsageError
+from dtrain.task.backends.torch.optimizer import optimizer
+
+__all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
+
+#: What a module may have in the place of ``trainer.loss``.
+TRAINING, VALIDATION = "training_step", "validation_step"
+#: What names of a ``validation_step`` need not begin with: every number of a validation does.
+PREFIX = "val_"
+
+
+class Buffer(keras.Variable):
+    """A buffer of a module, which the module may replace by another tensor.
+
+    Args:
+        module: that has it.
+        name: of it, in the ``state_dict``.
+    """
+
+    def __init__(self, module: torch.nn.Module, name: str):
+        self._buffer: Callable[[], torch.Tensor] = lambda: module.get_buffer(name)
+        super().__init__(self._buffer(), trainable=False, autocast=False, name=name)
+
+    @property
+    def value(self) -> torch.Tensor:
+        """What it holds."""
+        return self._buffer()
+
+
+class PlainModel(keras.Model):
+    """A module, called as a model of Keras'.
+
+    Args:
+        module: on the device of this process.
+        name: of the model.
+        compute: the type that it computes in (``torch.autocast``); None for its own.
+    """
+
+    def __init__(self, module: torch.nn.Module, name: str, compute: torch.dtype | None = None):
+        super().__init__(name=name, dtype="float32")
+        # Keras would wrap a module that is an attribute, and PyTorch list its parameters twice.
+        self.module: torch.nn.Module
+        self.names: dict[str, keras.Variable]
+        object.__setattr__(self, "module", module)
+        self._compute = compute
+        self._forward: Callable[..., Any] = module
+        kept = module.state_dict(keep_vars=True)
+        state = {
+            id(each): keras.Variable(each, trainable=each.requires_grad, autocast=False, name=name)
+            for name, each in module.named_parameters()
+        }
+        buffers = [(name, each) for name, each in module.named_buffers() if name in kept]
+        state |= {id(each): Buffer(module, name) for name, each in buffers}
+        self.state = list(state.values())
+        #: The variable of each name of the state_dict: parameters may have several.
+        object.__setattr__(self, "names", {n: state[id(t)] for n, t in kept.items()})
+        self.built = True
+
+    def compile_forward(self) -> None:
+        """Let ``torch.compile`` compile the module, when it is first called."""
+        self._forward = torch.compile(self.module)
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        """Call the module: several inputs are its arguments, those of a dict by their names."""
+        self._enter(training)
+        with self._computing(x):
+            if isinstance(x, dict):
+                return self._forward(**x)
+            return self._forward(*x) if isinstance(x, list | tuple) else self._forward(x)
+
+    def _enter(self, training: bool | None) -> None:
+        """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
+        if training is not None and self.module.training != training:
+            self.module.train(training)
+
+    def _computing(self, x: Any) -> Any:
+        if self._compute is None:
+            return contextlib.nullcontext()
+        return torch.autocast(keras.tree.flatten(x)[0].device.type, self._compute)
+
+    def train(self, mode: bool = True) -> Any:
+        """Train, or not: the module does so with the model."""
+        self.module.train(mode)
+        return super().train(mode)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of the module's parameters."""
+        self.module.zero_grad(set_to_none)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Say nothing: a module is called to know.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError
+
+
+class SteppingModel(PlainModel):
+    """A module that has a ``training_step``, and perhaps a ``validation_step``."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Train on a batch, by what the module says is its loss."""
+        self._enter(True)
+        self.zero_grad()
+        with self._computing(data):
+            loss, numbers = self._outcome(TRAINING, data)
+        loss.backward()
+        weights = self.trainable_weights
+        with torch.no_grad():
+            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+        return {"loss": loss, **numbers}
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        """Evaluate a batch; without a ``validation_step`` by the ``training_step``."""
+        self._enter(False)
+        name = VALIDATION if hasattr(self.module, VALIDATION) else TRAINING
+        with self._computing(data):
+            loss, numbers = self._outcome(name, data)
+        return {"loss": loss, **{key.removeprefix(PREFIX): n for key, n in numbers.items()}}
+
+    def _outcome(self, name: str, data: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the loss and the other numbers that a step of the module's returns.
+
+        Raises:
+            UsageError: it returns something else.
+        """
+        returned = getattr(self.module, name)(data)
+        numbers = dict(returned) if isinstance(returned, dict) else {"loss": returned}
+        loss = next((numbers.pop(key) for key in ("loss", f"{PREFIX}loss") if key in numbers), None)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
+            raise UsageError(
+                "model", f"{type(self.module).__name__}.{name}",
+                f"returns {type(returned).__name__}{shape}, and a step returns its loss",
+                "a tensor of one number, or {'loss': tensor, NAME: tensor, ...}", "return loss",
+            )  # fmt: skip
+        return loss.reshape([]), {key: torch.as_tensor(value) for key, value in numbers.items()}
+
+
+def as_model(built: Any, precision: str) -> Any:
+    """Return a module of PyTorch's as a model; anything else as it is.
+
+    Args:
+        built: what the user's function has returned.
+        precision: ``hardware.precision``.
+
+    Raises:
+        UsageError: the module has a step with other arguments, or cannot compute so.
+    """
+    if isinstance(built, keras.Model) or not isinstance(built, torch.nn.Module):
+        return built
+    name = type(built).__name__
+    if precision == "mixed_float16":
+        raise UsageError(
+            "hardware.precision", precision, f"{name} is a plain module, whose loss is not scaled",
+            "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
+        )  # fmt: skip
+    for step in (TRAINING, VALIDATION):
+        if hasattr(built, step):
+            needed = [
+                p.name
+                for p in inspect.signature(getattr(built, step)).parameters.values()
+                if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+            ]
+            if len(needed) != 1:
+                raise UsageError(
+                    "model", f"{name}.{step}", f"takes ({', '.join(needed)})",
+                    f"{step}(self, batch), where batch is (x, y)", f"def {step}(self, batch):",
+                )  # fmt: skip
+    module = built.to(keras.ops.zeros([]).device)
+    kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
+    return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
+
+
+class Loss(keras.losses.Loss):
+    """A loss of PyTorch's, or one that takes what PyTorch's do: ``loss(outputs, targets)``.
+
+    Args:
+        function: a module, or a function.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__(name=getattr(function, "__name__", type(function).__name__))
+        object.__setattr__(self, "function", function)
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Return the loss of a batch, one number.
+
+        Raises:
+            UsageError: targets have another shape than the outputs, or the loss is no number.
+        """
+        name, y_true = self.name, keras.ops.convert_to_tensor(y_true)
+        if sample_weight is not None:
+            raise UsageError(
+                "dataset", "weights", f"{name} takes no weights of examples",
+                "a loss of Keras', or a module with a training_step", "trainer.loss=mse",
+            )  # fmt: skip
+        is_float = y_true.is_floating_point()
+        if is_float and y_true.shape != y_pred.shape:
+            raise UsageError(
+                "trainer.loss", name,
+                f"outputs have the shape {tuple(y_pred.shape)}, and targets {tuple(y_true.shape)}: "
+                "PyTorch would compare each with all", "outputs of the targets' shape",
+                "outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
+            )  # fmt: skip
+        loss = self.function(y_pred, y_true if is_float else y_true.long())
+        if loss.numel() != 1:
+            raise UsageError(
+                "trainer.loss", name, f"has the shape {tuple(loss.shape)}, and is to be one number",
+                "a loss with reduction=mean or sum", "reduction='mean'",
+            )  # fmt: skip
+        return loss.reshape([])
+
+
+#: First parameters by which a function says that it is given outputs first, as PyTorch's are.
+OUTPUTS_FIRST = (
+    "input", "inputs", "output", "outputs", "pred", "preds", "prediction", "predictions", "logits",
+    "y_pred", "y_hat",
+)  # fmt: skip
+
+
+def loss(value: Any) -> Any:
+    """Return a loss that takes ``(outputs, targets)`` as Keras calls one; another as it is."""
+    if isinstance(value, torch.nn.Module):
+        return Loss(value)
+    if not (inspect.isfunction(value) or isinstance(value, functools.partial)):
+        return value
+    first = next(iter(inspect.signature(value).parameters), "")
+    return Loss(value) if first in OUTPUTS_FIRST else value
+
+
+def returns_logits(model: Any) -> bool:
+    """Say whether outputs of a model are logits, as a loss of PyTorch's takes them."""
+    if not isinstance(model, PlainModel):
+        return False
+    *_, last = model.module.modules()
+    return not isinstance(last, torch.nn.Softmax | torch.nn.Sigmoid)
+
+
+def compile_forward(model: keras.Model) -> None:
+    """Let ``torch.compile`` compile what a model computes, when it is first called."""
+    if isinstance(model, PlainModel):
+        model.compile_forward()
+    else:
+        model.call = torch.compile(model.call)
+
+
+def state_dict(model: Any) -> dict[str, np.ndarray] | None:
+    """Return the arrays of a module's ``state_dict``; None of a model of Keras'."""
+    if not isinstance(model, PlainModel):
+        return None
+    return {
+        name: np.array(keras.ops.convert_to_numpy(variable.value))
+        for name, variable in model.names.items()
+    }
+
+
+def unwrapped(model: Any) -> Any:
+    """Return what the user's function has returned."""
+    return model.module if isinstance(model, PlainModel) else model
