@@ -144,10 +144,11 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
             own = {name: array for name, array in arrays.items() if name.startswith(prefix)}
             for name, array in own.items():
                 like = torch.as_tensor(np.array(array))
-                on_cpu = like.ndim == 0  # counts of updates
-                self.inner.state[weight.value][name.removeprefix(prefix)] = torch.zeros_like(
-                    like, device=None if on_cpu else weight.value.device
-                )
+                if like.shape == weight.value.shape:  # and in parts where the weight is
+                    slot = torch.zeros_like(weight.value, dtype=like.dtype)
+                else:  # such as a count of updates, which is on the CPU
+                    slot = torch.zeros_like(like)
+                self.inner.state[weight.value][name.removeprefix(prefix)] = slot
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Update the weights, and step the schedule."""

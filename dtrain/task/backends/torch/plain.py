@@ -61,8 +61,9 @@ class PlainModel(keras.Model):
         self.module: torch.nn.Module
         self.names: dict[str, keras.Variable]
         object.__setattr__(self, "module", module)
+        self._forward: Callable[..., Any]
+        object.__setattr__(self, "_forward", module)
         self._compute = compute
-        self._forward: Callable[..., Any] = module
         kept = module.state_dict(keep_vars=True)
         state = {
             id(each): keras.Variable(each, trainable=each.requires_grad, autocast=False, name=name)
@@ -77,7 +78,7 @@ class PlainModel(keras.Model):
 
     def compile_forward(self) -> None:
         """Let ``torch.compile`` compile the module, when it is first called."""
-        self._forward = torch.compile(self.module)
+        object.__setattr__(self, "_forward", torch.compile(self.module))
 
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
