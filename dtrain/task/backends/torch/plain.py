@@ -19,6 +19,7 @@ import torch
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.torch.optimizer import optimizer
+from dtrain.task.backends.tracing import now
 
 __all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
 
@@ -80,6 +81,41 @@ class PlainModel(keras.Model):
         """Let ``torch.compile`` compile the module, when it is first called."""
         object.__setattr__(self, "_forward", torch.compile(self.module))
 
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones."""
+        super().compile(*args, **options)
+        if isinstance(self.loss, Loss):
+            # Of this instance: what they return is what Keras' steps do.
+            object.__setattr__(self, "train_step", self._train_step)
+            object.__setattr__(self, "test_step", self._test_step)
+
+    def _train_step(self, data: Any) -> dict[str, Any]:
+        self.zero_grad()
+        loss, logs = self._evaluated(data, training=True)
+        self._update(loss)
+        return logs
+
+    def _test_step(self, data: Any) -> dict[str, Any]:
+        return self._evaluated(data, training=False)[1]
+
+    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Call the module and its loss without what Keras does around them."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = self.call(x, training=training)
+        loss: torch.Tensor = self.loss(y, outputs, weight)
+        rows, [tracker, *_] = len(y), self.metrics
+        with torch.no_grad():
+            tracker.total.value.add_(loss.detach() * (rows * now().parts))
+            tracker.count.value.add_(rows)
+            return loss, self.compute_metrics(x, y, outputs, weight)
+
+    def _update(self, loss: torch.Tensor) -> None:
+        """Update the weights by the gradients of a loss."""
+        loss.backward()
+        weights = self.trainable_weights
+        with torch.no_grad():
+            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
         self._enter(training)
@@ -125,10 +161,7 @@ class SteppingModel(PlainModel):
         self.zero_grad()
         with self._computing(data):
             loss, numbers = self._outcome(TRAINING, data)
-        loss.backward()
-        weights = self.trainable_weights
-        with torch.no_grad():
-            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+        self._update(loss)
         return {"loss": loss, **numbers}
 
     def test_step(self, data: Any) -> dict[str, Any]:
