@@ -1,4 +1,4 @@
-"""Plain modules under ``backend=torch``: numbers of processes, of loops by hand; what is refused."""
+"""Plain modules under ``backend=torch``: beside one process and loops by hand; what is refused."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ CLOSE = 1e-5
 STEPS = 10
 
 
+def torch_optimizer(name: str, schedule: Any = None, **options: Any) -> Any:
+    node = {"_target_": f"torch.optim.{name}", "learning_rate": 0.01, **options}
+    if schedule is None:
+        return node
+    return {
+        **node,
+        "schedule": {**schedule, "_target_": f"torch.optim.lr_scheduler.{schedule['_target_']}"},
+    }
+
+
 def config(
     name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None, **model: Any
 ) -> Any:
@@ -26,9 +36,7 @@ def config(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
         trainer={"loss": loss, "metrics": ["accuracy"] if name != "Routed" else []},
-        optimizer=optimizer or {
-            "_target_": "torch.optim.AdamW", "learning_rate": 0.01, "weight_decay": 0.1,
-        },
+        optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
 
 
@@ -41,6 +49,7 @@ def cases() -> dict[str, Any]:
         "tokens": config("Tokens", "tokens"),
         "routed": config("Routed"),
         "unused": config("Routed", seldom=False),
+        "clipped": config("Two", "several", optimizer=torch_optimizer("SGD", global_clipnorm=0.1)),
     }
 
 
@@ -87,3 +96,55 @@ def test_processes_have_the_numbers_of_one(kind: str, count: int) -> None:
             assert held == pytest.approx(expected[case][1], abs=CLOSE, rel=CLOSE), case
             for name, array in expected[case][2].items():
                 assert arrays[name] == pytest.approx(array, abs=10 * CLOSE), (case, name)
+
+
+@pytest.mark.task(backend="torch")
+def test_a_module_is_trained_as_by_a_loop_by_hand() -> None:
+    """With what moves more than the rate, and what clips."""
+    import copy
+
+    import torch
+    from torch.optim import lr_scheduler
+
+    clip = torch.nn.utils
+    of_hand = {
+        "AdamW": (
+            torch_optimizer("AdamW", {"_target_": "OneCycleLR"}, weight_decay=0.1),
+            lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+            lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.01, total_steps=16),
+            lambda p: None,
+        ),
+        "SGD": (
+            torch_optimizer("SGD", {"_target_": "StepLR", "step_size": 3}, momentum=0.9,
+                            nesterov=True, global_clipnorm=0.5),
+            lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+            lambda o: lr_scheduler.StepLR(o, 3),
+            lambda p: clip.clip_grad_norm_(p, 0.5),
+        ),
+        "RMSprop": (
+            torch_optimizer("RMSprop", clipvalue=0.01),
+            lambda p: torch.optim.RMSprop(p, lr=0.01),
+            lambda o: lr_scheduler.ConstantLR(o, 1.0),
+            lambda p: clip.clip_grad_value_(p, 0.01),
+        ),
+    }  # fmt: skip
+    for name, (node, make, schedule, limit) in of_hand.items():
+        model, _, steps, splits = prepare("OneDevice", 1, config("Net", optimizer=node))
+        module = copy.deepcopy(model.module).train()
+        optimizer = make(module.parameters())
+        scheduler = schedule(optimizer)
+        x, y = map(torch.as_tensor, in_order(splits.train, STEPS))
+        for step in range(STEPS):
+            rows = slice(step * BATCH, (step + 1) * BATCH)
+            loss = torch.nn.functional.cross_entropy(module(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            limit(module.parameters())
+            optimizer.step()
+            scheduler.step()
+            made = steps.results(steps.train(1))["loss"]
+            assert made == pytest.approx(loss.item(), abs=1e-6), (name, step)
+        for one, other in zip(
+            model.module.state_dict().values(), module.state_dict().values(), strict=True
+        ):
+            assert torch.allclose(one, other, atol=1e-6), name
