@@ -24,7 +24,7 @@ from dtrain.task.backends.tracing import now
 __all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
 
 #: What a module may have in the place of ``trainer.loss``.
-TRAINING, VALIDATION = "training_step", "validation_step"
+STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
 #: What names of a ``validation_step`` need not begin with: every number of a validation does.
 PREFIX = "val_"
 
@@ -141,7 +141,9 @@ class PlainModel(keras.Model):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the module's parameters."""
-        self.module.zero_grad(set_to_none)
+        # Of the variables: a fully sharded module that is gathered has other parameters.
+        for variable in self.trainable_variables:
+            variable.value.grad = None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Say nothing: a module is called to know.
@@ -209,7 +211,7 @@ def as_model(built: Any, precision: str) -> Any:
             "hardware.precision", precision, f"{name} is a plain module, whose loss is not scaled",
             "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
         )  # fmt: skip
-    for step in (TRAINING, VALIDATION):
+    for step in STEPS:
         if hasattr(built, step):
             needed = [
                 p.name
