@@ -19,11 +19,12 @@ import torch
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.torch.optimizer import optimizer
+from dtrain.task.backends.tracing import now
 
 __all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
 
 #: What a module may have in the place of ``trainer.loss``.
-TRAINING, VALIDATION = "training_step", "validation_step"
+STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
 #: What names of a ``validation_step`` need not begin with: every number of a validation does.
 PREFIX = "val_"
 
@@ -80,6 +81,41 @@ class PlainModel(keras.Model):
         """Let ``torch.compile`` compile the module, when it is first called."""
         object.__setattr__(self, "_forward", torch.compile(self.module))
 
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones."""
+        super().compile(*args, **options)
+        if isinstance(self.loss, Loss):
+            # Of this instance: what they return is what Keras' steps do.
+            object.__setattr__(self, "train_step", self._train_step)
+            object.__setattr__(self, "test_step", self._test_step)
+
+    def _train_step(self, data: Any) -> dict[str, Any]:
+        self.zero_grad()
+        loss, logs = self._evaluated(data, training=True)
+        self._update(loss)
+        return logs
+
+    def _test_step(self, data: Any) -> dict[str, Any]:
+        return self._evaluated(data, training=False)[1]
+
+    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Call the module and its loss without what Keras does around them."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = self.call(x, training=training)
+        loss: torch.Tensor = self.loss(y, outputs, weight)
+        rows, [tracker, *_] = len(y), self.metrics
+        with torch.no_grad():
+            tracker.total.value.add_(loss.detach() * (rows * now().parts))
+            tracker.count.value.add_(rows)
+            return loss, self.compute_metrics(x, y, outputs, weight)
+
+    def _update(self, loss: torch.Tensor) -> None:
+        """Update the weights by the gradients of a loss."""
+        loss.backward()
+        weights = self.trainable_weights
+        with torch.no_grad():
+            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
         self._enter(training)
@@ -105,7 +141,9 @@ class PlainModel(keras.Model):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the module's parameters."""
-        self.module.zero_grad(set_to_none)
+        # Of the variables: a fully sharded module that is gathered has other parameters.
+        for variable in self.trainable_variables:
+            variable.value.grad = None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Say nothing: a module is called to know.
@@ -125,10 +163,7 @@ class SteppingModel(PlainModel):
         self.zero_grad()
         with self._computing(data):
             loss, numbers = self._outcome(TRAINING, data)
-        loss.backward()
-        weights = self.trainable_weights
-        with torch.no_grad():
-            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+        self._update(loss)
         return {"loss": loss, **numbers}
 
     def test_step(self, data: Any) -> dict[str, Any]:
@@ -176,7 +211,7 @@ def as_model(built: Any, precision: str) -> Any:
             "hardware.precision", precision, f"{name} is a plain module, whose loss is not scaled",
             "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
         )  # fmt: skip
-    for step in (TRAINING, VALIDATION):
+    for step in STEPS:
         if hasattr(built, step):
             needed = [
                 p.name

@@ -11,7 +11,7 @@ from torch import distributed
 
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
-from dtrain.task.backends.torch import global_batch, gradients
+from dtrain.task.backends.torch import gradients
 
 
 def step(
@@ -26,8 +26,6 @@ def step(
     """
     if replicas == 1:
         return None
-    gradients.install()
-    global_batch.install()
     return gradients.Step(replicas, [variable.value for variable in variables], summed)
 
 
