@@ -8,7 +8,6 @@ import os
 import signal
 import time
 import traceback
-import warnings
 from typing import Any
 
 import pytest
@@ -276,8 +275,11 @@ def _enter(
             from dtrain.task.strategies import ParameterServer
 
             ParameterServer.serve(cluster, task, lambda: None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
+        if backend == "torch":
+            import torch
+
+            torch.set_num_threads(1)
+        with warm.warnings_are_errors():
             value = getattr(importlib.import_module(module), name)(
                 cluster, task, devices, **arguments
             )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import traceback
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from dtrain.controller.task_environment import task_environment
@@ -42,16 +44,23 @@ def _child(
         function: Any = importlib.import_module(module)
         for part in name.split("."):
             function = getattr(function, part)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            # Of arrays and variables of Keras and TensorFlow, which np.array() copies.
-            warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        with warnings_are_errors():
             value = function(**arguments)
         pipe.send((None, value))
     except BaseException:
         pipe.send((traceback.format_exc(), None))
     pipe.close()
     os._exit(0)
+
+
+@contextlib.contextmanager
+def warnings_are_errors() -> Iterator[None]:
+    """Raise warnings inside, as the suite does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # Of arrays and variables of Keras and TensorFlow, which np.array() copies.
+        warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
+        yield
 
 
 def call(
