@@ -348,7 +348,7 @@ def build_metrics(
         UsageError: loss or metrics do not fit the outputs and the targets.
     """
     try:
-        runtime().attempt(built, functools.partial(_compute, built, x, y, predicted, weight))
+        runtime().attempt(built, functools.partial(_compute, built, predicted), x, y, weight)
     except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
         if y is not None:
             raise
@@ -393,7 +393,7 @@ def build_metrics(
     built.reset_metrics()
 
 
-def _compute(built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:
+def _compute(built: keras.Model, predicted: Any, x: Any, y: Any, weight: Any) -> None:
     """Compute loss and metrics of an example, and the loss of several."""
     # The metrics of a loss are known only once it was computed, hence the order.
     mode = {"training": False}  # which keras.io's older examples do not take
