@@ -85,7 +85,7 @@ class PlainModel(keras.Model):
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones."""
         super().compile(*args, **options)
-        if isinstance(self.loss, Loss):
+        if isinstance(self.loss, Loss) and not hasattr(self.module, TRAINING):
             # Of this instance: what they return is what Keras' steps do.
             object.__setattr__(self, "train_step", self._train_step)
             object.__setattr__(self, "test_step", self._test_step)
