@@ -216,8 +216,9 @@ def optimizer(
     for name in OF_KERAS:
         if name in node:
             raise UsageError(
-                f"optimizer.{name}", node[name], "is of the optimizers of Keras', which train plain "
-                "modules, too", f"{', '.join(CLIPS)}, or an optimizer of Keras'", "optimizer=adamw",
+                f"optimizer.{name}", node[name],
+                "is of the optimizers of Keras', which train plain modules, too",
+                f"{', '.join(CLIPS)}, or an optimizer of Keras'", "optimizer=adamw",
             )  # fmt: skip
     clips = {name: _limit(name, node.pop(name)) for name in CLIPS if name in node}
     rate = node.pop("learning_rate", None)

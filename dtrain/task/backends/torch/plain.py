@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +85,7 @@ class PlainModel(keras.Model):
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones."""
         super().compile(*args, **options)
-        if isinstance(self.loss, Loss):
+        if isinstance(self.loss, Loss) and not hasattr(self.module, TRAINING):
             # Of this instance: what they return is what Keras' steps do.
             object.__setattr__(self, "train_step", self._train_step)
             object.__setattr__(self, "test_step", self._test_step)
@@ -228,6 +229,13 @@ def as_model(built: Any, precision: str) -> Any:
     return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
 
 
+#: Names of PyTorch's losses that compare each output with its own target; the others take classes.
+OF_NUMBERS = re.compile(
+    r"(MSE|L1|SmoothL1|Huber|BCE|BCEWithLogits|PoissonNLL|KLDiv|SoftMargin)Loss"
+    r"|(mse|l1|smooth_l1|huber)_loss|binary_cross_entropy(_with_logits)?"
+)
+
+
 class Loss(keras.losses.Loss):
     """A loss of PyTorch's, or one that takes what PyTorch's do: ``loss(outputs, targets)``.
 
@@ -251,15 +259,15 @@ class Loss(keras.losses.Loss):
                 "dataset", "weights", f"{name} takes no weights of examples",
                 "a loss of Keras', or a module with a training_step", "trainer.loss=mse",
             )  # fmt: skip
-        is_float = y_true.is_floating_point()
-        if is_float and y_true.shape != y_pred.shape:
+        of_numbers = y_true.is_floating_point() or OF_NUMBERS.fullmatch(name) is not None
+        if of_numbers and y_true.shape != y_pred.shape:
             raise UsageError(
                 "trainer.loss", name,
                 f"outputs have the shape {tuple(y_pred.shape)}, and targets {tuple(y_true.shape)}: "
                 "PyTorch would compare each with all", "outputs of the targets' shape",
                 "outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
             )  # fmt: skip
-        loss = self.function(y_pred, y_true if is_float else y_true.long())
+        loss = self.function(y_pred, y_true.to(y_pred.dtype) if of_numbers else y_true.long())
         if loss.numel() != 1:
             raise UsageError(
                 "trainer.loss", name, f"has the shape {tuple(loss.shape)}, and is to be one number",
