@@ -28,6 +28,12 @@ STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
 PREFIX = "val_"
 
 
+#: How first parameters begin by which a function says that it is given outputs first, as PyTorch's
+#: are, or targets, as Keras'.
+OUTPUTS_FIRST = ("input", "output", "pred", "logit", "y_pred", "y_hat")
+TARGETS_FIRST = ("y_true", "target", "label")
+
+
 class Buffer(keras.Variable):
     """A buffer of a module, which the module may replace by another tensor.
 
@@ -75,6 +81,22 @@ class PlainModel(keras.Model):
         #: The variable of each name of the state_dict: parameters may have several.
         object.__setattr__(self, "names", {n: state[id(t)] for n, t in kept.items()})
         self.built = True
+
+    def compile(self, *args: Any, loss: Any = None, **options: Any) -> None:
+        """Take a loss, an optimizer and metrics.
+
+        Raises:
+            UsageError: a loss does not say whether it is given the outputs first.
+        """
+        if inspect.isfunction(loss):
+            first = next(iter(inspect.signature(loss).parameters), "")
+            if not first.startswith(TARGETS_FIRST):
+                raise UsageError(
+                    "trainer.loss", loss.__name__, f"has {first!r} as its first parameter, which "
+                    "says neither outputs nor targets", "loss(outputs, targets), as PyTorch's, or "
+                    "loss(y_true, y_pred), as Keras'", f"def {loss.__name__}(outputs, targets):",
+                )  # fmt: skip
+        super().compile(*args, loss=loss, **options)
 
     def compile_forward(self) -> None:
         """Let ``torch.compile`` compile the module, when it is first called."""
@@ -187,8 +209,10 @@ def as_model(built: Any, precision: str) -> Any:
             ]
             if len(needed) != 1:
                 raise UsageError(
-                    "model", f"{name}.{step}", f"takes ({', '.join(needed)})",
-                    f"{step}(self, batch), where batch is (x, y)", f"def {step}(self, batch):",
+                    "model", f"{name}.{step}", f"takes ({', '.join(needed)}), perhaps as a "
+                    "LightningModule's does, whose other methods would not be called",
+                    f"{step}(self, batch) of a torch.nn.Module, where batch is (x, y)",
+                    f"def {step}(self, batch):",
                 )  # fmt: skip
     module = built.to(keras.ops.zeros([]).device)
     kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
@@ -203,7 +227,9 @@ class Loss(keras.losses.Loss):
     """
 
     def __init__(self, function: Callable[..., Any]):
-        super().__init__(name=getattr(function, "__name__", type(function).__name__))
+        name = getattr(function, "__name__", type(function).__name__)
+        super().__init__(name=name)
+        self.__name__ = name
         object.__setattr__(self, "function", function)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -218,28 +244,26 @@ class Loss(keras.losses.Loss):
                 "dataset", "weights", f"{name} takes no weights of examples",
                 "a loss of Keras', or a module with a training_step", "trainer.loss=mse",
             )  # fmt: skip
+        shapes = tuple(y_true.shape), tuple(y_pred.shape)
         is_float = y_true.is_floating_point()
-        if is_float and y_true.shape != y_pred.shape:
+        if shapes[0] != shapes[1] and (is_float or shapes[1] == (*shapes[0], 1)):
             raise UsageError(
                 "trainer.loss", name,
-                f"outputs have the shape {tuple(y_pred.shape)}, and targets {tuple(y_true.shape)}: "
+                f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
                 "PyTorch would compare each with all", "outputs of the targets' shape",
                 "outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
             )  # fmt: skip
-        loss = self.function(y_pred, y_true if is_float else y_true.long())
-        if loss.numel() != 1:
+        if shapes[0] == shapes[1]:
+            y_true = y_true.to(y_pred.dtype)
+        elif not is_float:
+            y_true = y_true.long()
+        loss = self.function(y_pred, y_true)
+        if loss.ndim:
             raise UsageError(
                 "trainer.loss", name, f"has the shape {tuple(loss.shape)}, and is to be one number",
                 "a loss with reduction=mean or sum", "reduction='mean'",
             )  # fmt: skip
-        return loss.reshape([])
-
-
-#: First parameters by which a function says that it is given outputs first, as PyTorch's are.
-OUTPUTS_FIRST = (
-    "input", "inputs", "output", "outputs", "pred", "preds", "prediction", "predictions", "logits",
-    "y_pred", "y_hat",
-)  # fmt: skip
+        return loss
 
 
 def loss(value: Any) -> Any:
@@ -249,7 +273,7 @@ def loss(value: Any) -> Any:
     if not (inspect.isfunction(value) or isinstance(value, functools.partial)):
         return value
     first = next(iter(inspect.signature(value).parameters), "")
-    return Loss(value) if first in OUTPUTS_FIRST else value
+    return Loss(value) if first.startswith(OUTPUTS_FIRST) else value
 
 
 def returns_logits(model: Any) -> bool:
