@@ -59,7 +59,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     devices = arguments.get("devices", marker.kwargs.get("devices", 1))
-    backend = marker.kwargs.get("backend", "tensorflow")
+    backend = arguments.get("backend", marker.kwargs.get("backend", "tensorflow"))
     need(backend)
     warm.call(pyfuncitem.obj, devices, arguments, backend=backend)
     return True

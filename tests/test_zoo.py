@@ -78,7 +78,7 @@ def trained(
     model, _, steps, splits = prepare(kind, devices, config, strategy=strategy)
     found = [steps.results(steps.train(1)) for _ in range(STEPS)]
     sizes = {
-        f"size of {v.path} ({index})": float(np.mean(np.abs(keras.ops.convert_to_tensor(v))))
+        f"size of {v.path} ({index})": float(np.mean(np.abs(keras.ops.convert_to_numpy(v.value))))
         for index, v in enumerate(model.trainable_variables)
     }
     if not evaluates(model):

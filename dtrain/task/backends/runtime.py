@@ -147,12 +147,13 @@ class Runtime(Protocol):
     def trace(self, function: Callable[..., Any], *specs: Any) -> None:
         """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
 
-    def attempt(self, model: keras.Model, function: Callable[[], None]) -> None:
+    def attempt(self, model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
         """Call a function for the variables that it makes, and for its errors.
 
         Args:
             model: whose code it is.
             function: of operations whose results are not wanted: a compiler need only trace them.
+            examples: what it takes: nests of arrays, or None.
 
         Raises:
             UsageError: it has code that cannot be traced.

@@ -219,7 +219,7 @@ def probabilities_notice(built: keras.Model, predicted: Any, configured: bool) -
         return None
     for loss, output in zip(losses, outputs, strict=True):
         name = _of_probabilities(loss)
-        problem = None if name is None else _problem(name, np.asarray(output))
+        problem = None if name is None else _problem(name, keras.ops.convert_to_numpy(output))
         if problem is None and name is not None and len(outputs) == 1:
             problem = _of_the_last_layer(built)
         if problem is not None:

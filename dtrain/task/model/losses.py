@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from dtrain.config import targets
-from dtrain.config.names import AUTO, OF_AUTO, SCORES
+from dtrain.config.names import AUTO, OF_AUTO, SCORES, TORCH
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.encoding import Encoding, Target
@@ -303,6 +303,8 @@ def loss_of(value: Any) -> Any:
         return {name: None if each is None else loss_of(each) for name, each in value.items()}
     if isinstance(value, list):
         return [None if each is None else loss_of(each) for each in value]
+    if isinstance(value, str) and value.startswith(TORCH):
+        value = {"_target_": value}
     value = _named(
         {**value, "_partial_": True} if _is_function(value, "trainer.loss") else value,
         "trainer.loss",
@@ -346,7 +348,7 @@ def build_metrics(
         UsageError: loss or metrics do not fit the outputs and the targets.
     """
     try:
-        runtime().attempt(built, functools.partial(_compute, built, x, y, predicted, weight))
+        runtime().attempt(built, functools.partial(_compute, built, predicted), x, y, weight)
     except AttributeError:  # Keras chooses what "accuracy" means by the shape of the targets
         if y is not None:
             raise
@@ -391,7 +393,7 @@ def build_metrics(
     built.reset_metrics()
 
 
-def _compute(built: keras.Model, x: Any, y: Any, predicted: Any, weight: Any) -> None:
+def _compute(built: keras.Model, predicted: Any, x: Any, y: Any, weight: Any) -> None:
     """Compute loss and metrics of an example, and the loss of several."""
     # The metrics of a loss are known only once it was computed, hence the order.
     mode = {"training": False}  # which keras.io's older examples do not take

@@ -82,11 +82,11 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
     jax.eval_shape(function, *(nest.mapped(struct, spec) for spec in specs))
 
 
-def attempt(model: keras.Model, function: Callable[[], None]) -> None:
+def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
     """Trace a function: at once, each of its operations would be a program to be compiled."""
     values = [(variable, variable.value) for variable in model.variables]
     with keras.StatelessScope(values), traceable.translated(type(model).__name__):
-        jax.eval_shape(function)
+        jax.eval_shape(lambda: function(*examples))
 
 
 def outputs(model: keras.Model, x: Any) -> Any:

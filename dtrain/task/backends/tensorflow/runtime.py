@@ -85,9 +85,9 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
     traced.get_concrete_function(*map(tensor_specs, specs))
 
 
-def attempt(model: keras.Model, function: Callable[[], None]) -> None:
+def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
     """Call a function at once: what is traced would take longer."""
-    function()
+    function(*examples)
 
 
 def outputs(model: keras.Model, x: Any) -> Any:

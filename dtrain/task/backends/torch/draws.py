@@ -27,6 +27,14 @@ def hashed(*numbers: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def _seed(number: int) -> None:
+    """Seed the global generators of the devices of this process."""
+    # Not torch.manual_seed, which keeps each call, and where it came from, for GPUs to come.
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(number)
+
+
 class Draws:
     """The generators of a model.
 
@@ -44,7 +52,7 @@ class Draws:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """Let a training step draw inside what this replica draws in it."""
-        torch.manual_seed(hashed(self._seed, number, self._rank))
+        _seed(hashed(self._seed, number, self._rank))
         if not (self._rank and self._words):
             yield
             return
@@ -59,7 +67,7 @@ class Draws:
     @contextlib.contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """Let an evaluation draw inside by the number of its batch, whichever replica has it."""
-        torch.manual_seed(hashed(self._seed, number))
+        _seed(hashed(self._seed, number))
         before = [variable.value.clone() for variable in self.states]
         add(self._words, hashed(number))
         try:

@@ -1,5 +1,7 @@
 """What a replica divides by is that of the global batch: losses, masks, batch statistics.
 
+What layers of the user's own keep by hand is the mean over the replicas, as of a running mean.
+
 Functions of Keras and PyTorch are wrapped once; outside of a step of several replicas they are as
 they were.
 """
@@ -9,11 +11,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import keras
 import torch
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.torch import gradients
-from dtrain.task.backends.torch.keras_internals import use_moments
+from dtrain.task.backends.torch.keras_internals import divide_added_losses, use_moments
+from dtrain.task.backends.tracing import now
 from dtrain.task.keras_internals import see_batches_of_their_own
 
 
@@ -21,11 +25,14 @@ def install() -> None:
     """Wrap them, once in a process."""
     see_batches_of_their_own(gradients.current, gradients.mean)
     use_moments(_keras_moments)
+    divide_added_losses(lambda: now().parts)
     functional: Any = torch.nn.functional
     if not getattr(functional.batch_norm, "by_dtrain", False):
         functional.batch_norm = _marked(functional.batch_norm, _batch_norm)
         for name in ("cross_entropy", "nll_loss"):
             setattr(functional, name, _marked(getattr(functional, name), _of_classes))
+        variable: Any = keras.Variable
+        variable.assign = _marked(variable.assign, _assign)
 
 
 def _marked(original: Any, of_replicas: Any) -> Any:
@@ -37,6 +44,18 @@ def _marked(original: Any, of_replicas: Any) -> Any:
 
     call.by_dtrain = True  # type: ignore[attr-defined]
     return call
+
+
+def _assign(original: Any, variable: keras.Variable, value: Any) -> Any:
+    step = gradients.current()
+    # What a weight is assigned without gradients an optimizer assigns it: that is the same already.
+    if step is not None and id(variable) in step.kept and not now().inside:
+        value = keras.ops.convert_to_tensor(value)
+        by_hand = not variable.trainable or torch.is_grad_enabled()
+        if by_hand and tuple(value.shape) == tuple(variable.shape):
+            value = gradients.gathered(value.to(torch.promote_types(value.dtype, torch.float32)))
+            value = value.mean(0)
+    return original(variable, value)
 
 
 def moments(values: torch.Tensor, axes: list[int], mask: Any = None) -> tuple[Any, Any, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import torch
@@ -32,12 +32,14 @@ class Step:
     Attributes:
         replicas: how many share the global batch.
         parameters: whose gradients are averaged.
+        kept: the identities of variables that are averaged when they are assigned.
         summed: the losses are parts of that of the global batch, and not losses of parts: their
             gradients are added up (``trainer.gradient_reduction=sum``).
     """
 
     replicas: int
     parameters: Sequence[torch.Tensor]
+    kept: Set[int]
     summed: bool = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from typing import Any
 
@@ -11,18 +12,19 @@ import torch
 from dtrain.task.backends.runtime import NotFinite
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch.arrays import put
-from dtrain.task.backends.torch.keras_internals import Watching, gradient_lines
+from dtrain.task.backends.torch.keras_internals import (
+    Watching,
+    gradient_label,
+    gradient_lines,
+    label,
+)
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.model import calls, optimizers
 from dtrain.task.process import own_code
 
 
 class _NotFiniteError(Exception):
-    """Ends the step: it has the operation."""
-
-    def __init__(self, finding: NotFinite):
-        super().__init__(finding.operation)
-        self.finding = finding
+    """Ends the step."""
 
 
 class _Looking:
@@ -30,15 +32,18 @@ class _Looking:
 
     def __init__(self) -> None:
         self._layers: list[str] = []
+        #: Keras raises another error of the same kind in the place of one that passes a layer.
+        self.finding: NotFinite | None = None
 
     def entered(self, path: str, layer: keras.Operation, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Take note of a layer."""
+        label(keras.tree.flatten((args, kwargs)), self._layers[-1] if self._layers else "")
         self._layers.append(f"{path} ({type(layer).__name__})")
         return args, kwargs
 
     def left(self, path: str, layer: keras.Operation, outputs: Any) -> Any:
-        """Forget it."""
-        self._layers.pop()
+        """Forget it, but for its gradients."""
+        label(keras.tree.flatten(outputs), self._layers.pop())
         return outputs
 
     def look(self, operation: str, outputs: Any) -> None:
@@ -52,14 +57,15 @@ class _Looking:
         for tensor in keras.tree.flatten(outputs):
             is_float = isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
             if is_float and not bool(torch.isfinite(tensor).all()):
-                raise _NotFiniteError(self._finding(operation, tensor))
+                self.finding = self._finding(operation, tensor)
+                raise _NotFiniteError(operation)
 
     def _finding(self, operation: str, tensor: torch.Tensor) -> NotFinite:
         tests = {"NaN": torch.isnan, "-Inf": torch.isneginf, "+Inf": torch.isposinf}
         values = " and ".join(word for word, test in tests.items() if bool(test(tensor).any()))
-        layer, forward = self._layers[-1] if self._layers else "", gradient_lines()
-        if forward is not None:
-            return NotFinite(operation, values, layer, True, own_code.line(forward))
+        if (forward := gradient_lines()) is not None:
+            return NotFinite(operation, values, gradient_label(), True, own_code.line(forward))
+        layer = self._layers[-1] if self._layers else ""
         frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_stack()]
         return NotFinite(operation, values, layer, False, own_code.line(frames))
 
@@ -83,11 +89,9 @@ class Checked:
             watched(),
             optimizers.caught(self._model),
             tracing(rows=len(keras.tree.flatten(data)[0]), results=[]),
-            torch.autograd.detect_anomaly(check_nan=False),
+            torch.autograd.set_detect_anomaly(True, check_nan=False),
+            contextlib.suppress(_NotFiniteError),
+            Watching(looking.look),
         ):
-            try:
-                with Watching(looking.look):
-                    self._model.train_step(unwrapped(data))
-            except _NotFiniteError as error:
-                return error.finding
-        return None
+            self._model.train_step(unwrapped(data))
+        return looking.finding

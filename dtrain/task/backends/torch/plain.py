@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.torch.optimizer import optimizer
+from dtrain.task.backends.tracing import now
 
 __all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
 
@@ -102,6 +104,41 @@ class PlainModel(keras.Model):
         """Let ``torch.compile`` compile the module, when it is first called."""
         object.__setattr__(self, "_forward", torch.compile(self.module))
 
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones."""
+        super().compile(*args, **options)
+        if isinstance(self.loss, Loss):
+            # Of this instance: what they return is what Keras' steps do.
+            object.__setattr__(self, "train_step", self._train_step)
+            object.__setattr__(self, "test_step", self._test_step)
+
+    def _train_step(self, data: Any) -> dict[str, Any]:
+        self.zero_grad()
+        loss, logs = self._evaluated(data, training=True)
+        self._update(loss)
+        return logs
+
+    def _test_step(self, data: Any) -> dict[str, Any]:
+        return self._evaluated(data, training=False)[1]
+
+    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Call the module and its loss without what Keras does around them."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = self.call(x, training=training)
+        loss: torch.Tensor = self.loss(y, outputs, weight)
+        rows, [tracker, *_] = len(y), self.metrics
+        with torch.no_grad():
+            tracker.total.value.add_(loss.detach() * (rows * now().parts))
+            tracker.count.value.add_(rows)
+            return loss, self.compute_metrics(x, y, outputs, weight)
+
+    def _update(self, loss: torch.Tensor) -> None:
+        """Update the weights by the gradients of a loss."""
+        loss.backward()
+        weights = self.trainable_weights
+        with torch.no_grad():
+            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
         self._enter(training)
@@ -149,10 +186,7 @@ class SteppingModel(PlainModel):
         self.zero_grad()
         with self._computing(data):
             loss, numbers = self._outcome(TRAINING, data)
-        loss.backward()
-        weights = self.trainable_weights
-        with torch.no_grad():
-            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+        self._update(loss)
         return {"loss": loss, **numbers}
 
     def test_step(self, data: Any) -> dict[str, Any]:
@@ -219,6 +253,13 @@ def as_model(built: Any, precision: str) -> Any:
     return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
 
 
+#: Names of PyTorch's losses that compare each output with its own target; the others take classes.
+OF_NUMBERS = re.compile(
+    r"(MSE|L1|SmoothL1|Huber|BCE|BCEWithLogits|PoissonNLL|KLDiv|SoftMargin)Loss"
+    r"|(mse|l1|smooth_l1|huber)_loss|binary_cross_entropy(_with_logits)?"
+)
+
+
 class Loss(keras.losses.Loss):
     """A loss of PyTorch's, or one that takes what PyTorch's do: ``loss(outputs, targets)``.
 
@@ -245,19 +286,15 @@ class Loss(keras.losses.Loss):
                 "a loss of Keras', or a module with a training_step", "trainer.loss=mse",
             )  # fmt: skip
         shapes = tuple(y_true.shape), tuple(y_pred.shape)
-        is_float = y_true.is_floating_point()
-        if shapes[0] != shapes[1] and (is_float or shapes[1] == (*shapes[0], 1)):
+        of_numbers = y_true.is_floating_point() or OF_NUMBERS.fullmatch(name) is not None
+        if shapes[0] != shapes[1] and (of_numbers or shapes[1] == (*shapes[0], 1)):
             raise UsageError(
                 "trainer.loss", name,
                 f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
                 "PyTorch would compare each with all", "outputs of the targets' shape",
                 "outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
             )  # fmt: skip
-        if shapes[0] == shapes[1]:
-            y_true = y_true.to(y_pred.dtype)
-        elif not is_float:
-            y_true = y_true.long()
-        loss = self.function(y_pred, y_true)
+        loss = self.function(y_pred, y_true.to(y_pred.dtype) if of_numbers else y_true.long())
         if loss.ndim:
             raise UsageError(
                 "trainer.loss", name, f"has the shape {tuple(loss.shape)}, and is to be one number",

@@ -15,25 +15,27 @@ from dtrain.task.backends.torch import gradients
 
 
 def step(
-    variables: Sequence[keras.Variable], replicas: int, summed: bool = False
+    model: keras.Model, replicas: int, summed: bool = False, averages: bool = True
 ) -> gradients.Step | None:
     """Return the training step of a replica, for ``tracing``; None where there is one.
 
     Args:
-        variables: whose gradients are averaged.
+        model: built.
         replicas: how many share the global batch.
         summed: as of :class:`gradients.Step`.
+        averages: gradients are averaged here, and not by PyTorch.
     """
     if replicas == 1:
         return None
-    return gradients.Step(replicas, [variable.value for variable in variables], summed)
+    parameters = [v.value for v in model.trainable_variables] if averages else []
+    kept = frozenset(map(id, kept_by_hand(model)))
+    return gradients.Step(replicas, parameters, kept, summed)
 
 
-def kept_by_hand(model: keras.Model) -> list[torch.Tensor]:
-    """Return the numbers that layers of the user's own assign in a step: statistics, a codebook."""
+def kept_by_hand(model: keras.Model) -> list[keras.Variable]:
+    """Return the numbers that layers of the user's own may assign: statistics, a codebook."""
     variables = keras_internals.of_own_classes(model)
-    values = [v.value for v in variables if not v.trainable]
-    return [value for value in values if value.is_floating_point()]
+    return [v for v in variables if v.value.is_floating_point()]
 
 
 @torch.no_grad()

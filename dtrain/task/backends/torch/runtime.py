@@ -70,10 +70,10 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
         function(*(put(nest.mapped(zeros, spec)) for spec in specs))
 
 
-def attempt(model: keras.Model, function: Callable[[], None]) -> None:
+def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
     """Call a function at once."""
     with torch.no_grad():
-        function()
+        function(*put(examples))
 
 
 def outputs(model: keras.Model, x: Any) -> Any:

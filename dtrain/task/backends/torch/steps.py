@@ -9,6 +9,7 @@ import keras
 import torch
 
 from dtrain.data import nest
+from dtrain.errors import UsageError
 from dtrain.task.backends.base import Tasks
 from dtrain.task.backends.host_waiting import Waiting
 from dtrain.task.backends.metric_sums import Sums
@@ -55,9 +56,10 @@ class Steps(RowSteps):
 
     def _prepare(self) -> None:
         model = self._model
-        self._kept = replica.kept_by_hand(model) if self._tasks.size > 1 else []
-        averaged = model.trainable_variables if self._averages else []
-        self._replica = replica.step(averaged, self._tasks.size, self._summed)
+        self._replica = replica.step(model, self._tasks.size, self._summed, self._averages)
+        # Buffers of PyTorch's modules change in place.
+        kept = replica.kept_by_hand(model) if self._replica is not None else []
+        self._kept = [variable.value for variable in kept if not variable.trainable]
 
     def unsaved(self) -> list[str]:
         """Return nothing: what plain attributes of layers hold is in checkpoints."""
@@ -82,7 +84,8 @@ class Steps(RowSteps):
         if not self._model.training:
             self._model.train()
         self.waiting.traced()
-        table = [self._train() for _ in range(steps)]
+        with self._rows.without_results():
+            table = [self._train() for _ in range(steps)]
         return self._sums(table, steps * self._inputs.global_batch, training=True)
 
     def _train(self) -> torch.Tensor:
@@ -99,7 +102,15 @@ class Steps(RowSteps):
         return self._rows.row({**logs, **norms}, count, training=True)
 
     def _trained(self, data: Any) -> Any:
-        logs = self._model.train_step(unwrapped(data))
+        try:
+            logs = self._model.train_step(unwrapped(data))
+        except RuntimeError as error:
+            if "only for scalar outputs" not in str(error):
+                raise
+            raise UsageError(
+                "trainer.loss", "...", "is one number an example, and gradients are of one number",
+                "a mean or a sum, such as reduction='sum_over_batch_size'", "keras.ops.mean(LOSS)",
+            ) from error  # fmt: skip
         with torch.no_grad():
             return self._rows.logs(logs, True), [self._weights()]
 
@@ -113,7 +124,8 @@ class Steps(RowSteps):
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
         self._model.eval()
-        table = [self._evaluate(turn) for turn in range(steps + bool(rest))]
+        with self._rows.without_results():
+            table = [self._evaluate(turn) for turn in range(steps + bool(rest))]
         examples = steps * self.evaluation_examples + rest
         return self._sums(table, examples, training=False)
 

@@ -14,6 +14,7 @@ import torch
 
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import UsageError
+from dtrain.task import keras_internals
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.copies import check_alike
@@ -81,6 +82,12 @@ class OneDevice:
         for name in STEPS:
             if has_own(model, name):
                 _check_step(model, name)
+        for layer in keras_internals.layers(model):
+            if getattr(layer, "stateful", False):
+                raise UsageError(
+                    "model", layer.name, "is stateful, and the second step of it fails on PyTorch, "
+                    "in Keras' fit as well", "stateful=False", "backend=tensorflow",
+                )  # fmt: skip
         if self.tasks.size > 1:
             variables = train_state.variables(model).values()
             replica.share([variable.value for variable in variables])

@@ -1,0 +1,128 @@
+"""Numbers of ``backend=torch``: beside loops by hand, one process, and other backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dtrain.run.cluster import Cluster, Task
+from tests import warm
+from tests.conftest import need
+from tests.sampled import sampled
+from tests.test_jax import CLOSE, STEPS
+from tests.test_steps import prepare, settings
+from tests.test_strategies import together
+
+SPARSE, SUMS = "sparse_categorical_crossentropy", "mean_with_sample_weight"
+
+
+def loss_of(kind: str, reduction: str) -> dict[str, Any]:
+    return {"_target_": f"keras.losses.{kind}Crossentropy", "reduction": reduction}
+
+
+def reduced(reduction: str, **trainer: Any) -> dict[str, Any]:
+    """Weights of examples, and a loss by ``reduction``."""
+    metrics = ["accuracy", {"_target_": "keras.metrics.AUC", "num_thresholds": 20, "name": "auc"}]
+    return {
+        "model": {"_target_": "tests.test_steps.logistic"},
+        "dataset": {"_target_": "tests.test_steps.weighted", "train": 50, "held": 17},
+        "trainer": {"loss": loss_of("Binary", reduction), "metrics": metrics, **trainer},
+    }
+
+
+def ours(name: str, metrics: Any = ("accuracy",), loss: Any = SPARSE, **model: Any) -> Any:
+    trainer = {"loss": loss, "metrics": list(metrics)}
+    return {"model": {"_target_": f"tests.torch_models.{name}", **model}, "trainer": trainer}
+
+
+def optimized(name: str, model: str = "tests.test_jax.smooth", **options: Any) -> Any:
+    node = {"_target_": f"keras.optimizers.{name}", "learning_rate": 0.01, **options}
+    return {"model": {"_target_": model}, "optimizer": node}
+
+
+TAGGED = {"dataset": {"_target_": "tests.zoo.data.tagged"}}
+NORMS = ["gradient_norm", "weight_norm", "update_ratio"]
+OWN_METRIC = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": "sum"}
+NESTED = {"model": {"_target_": "tests.test_finetune.nested"}}
+#: By Keras' scale, 32768, gradients of a replica's part would overflow, and those of all not.
+SCALED = {
+    "_target_": "keras.optimizers.LossScaleOptimizer", "initial_scale": 1024,
+    "inner_optimizer": optimized("SGD")["optimizer"],
+}  # fmt: skip
+#: Keys of :func:`settings`, by case.
+CASES: dict[str, dict[str, Any]] = {
+    "normalized": {"model": {"_target_": "tests.test_jax.smooth", "normalized": True}},
+    **{each: reduced(each) for each in ("sum_over_batch_size", "sum", SUMS)},
+    "summed": reduced("sum_over_batch_size", gradient_reduction="sum"),
+    "masked": {**ours("sequences"), **TAGGED},
+    "masked sums": {**ours("sequences", loss=loss_of("SparseCategorical", SUMS)), **TAGGED},
+    "adversaries": ours("adversaries", ()),
+    "gradient penalty": ours("adversaries", (), penalty=True),
+    "routed": optimized("AdamW", "tests.torch_models.routed", weight_decay=0.1),
+    "centred": ours("centred", [OWN_METRIC]),
+    "across": ours("centred", (), {"_target_": "tests.torch_models.contrast"}),
+    "clipped": optimized("Adam", global_clipnorm=0.1),
+    "accumulated": optimized("SGD", gradient_accumulation_steps=2, momentum=0.9),
+    "averaged": optimized("Adam", use_ema=True, ema_overwrite_frequency=5),
+    "norms": {"trainer": {"loss": SPARSE, "metrics": [], "log": NORMS}},
+    "mixed_bfloat16": optimized("SGD"),
+    "mixed_float16": {**optimized("SGD"), "optimizer": SCALED},
+    "unfrozen": {**NESTED, "finetune": {"freeze": ["^backbone/"], "unfreeze": {2: ["/b/"]}}},
+    "adapted": {**NESTED, "finetune": {"lora": [{"path": "^head$", "rank": 2}]}},
+}  # fmt: skip
+#: Without gradients: an optimizer must leave them.
+UNUSED = {"routed": (4, 5)}
+
+
+def numbers(case: str, strategy: Any = None) -> Any:
+    """Return what each step returns, what a validation does, and the weights afterwards."""
+    import keras
+
+    from dtrain.task.model import finetune
+
+    keras.utils.clear_session()
+    keras.config.set_dtype_policy(case if case.startswith("mixed") else "float32")
+    config = settings(**CASES[case])
+    model, strategy, steps, splits = prepare("OneDevice", 1, config, strategy=strategy)
+    begun = [keras.ops.convert_to_numpy(v.value).copy() for v in model.weights]
+    finetune.begin(model, config, strategy, 0, 4)
+    each = []
+    for step in range(STEPS):
+        if step % 25 == 0:
+            steps.enter(1 + step // 25)
+        each.append(steps.results(steps.train(1)))
+    full, rest = divmod(len(splits.validation), steps.evaluation_examples)
+    held = steps.results(steps.evaluate(full, rest), training=False) if model.loss else {}
+    weights = [keras.ops.convert_to_numpy(v.value) for v in model.weights]
+    for index in UNUSED.get(case, ()):
+        assert (weights[index] == begun[index]).all()
+    return each, held, weights
+
+
+def alone(cases: list[str]) -> Any:
+    return {case: numbers(case) for case in cases}
+
+
+def shared(cluster: Cluster, task: Task, devices: list[str], cases: list[str]) -> Any:
+    from dtrain.task.strategies import MultiWorker
+
+    return {case: numbers(case, MultiWorker(devices)) for case in cases}
+
+
+def processes(count: int) -> list[Task]:
+    return [Task("chief", 0, 1), *(Task("worker", index, 1) for index in range(count - 1))]
+
+
+@pytest.mark.parametrize("count", sampled([2, 4], 2))
+def test_processes_have_the_numbers_of_one(count: int) -> None:
+    need("torch")
+    expected = warm.call(alone, 1, {"cases": list(CASES)}, backend="torch")
+    for made in together(shared, processes(count), count, "torch", cases=list(CASES)):
+        for case, (each, held, weights) in made.items():
+            close = 0.02 if case.startswith("mixed") else CLOSE
+            for step, pair in enumerate(zip(each, expected[case][0], strict=True)):
+                assert pair[0] == pytest.approx(pair[1], abs=close, rel=close), (case, step)
+            assert held == pytest.approx(expected[case][1], abs=close, rel=close), case
+            for one, other in zip(weights, expected[case][2], strict=True):
+                assert one == pytest.approx(other, abs=10 * close), case

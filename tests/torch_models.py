@@ -1,0 +1,144 @@
+"""Models of ``tests/test_torch.py``: steps in Keras' form, and a user's layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import torch
+from keras import layers, ops
+
+
+def mlp(inputs: int, outputs: int, activation: Any = None) -> Any:
+    return keras.Sequential(
+        [keras.Input((inputs,)), layers.Dense(6, "tanh"), layers.Dense(outputs, activation)]
+    )
+
+
+class Adversaries(keras.Model):
+    """A GAN: its generator is trained by compile's optimizer, its discriminator by one of its own.
+
+    Args:
+        width: of an example.
+        penalty: the discriminator is a critic, whose gradients ``torch.autograd.grad`` computes,
+            and whose gradient by its inputs is held near 1.
+    """
+
+    def __init__(self, width: int, penalty: bool):
+        super().__init__()
+        self.generator, self.discriminator = mlp(2, width), mlp(width, 1)
+        self.d_optimizer = keras.optimizers.SGD(0.05, momentum=0.5)
+        self.d_optimizer.build(self.discriminator.trainable_variables)
+        self.penalty = penalty
+
+    def call(self, x: Any) -> Any:
+        return self.discriminator(x)
+
+    def train_step(self, data: Any) -> Any:
+        x = data[0]
+        made = self.generator(x[:, :2])
+        d = self.discriminator
+        if self.penalty:
+            between = (0.3 * made.detach() + 0.7 * x).requires_grad_()
+            [slope] = torch.autograd.grad(d(between).sum(), [between], create_graph=True)
+            penalty = (slope.norm(dim=1) - 1).square().mean()
+            d_loss = (d(made.detach()) - d(x)).mean() + penalty
+            gradients = torch.autograd.grad(d_loss, [v.value for v in d.trainable_variables])
+        else:
+            self.zero_grad()
+            d_loss = ops.mean(ops.softplus(d(made.detach())) + ops.softplus(-d(x)))
+            d_loss.backward()
+            gradients = [v.value.grad for v in d.trainable_variables]
+        self.d_optimizer.apply(list(gradients), d.trainable_variables)
+        self.zero_grad()
+        g_loss = ops.mean(ops.softplus(-d(self.generator(x[:, :2]))))
+        g_loss.backward()
+        weights = self.generator.trainable_variables
+        self.optimizer.apply([v.value.grad for v in weights], weights)
+        return {"d_loss": d_loss, "g_loss": g_loss}
+
+
+def adversaries(input_shape: Any, classes: int, penalty: bool = False) -> Any:
+    model = Adversaries(input_shape[0], penalty)
+    model.compile(keras.optimizers.SGD(0.02))
+    return model
+
+
+class Routed(keras.Model):
+    """One branch is used where an example says so, one never; two backward passes; clipping."""
+
+    def __init__(self, classes: int):
+        super().__init__()
+        self.always, self.now_and_then, self.never = (
+            layers.Dense(classes, kernel_initializer=keras.initializers.RandomNormal(seed=seed))
+            for seed in (1, 2, 3)
+        )
+
+    def build(self, shape: Any) -> None:
+        for layer in (self.always, self.now_and_then, self.never):
+            layer.build(shape)
+
+    def call(self, x: Any) -> Any:
+        outputs = self.always(x)
+        rows = x[:, 0] > 0.9
+        if bool(rows.any()):
+            outputs = outputs + rows[:, None] * ops.tanh(self.now_and_then(x))
+        return ops.softmax(outputs)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        self.zero_grad()
+        total = 0.0
+        for half in (slice(0, None, 2), slice(1, None, 2)):  # accumulated
+            loss = self.compute_loss(y=y[half], y_pred=self(x[half], training=True)) / 2
+            loss.backward()
+            total = total + loss.detach()
+        pairs = [(v.value.grad, v) for v in self.trainable_variables if v.value.grad is not None]
+        torch.nn.utils.clip_grad_norm_([v.value for _, v in pairs], 0.5)
+        self.optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
+        return {"loss": total}
+
+
+def routed(input_shape: Any, classes: int) -> Any:
+    return Routed(classes)
+
+
+class Centred(layers.Layer):
+    """Keeps a running mean by hand."""
+
+    def build(self, shape: Any) -> None:
+        self.mean = self.add_weight(shape=shape[-1:], trainable=False, name="mean")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x, 0))
+        return x - self.mean
+
+
+def centred(input_shape: Any, classes: int) -> Any:
+    """With all that Keras' layers keep, and a loss and a metric that look across the examples."""
+    inputs = keras.Input(input_shape)
+    hidden = layers.Dense(8, "tanh", activity_regularizer="l2")(Centred()(inputs))
+    hidden = layers.SpectralNormalization(layers.Dense(8))(hidden)
+    hidden = layers.BatchNormalization()(layers.UnitNormalization()(hidden))
+    hidden = layers.GroupNormalization(2)(hidden)
+    return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))
+
+
+def contrast(y_true: Any, y_pred: Any) -> Any:
+    """A loss across the examples of the global batch."""
+    from dtrain.replicas import gather, mean
+
+    every = gather(y_pred)
+    spread = ops.mean(ops.square(every - ops.mean(every, 0)))
+    count = ops.cast(y_true > 0, "float32")
+    scores = -ops.log(ops.take_along_axis(y_pred, ops.cast(y_true, "int64")[:, None], 1)[:, 0])
+    return ops.sum(scores * count) / ops.maximum(mean(ops.sum(count)), 0.25) - spread
+
+
+def sequences(input_shape: Any, classes: int) -> Any:
+    """A class for each token, of sequences that are padded."""
+    inputs = keras.Input(input_shape, dtype="int32")
+    hidden = layers.Embedding(11, 6, mask_zero=True)(inputs)
+    hidden = layers.BatchNormalization()(layers.LSTM(5, return_sequences=True)(hidden))
+    return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))
