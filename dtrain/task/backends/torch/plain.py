@@ -84,12 +84,17 @@ class PlainModel(keras.Model):
         object.__setattr__(self, "names", {n: state[id(t)] for n, t in kept.items()})
         self.built = True
 
-    def compile(self, *args: Any, loss: Any = None, **options: Any) -> None:
-        """Take a loss, an optimizer and metrics.
+    def compile_forward(self) -> None:
+        """Let ``torch.compile`` compile the module, when it is first called."""
+        object.__setattr__(self, "_forward", torch.compile(self.module))
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones.
 
         Raises:
-            UsageError: a loss does not say whether it is given the outputs first.
+            UsageError: the loss does not say whether it is given the outputs first.
         """
+        loss = options.get("loss")
         if inspect.isfunction(loss):
             first = next(iter(inspect.signature(loss).parameters), "")
             if not first.startswith(TARGETS_FIRST):
@@ -98,16 +103,8 @@ class PlainModel(keras.Model):
                     "says neither outputs nor targets", "loss(outputs, targets), as PyTorch's, or "
                     "loss(y_true, y_pred), as Keras'", f"def {loss.__name__}(outputs, targets):",
                 )  # fmt: skip
-        super().compile(*args, loss=loss, **options)
-
-    def compile_forward(self) -> None:
-        """Let ``torch.compile`` compile the module, when it is first called."""
-        object.__setattr__(self, "_forward", torch.compile(self.module))
-
-    def compile(self, *args: Any, **options: Any) -> None:
-        """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones."""
         super().compile(*args, **options)
-        if isinstance(self.loss, Loss):
+        if isinstance(self.loss, Loss) and not isinstance(self, SteppingModel):
             # Of this instance: what they return is what Keras' steps do.
             object.__setattr__(self, "train_step", self._train_step)
             object.__setattr__(self, "test_step", self._test_step)
