@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -36,9 +37,16 @@ def config(
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"loss": loss, "metrics": ["accuracy"] if name != "Routed" else []},
+        trainer={"loss": loss, "metrics": ["accuracy", *SCORES[:1]] if name != "Routed" else []},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
+
+
+#: In the extra `test`, as its users have it beside PyTorch.
+SCORES = [
+    {"_target_": f"torchmetrics.{name}", "num_classes": 3}
+    for name in ("classification.MulticlassF1Score", "classification.MulticlassConfusionMatrix")
+] if find_spec("torchmetrics") else []  # fmt: skip
 
 
 def cases() -> dict[str, Any]:
@@ -168,6 +176,9 @@ WRONG = {
         ["dataset=custom", "dataset._target_=mine.data"],
         "batches in an order of its own.*return loader.dataset"),
     "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
+    **({"no scalar": ("", [f"trainer.metrics=[{{_target_: {SCORES[1]['_target_']}, num_classes: 3}}]"], "several numbers"),
+        "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
+       if SCORES else {}),
     "limit": ("", ["+optimizer.clipnorm=-1"], "is no limit of gradients"),
     "optimizer elsewhere": ("", ["backend=tensorflow"], "is PyTorch's.*type: backend=torch"),
     "module elsewhere": ("", ["backend=jax", "optimizer._target_=keras.optimizers.SGD"],

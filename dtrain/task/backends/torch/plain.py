@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from dtrain.errors import UsageError
+from dtrain.task.backends.torch.metrics import metric
 from dtrain.task.backends.torch.optimizer import optimizer
 from dtrain.task.backends.tracing import now
 
-__all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
+__all__ = ["as_model", "loss", "metric", "optimizer", "returns_logits", "state_dict", "unwrapped"]
 
 #: What a module may have in the place of ``trainer.loss``.
 STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
