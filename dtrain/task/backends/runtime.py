@@ -87,6 +87,13 @@ class Plain(Protocol):
     def loss(self, value: Any) -> Any:
         """Return a loss of the framework's as Keras calls one; another as it is."""
 
+    def metric(self, value: Any) -> Any:
+        """Return a metric of the framework's as Keras calls one; another as it is.
+
+        Raises:
+            UsageError: its states do not add up over batches.
+        """
+
     def returns_logits(self, model: keras.Model) -> bool:
         """Say whether outputs of a model are logits where ``trainer.loss=auto`` chooses a loss."""
 
