@@ -39,7 +39,7 @@ from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import LOCK, RunDir, read_json
 from tests.agents import Together
-from tests.conftest import QUICK
+from tests.conftest import QUICK, need
 from tests.integration.test_failures import processes, until
 from tests.test_launchers import SETTINGS, broken, busy, cluster, endless, heard, several
 
@@ -473,6 +473,17 @@ def test_a_run_equals_one_device(dtrain: Any) -> None:
         assert isinstance(run.rundir, RunDir) and run.rundir.log("chief-0").exists()
         found, problems = checkpoint.newest(run.rundir.checkpoints)
         assert found is not None and not problems and run.rundir.model.exists()
+
+
+def test_hosts_with_a_process_for_each_device(dtrain: Any) -> None:
+    need("torch")
+    words = ("backend=torch", "trainer.epochs=1")
+    one = dtrain(*QUICK, *words, "strategy=one_device")
+    hosts = ("strategy=multiworker", "hardware.devices=2", "+launcher.slots=[1,1]")
+    run = dtrain(*AGENTS, *words, *hosts)
+    assert (run.code, run.result["replicas"]) == (errors.OK, 4), run.output
+    assert run.points("loss") == pytest.approx(one.points("loss"), abs=1e-5)
+    assert len(list(run.rundir.logs.iterdir())) == 4
 
 
 def test_workers_of_predict_are_given_places(dtrain: Any, capfd: Any) -> None:

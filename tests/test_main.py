@@ -101,9 +101,8 @@ def test_help_of_keys(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = printed(capsys, "--version")
-    lines = [
-        f"{name} {importlib.metadata.version(name)}" for name in ("tensorflow", "jax", "keras")
-    ]
+    names = ("tensorflow", "jax", "torch", "keras")
+    lines = [f"{name} {importlib.metadata.version(name)}" for name in names]
     assert code == errors.OK and out.splitlines()[1:] == lines
 
 

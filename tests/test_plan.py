@@ -211,6 +211,8 @@ COMMAND = Machine(0, 8, shared=False, hosts=4, one_task=True)
         (["strategy=fsdp", "hardware.hosts=2", "hardware.devices=2"], PLAIN, [0, 1, 0, 1],
          [(0, 1), (2, 3), (4, 5), (6, 7)]),
         (["strategy=mirrored"], COMMAND, [0, 1, 2, 3], []),
+        (["strategy=mirrored", "sidecar.evaluate=true"], dataclasses.replace(COMMAND, hosts=3),
+         [0, 1], []),
         ([MULTIWORKER], COMMAND, [0, 0, 0, 0], []),
         ([MULTIWORKER, "hardware.devices=2"], COMMAND, [0, 1, 0, 1], []),
         ([MULTIWORKER, "hardware.hosts=2"], dataclasses.replace(COMMAND, gpus=1), [0, 1, 0, 1], []),

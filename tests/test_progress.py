@@ -90,6 +90,7 @@ CHATTER = (
     "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"
     "I1121 04:11:17.000000 139 grpc_server_lib.cc:463] Started server\n"
     "W1121 04:11:17.000000 139 coordination_service.cc:1] lost\n"
+    "[rank1]:[W1126 13:00:17.961000 139 ProcessGroupGloo.cpp:1] a warning\n"
     "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while "
     "calling /tensorflow.WorkerService/RecvBuf:\n"
     ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"Socket closed"}\n'

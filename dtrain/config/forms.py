@@ -135,7 +135,7 @@ def _augment(value: Any) -> str | None:
 def _named(value: Any) -> str | None:
     """Say why Keras has no loss or metric of such a name, as far as its form goes."""
     if isinstance(value, str):
-        fits = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", value)
+        fits = re.fullmatch(r"(torch(\.[A-Za-z]\w{0,99}){2,3}|[A-Za-z][A-Za-z0-9_]{0,99})", value)
         return None if fits else "is not a name that Keras can have"
     return node_problem(value)
 

@@ -28,6 +28,8 @@ SCORES = (
     "precision_weighted", "recall_macro", "recall_micro", "recall_weighted", "auc_macro",
     "auc_micro",
 )  # fmt: skip
+#: Begins the names of losses of PyTorch's, which are given as they are imported.
+TORCH = "torch."
 #: Value of ``objective``, ``trainer.loss`` and ``trainer.metrics``; and what the metrics may be.
 AUTO, OF_AUTO = "auto", ("accuracy", "mae", "binary_accuracy")
 _NO_RATE = ("learning_rate", None)
@@ -153,6 +155,8 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
     elif isinstance(value, list | tuple):
         for each in value:
             _check_texts(key, each, what, package, more)
+    elif isinstance(value, str) and value.startswith(TORCH):
+        targets.check({"_target_": value}, key)
     elif isinstance(value, str) and value != AUTO:
         names = _texts(package)
         if names is None or value in {*names, *more}:

@@ -73,9 +73,9 @@ class Hardware(Section):
     Attributes:
         kind: kind of device; auto: the machine's GPUs, else its CPU, with strategy=tpu a TPU.
         devices: devices per host; null: all GPUs, on the CPU 2 for data parallel and else 1.
-        hosts: processes of strategy=multiworker and fsdp, one a host; null: 2, of fsdp 1.
+        hosts: hosts of strategy=multiworker and fsdp; null: 2, of fsdp 1.
         intra_op_threads: threads of an operation; null: 1 where each core has a replica, else all.
-        inter_op_threads: operations that run at once; null: TensorFlow's own choice.
+        inter_op_threads: operations that run at once; null: the framework's own choice.
         evaluator_cores: cores of the evaluator (sidecar), which training leaves to it; null: 1.
         onednn: use Intel's CPU kernels (oneDNN); auto: as tune has measured, else true.
         memory_growth: take GPU memory as it is needed, not all at once.

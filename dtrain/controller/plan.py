@@ -7,10 +7,10 @@ from typing import Any
 
 from dtrain.config import targets
 from dtrain.config.schema import Config
-from dtrain.controller import backend, evaluator
+from dtrain.controller import backend, evaluator, layout
 from dtrain.controller.resources import limits
 from dtrain.controller.resources import threads as of_operations
-from dtrain.controller.resources.devices import Machine, device_count, device_kind
+from dtrain.controller.resources.devices import Machine, device_kind
 from dtrain.controller.task_environment import task_environment
 from dtrain.data.checked import before_training
 from dtrain.data.options import OnError, divided
@@ -19,7 +19,6 @@ from dtrain.data.splits import check_batch, evaluated
 from dtrain.data.streams import known_length
 from dtrain.datasets import tables
 from dtrain.errors import UsageError
-from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.strategy_plan import StrategyPlan
@@ -113,19 +112,10 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
             "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
     beside = trains and (config.sidecar.evaluate or config.sidecar.export)
-    apart = FRAMEWORKS[config.backend.name].process_per_device
-    each = (hardware.devices or 1) if apart and machine.one_task else 1  # commands of a host
-    hosts = hardware.hosts or _hosts(strategy, machine, beside, each)
     kind = device_kind(config, strategy.kinds, machine.gpus)
-    computing = strategy.computing(hosts)
-    sharing = computing if machine.shared else 1  # tasks that the machine is divided among
-    if apart and machine.one_task:
-        devices = _commands_of_host(config, kind, machine, hosts, beside)
-    else:
-        devices = device_count(config, strategy, kind, machine.gpus, sharing)
-    replicas = strategy.replicas(hosts, devices)
-    processes = replicas // hosts if apart else 1  # of each host
-    sharing *= processes if machine.shared else 1
+    laid = layout.of(config, strategy, kind, machine, beside)
+    replicas = laid.replicas
+    sharing = laid.computing if machine.shared else 1  # tasks that the machine is divided among
     left = machine.cores - (evaluator.cores(config, machine) if beside else 0)
     threads, own = hardware.intra_op_threads, 0  # cores that each computing task has for itself
     if kind == "cpu" and (sharing > 1 or left < machine.cores):
@@ -136,17 +126,12 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
         threads = threads or max(1, left // machine.beside)
     if kind == "cpu" and machine.shared and sharing == 1 and not machine.threads:
         threads = threads or of_operations.chosen(left, replicas)
-    if apart:
-        tasks = _a_device_each(strategy, hosts, processes)
-    else:
-        tasks = strategy.tasks(hosts, devices)
-    tasks = _with_cores(tasks, threads, own)
+    tasks = _with_cores(laid.tasks(), threads, own)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend.name))
     strategy.check(config, cluster)
     if beside:
         cluster = evaluator.beside(config, cluster, machine)
-    size = ("hardware.devices", 1) if processes > 1 else strategy.size()
-    limits.check_cluster(config, cluster, machine, size)
+    limits.check_cluster(config, cluster, machine, laid.size)
     _check_jit(config, strategy)
     if trains:
         examples = None if splits is None else len(splits.train)
@@ -161,51 +146,6 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     examples = len(splits.train)
     held = evaluated(config.trainer, len(splits.validation or ()))
     return Plan(cluster, per_epoch, examples, held, strategy)
-
-
-def _hosts(strategy: StrategyPlan, machine: Machine, beside: bool, each: int) -> int:
-    """Return how many hosts there are where the user does not say.
-
-    Args:
-        strategy: that they are for.
-        machine: says how many commands were started.
-        beside: one of several commands is the evaluator's.
-        each: commands of one host.
-    """
-    if not strategy.on_hosts:
-        return 1
-    commands = _commands(machine, beside)
-    return strategy.hosts if commands is None else max(1, commands // each)
-
-
-def _commands(machine: Machine, beside: bool) -> int | None:
-    """Return how many commands train; None where it is not known."""
-    if machine.hosts is None:
-        return None
-    return max(1, machine.hosts - (1 if beside and machine.evaluator else 0))
-
-
-def _commands_of_host(config: Config, kind: str, machine: Machine, hosts: int, beside: bool) -> int:
-    """Return how many devices a host has, where each is that of one command.
-
-    Raises:
-        UsageError: a command has no GPU, or several.
-    """
-    title = FRAMEWORKS[config.backend.name].title
-    if kind == "gpu" and machine.gpus != 1 and not (machine.gpus and config.hardware.devices):
-        raise UsageError(
-            "hardware", "gpu", f"this command has {machine.gpus} GPUs, and a process of {title} "
-            "computes on one", "a command for each GPU, such as torchrun starts; hardware.devices, "
-            "the number of commands on each host, where some GPUs are to stay free",
-            f"torchrun --nproc-per-node={machine.gpus}" if machine.gpus else "hardware=cpu",
-        )  # fmt: skip
-    return config.hardware.devices or max(1, (_commands(machine, beside) or hosts) // hosts)
-
-
-def _a_device_each(strategy: StrategyPlan, hosts: int, each: int) -> tuple[Task, ...]:
-    """Return the tasks of hosts that have a process for each of their devices."""
-    tasks = strategy.tasks(hosts * each, 1)
-    return tuple(dataclasses.replace(task, device=n % each) for n, task in enumerate(tasks))
 
 
 def _with_cores(tasks: tuple[Task, ...], threads: int | None, own: int) -> tuple[Task, ...]:

@@ -348,7 +348,7 @@ def nothing_to_do(config: Config) -> str | None:
     changes = (
         other or beside.evaluate or beside.export or load.select(config, "dataset.accept_changes")
     )
-    whole = rundir.model.exists() or rundir.weights.exists()
+    whole = any(path.exists() for path in (rundir.model, rundir.weights, rundir.state))
     # Where other programs start tasks of the job, these would wait for this one.
     if result.get("status") != "FINISHED" or changes or not whole or automatic.found() is not None:
         return None

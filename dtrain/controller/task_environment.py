@@ -24,5 +24,7 @@ def task_environment(onednn: bool = True, backend: str = "tensorflow") -> dict[s
     if backend == "jax":
         return {**common, "JAX_PLATFORMS": "cpu"}  # a task on another device changes it in JAX
     if backend == "torch":
-        return common
+        # Else Keras asks for GPUs while it is imported, and no process that is forked has one. A
+        # task on another device says so to Keras.
+        return {**common, "KERAS_TORCH_DEVICE": "cpu"}
     return {**common, "TF_ENABLE_ONEDNN_OPTS": "1" if onednn else "0"}

@@ -38,6 +38,7 @@ class RunDir:
         self.logs = self.path / "logs"
         self.model = self.path / "model.keras"
         self.weights = self.path / "model.weights.h5"  # of a model that Keras cannot serialize
+        self.state = self.path / "model.safetensors"  # of a plain module
         self.registry = self.path / "registry.json"  # models that MLflow is to hold
         self.columns = self.path / "columns.json"  # of a table: what its columns became
         self.evaluated = self.path / "evaluations.jsonl"  # what was evaluated after training

@@ -35,8 +35,12 @@ from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, quietly
 from dtrain.task.train.timing import Phases
 
-#: What TensorFlow and JAX say where another program listens at the port of a task.
-_NO_SERVER = ("Could not start gRPC server", "Failed to start RPC server")
+#: What TensorFlow, JAX and PyTorch say where another program listens at the port of a task.
+_NO_SERVER = (
+    "Could not start gRPC server",
+    "Failed to start RPC server",
+    "server socket has failed to listen",
+)
 
 
 def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda status: None) -> int:

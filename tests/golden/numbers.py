@@ -50,12 +50,14 @@ STRATEGIES = {
     "hybrid": "strategy=hybrid hardware.devices=4 strategy.mesh.batch=2",
     "jax": "backend=jax strategy=one_device",
     "fsdp": "strategy=fsdp hardware.devices=2",
+    "torch": "backend=torch strategy=one_device",
+    "torch_mirrored": "backend=torch strategy=mirrored hardware.devices=2",
 }
 #: Under which strategies each trains, by a letter of each.
 WHERE = {
-    "mlp": "omwphjf", "cnn": "ompj", "resnet": "omwh", "transformer": "omphj", "gan": "omw",
-    "masked_tokens": "omw", "batch_normalized": "omhj", "dropout_noise": "ompf",
-    "guide_trackers": "omp", "recurrent": "omj",
+    "mlp": "omwphjft", "cnn": "ompjt", "resnet": "omwh", "transformer": "omphjt", "gan": "omw",
+    "masked_tokens": "omwu", "batch_normalized": "omhjtu", "dropout_noise": "ompfu",
+    "guide_trackers": "omp", "recurrent": "omjt",
 }  # fmt: skip
 MLP = f"{MODELS['mlp']} model.dropout=0.2"
 KILLED = (
@@ -66,6 +68,13 @@ TUNED = (
     f"{BODY} dataset.classes=3 hydra.run.dir=tuned init.weights=run"
     " 'init.rules=[{path: \"^head/\", skip: true}]' 'finetune.freeze=[\"^body/\"]'"
 )
+#: A module of PyTorch's, with its optimizer and its schedule.
+PLAIN = (
+    f"{ALL} {LENGTH} {POINTS} {KILLED} backend=torch model=custom model._target_={USER}.plain"
+    " optimizer=custom optimizer._target_=torch.optim.AdamW optimizer.learning_rate=0.01"
+    " +optimizer.schedule._target_=torch.optim.lr_scheduler.StepLR +optimizer.schedule.step_size=20"
+    " trainer.loss=torch.nn.CrossEntropyLoss"
+).replace("optimizer.use_ema=true ", "")
 #: By name more overrides of a training.
 MORE = {
     "accumulation": f"{MLP} optimizer.gradient_accumulation_steps=3",
@@ -103,7 +112,7 @@ SAMPLE = (
 def cases() -> dict[str, list[str]]:
     """Return by name the lines of a case; what is kept is of the last folder that they name."""
     made = {}
-    for letter, (strategy, where) in zip("omwphjf", STRATEGIES.items(), strict=True):
+    for letter, (strategy, where) in zip("omwphjftu", STRATEGIES.items(), strict=True):
         for model, of in MODELS.items():
             if letter in WHERE[model]:
                 made[f"{strategy}_{model}"] = [f"{ALL} {LENGTH} {of} {where}"]
@@ -119,6 +128,9 @@ def cases() -> dict[str, list[str]]:
         "ema_ps": [f"{ALL} {LENGTH} {STRATEGIES['ps']} {MORE['ema']}"],
         "two_optimizers_killed": [
             f"kill=17 {two} {MODELS['gan']} {KILLED} optimizer.use_ema=false", "resume=run"
+        ],
+        "plain_fsdp_killed": [
+            f"kill=17 {PLAIN} strategy=fsdp hardware.devices=2", "resume=run strategy=mirrored"
         ],
         "central_storage": [f"{one} {MLP} strategy=central_storage hardware.devices=2"],
         "model_parallel": [f"{one} {MLP} strategy=model_parallel hardware.devices=2"],

@@ -70,3 +70,13 @@ def weighted():
         (x[a:b], {k: v[a:b] for k, v in y.items()}, weight[a:b]) for a, b in ((0, 60), (60, 80))
     ]
     return tuple(parts)
+
+
+def plain(input_shape, classes):
+    """A module of PyTorch's."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Linear(*input_shape, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.1),
+        nn.Linear(16, classes),
+    )  # fmt: skip

@@ -16,13 +16,14 @@ import pytest
 
 from dtrain.controller.launchers.ports import Ports
 from dtrain.run import journal
-from tests.conftest import QUICK, Run
+from tests.conftest import QUICK, Run, need
 from tests.integration.test_failures import processes, sound, until
 from tests.integration.test_records import points, runs
 from tests.sampled import sampled
 
 MULTIWORKER = ("strategy=multiworker", "hardware.hosts=2")
 PS = ("strategy=ps", "strategy.workers=2", "strategy.servers=1")
+TORCH = ("backend=torch", "strategy=mirrored")  # a process for each device
 ENDLESS = ("trainer.epochs=5000", "trainer.log_every_steps=4")
 
 
@@ -90,6 +91,17 @@ def test_a_host_is_lost(task: str, number: signal.Signals, dtrain, hurt) -> None
     how = "ended by SIGKILL" if number == signal.SIGKILL else "was stopped (SIGSTOP) for 5 s"
     assert f"{task}: {how}" in run.result["error"]
     assert f"{task}.log" in run.output
+
+
+@pytest.mark.parametrize(("task", "number"), lost("worker-0", "chief-0"))
+def test_a_process_of_a_device_is_lost(task: str, number: signal.Signals, dtrain, hurt) -> None:
+    need("torch")
+    hurt(task, number)
+    run = dtrain(*QUICK, *TORCH, "trainer.epochs=60", "launcher.max_restarts=1")
+    assert run.code == 0, run.output
+    assert (run.result["step"], run.result["restarts"]) == (240, 1)
+    losses = [event["step"] for event in run.events("metrics") if "loss" in event["metrics"]]
+    assert losses == list(range(1, 241)), "no point twice"
 
 
 @pytest.mark.parametrize(("task", "number"), lost("ps-0", "chief-0"))
@@ -272,7 +284,9 @@ def test_a_lost_parameter_server_restarts_the_job(dtrain, hurt) -> None:
     assert losses == list(range(1, 241)), "no point twice"
 
 
-def test_a_stolen_port_is_replaced(dtrain, monkeypatch) -> None:
+@pytest.mark.parametrize("words", [MULTIWORKER, TORCH])
+def test_a_stolen_port_is_replaced(words: tuple[str, ...], dtrain, monkeypatch) -> None:
+    need("torch" if words is TORCH else "tensorflow")
     with socket.socket() as thief:
         thief.bind(("", 0))
         thief.listen()
@@ -285,7 +299,7 @@ def test_a_stolen_port_is_replaced(dtrain, monkeypatch) -> None:
             return [stolen, *ports[1:]] if len(seen) == 1 else ports
 
         monkeypatch.setattr(Ports, "take", unlucky)
-        run = dtrain(*QUICK, *MULTIWORKER)
+        run = dtrain(*QUICK, *words)
     assert run.code == 0, run.output
     assert len(seen) == 2
     assert run.result["restarts"] == 0

@@ -127,8 +127,11 @@ def test_processes_of_torchrun(on_torch, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "dtrain: torchrun: 2 tasks on this machine" in done.stderr
-    result = read_json(the_run(tmp_path).result) or {}
+    rundir = the_run(tmp_path)
+    result = read_json(rundir.result) or {}
     assert (result["status"], result["replicas"], result["step"]) == ("FINISHED", 2, 4)
+    predicted = on_torch("predict", str(rundir.path), "workers=2")  # each with a device
+    assert predicted.code == 0 and "(50 rows)" in predicted.output, predicted.output
     alone = on_torch(*words, "strategy=one_device")
     assert alone.code == 0, alone.output
     assert math.isclose(result["metrics"]["loss"], alone.result["metrics"]["loss"], rel_tol=1e-5)

@@ -158,6 +158,17 @@ def test_three_nodes_equal_one_device(words: tuple[str, ...], dtrain, alone) -> 
     assert (read_json(command.rundir.result) or {})["status"] == "FINISHED"
 
 
+def test_nodes_with_a_process_for_each_device(dtrain) -> None:
+    words = (*ONE, "backend=torch")
+    one = dtrain(*words, "strategy=one_device")
+    hosts = ("strategy=multiworker", "hardware.hosts=2", "hardware.devices=2")
+    command = dtrain(*words, *hosts, "launcher=slurm")
+    assert (one.wait(), command.wait()) == (0, 0), command.log
+    assert "runs on n[1-2]" in command.said
+    assert points(command.rundir, "loss") == pytest.approx(points(one.rundir, "loss"), abs=1e-5)
+    assert (read_json(command.rundir.result) or {})["replicas"] == 4
+
+
 def kill(cluster: Slurm, command: str) -> None:
     """Send SIGKILL to the processes of jobs that were started by this command."""
     found = [p for p, line in cluster.processes().items() if line.startswith(command)]

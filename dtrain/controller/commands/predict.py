@@ -46,13 +46,13 @@ class PredictJob(DerivedJob):
             UsageError: the strategy has several tasks, or the machine has no place for so many.
         """
         cluster, workers = planned.cluster, int(config.action["workers"])
-        if len(cluster.tasks) > 1:
+        if len(cluster.tasks) > cluster.together:
             raise UsageError(
                 "strategy", config.strategy.name, f"has {len(cluster.tasks)} processes that share "
                 "each batch, and a worker of predict is one process by itself",
                 "a strategy of one process, and any number of workers", "strategy=one_device",
             )  # fmt: skip
-        [task] = cluster.tasks
+        task, replicas = cluster.chief, cluster.replicas // cluster.together
         check_workers(workers, cluster, machine)
         shares = machine.shared and cluster.device_kind == "cpu" and workers > 1
         if cluster.device_kind == "gpu":  # it may choose among algorithms, by how long they took
@@ -67,9 +67,8 @@ class PredictJob(DerivedJob):
             )
             for index in range(workers)
         ]  # fmt: skip
-        return dataclasses.replace(
-            planned, cluster=dataclasses.replace(cluster, tasks=tuple(tasks))
-        )
+        cluster = dataclasses.replace(cluster, tasks=tuple(tasks), replicas=replicas)
+        return dataclasses.replace(planned, cluster=cluster)
 
     @staticmethod
     def show(config: Config, planned: Plan, folder: Path) -> None:

@@ -16,10 +16,12 @@ from dtrain.controller.terminal.frames import Frames
 from dtrain.errors import printable
 from dtrain.files.tail import Tail
 
-#: Lines of C++ in a framework, such as ``E0000 00:00:17... cuda_platform.cc:52] ...``, and those
-#: that it adds where a task ends before another has the last part of a sum that nobody needs.
+#: Lines of C++ in a framework, such as ``E0000 00:00:17... cuda_platform.cc:52] ...`` or
+#: ``[rank0]:[W1126 13:00:17... ProcessGroupNCCL.cpp:1479] ...``, and those that it adds where a
+#: task ends before another has the last part of a sum that nobody needs.
 _CHATTER = re.compile(
-    r"[IWEF]\d{4} \d\d:\d\d:|WARNING: All log messages before absl|\d{4}-\d\d-\d\d .*: [IWEF] "
+    r"(?:\[rank\d+\]:)?\[?[IWEF]\d{4} \d\d:\d\d:|WARNING: All log messages before absl"
+    r"|\d{4}-\d\d-\d\d .*: [IWEF] "
     r"|Additional GRPC error information from remote|:UNKNOWN:Error received from peer "
     r"|\[Gloo\] Rank \d+ is connected "
 )

@@ -65,6 +65,9 @@ class Plain(Protocol):
     def unwrapped(self, model: keras.Model) -> Any:
         """Return what the user's function has returned."""
 
+    def state_dict(self, model: keras.Model) -> dict[str, np.ndarray] | None:
+        """Return the arrays of a module under its own names; None of a model of Keras'."""
+
     def optimizer(
         self, node: dict[str, Any], schedule: dict[str, Any] | None, steps: int,
         steps_per_epoch: int,

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from dtrain.config import targets
-from dtrain.config.names import AUTO, OF_AUTO, SCORES
+from dtrain.config.names import AUTO, OF_AUTO, SCORES, TORCH
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.encoding import Encoding, Target
@@ -303,6 +303,8 @@ def loss_of(value: Any) -> Any:
         return {name: None if each is None else loss_of(each) for name, each in value.items()}
     if isinstance(value, list):
         return [None if each is None else loss_of(each) for each in value]
+    if isinstance(value, str) and value.startswith(TORCH):
+        value = {"_target_": value}
     value = _named(
         {**value, "_partial_": True} if _is_function(value, "trainer.loss") else value,
         "trainer.loss",

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import keras
 import numpy as np
+import safetensors.numpy
 
 from dtrain.errors import Interrupted, NothingSaved
 from dtrain.files import writing
@@ -136,10 +137,16 @@ def save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
     folder = rundir.path / SAVING
     writing.remove(folder)  # what a killed task has left
     os.mkdir(folder)
+    plain = runtime().PLAIN
+    state = None if plain is None else plain.state_dict(model)
     with _own_metrics(model), runtime().alone():
         try:
-            saved = folder / rundir.model.name
-            model.save(saved)
+            if state is not None:
+                saved = folder / rundir.state.name
+                safetensors.numpy.save_file(state, saved)
+            else:
+                saved = folder / rundir.model.name
+                model.save(saved)
         except (NotImplementedError, TypeError, ValueError) as error:
             # A class of the user's without get_config: the training is not to be lost for that.
             saved = folder / rundir.weights.name

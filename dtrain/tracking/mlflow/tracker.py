@@ -293,7 +293,7 @@ class MLflow(Tracker):
             self._describe({})  # it failed before training began
         if status == "FAILED":
             self._explain(result)
-        whole = [rundir.config, rundir.result, rundir.model, rundir.weights]
+        whole = [rundir.config, rundir.result, rundir.model, rundir.weights, rundir.state]
         if folders := code.folders(rundir.path):  # what replay makes the run again from
             whole += [rundir.command, rundir.journal]
         for path in whole:

@@ -11,10 +11,10 @@ import torch
 from dtrain.data import nest
 from dtrain.errors import UsageError
 
-#: What unsigned types become, of which PyTorch computes with few.
-SIGNED: dict[Any, np.dtype[Any]] = {
+#: What types become that PyTorch has not, or that weights have not.
+CHANGED: dict[Any, np.dtype[Any]] = {
     np.dtype(np.uint16): np.dtype(np.int32), np.dtype(np.uint32): np.dtype(np.int64),
-    np.dtype(np.uint64): np.dtype(np.int64),
+    np.dtype(np.uint64): np.dtype(np.int64), np.dtype(np.float64): np.dtype(np.float32),
 }  # fmt: skip
 
 
@@ -24,25 +24,25 @@ def computed(batch: Any) -> Any:
     Raises:
         UsageError: it has texts, or whole numbers that are too large.
     """
-    return nest.mapped(_signed, batch)
+    return nest.mapped(_changed, batch)
 
 
-def _signed(leaf: Any) -> np.ndarray:
+def _changed(leaf: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.dtype.kind in "OSU":
         raise UsageError(
             "dataset", "texts", "are no numbers, and PyTorch computes with numbers alone",
             "numbers, such as of tokens, or a backend that has texts", "backend=tensorflow",
         )  # fmt: skip
-    signed = SIGNED.get(array.dtype)
-    if signed is None:
+    dtype = CHANGED.get(array.dtype)
+    if dtype is None:
         return array
-    if array.size and array.max() > np.iinfo(signed.name).max:
+    if array.dtype == np.uint64 and array.size and array.max() > (most := np.iinfo(np.int64).max):
         raise UsageError(
             "dataset", array.max(), "is a whole number that PyTorch has no type for",
-            f"up to {np.iinfo(signed.name).max}", "backend=tensorflow",
+            f"up to {most}", "backend=tensorflow",
         )  # fmt: skip
-    return array.astype(signed)
+    return array.astype(dtype)
 
 
 def put(batch: Any) -> Any:

@@ -30,6 +30,14 @@ def hashed(*numbers: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def _seed(number: int) -> None:
+    """Seed the global generators of the devices of this process."""
+    # Not torch.manual_seed, which keeps each call, and where it came from, for GPUs to come.
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(number)
+
+
 class Draws:
     """The generators of a model.
 
@@ -48,7 +56,7 @@ class Draws:
     def step(self, number: int) -> Iterator[None]:
         """Let a training step draw inside what this replica draws in it."""
         own = hashed(self._seed, number, self._rank)
-        torch.manual_seed(own)
+        _seed(own)
         # In place: the states are parameters of the layers, too.
         offset = hashed(self._seed, self._rank) if self._rank and self.words else 0
         if offset:
@@ -69,7 +77,7 @@ class Draws:
     @contextlib.contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """Let an evaluation draw inside by the number of its batch, whichever replica has it."""
-        torch.manual_seed(hashed(self._seed, number))
+        _seed(hashed(self._seed, number))
         before = [variable.value.clone() for variable in self.states]
         add(self.words, hashed(number))
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,13 +15,13 @@ import numpy as np
 import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint
 from dtrain.task import keras_internals
-from dtrain.task.backends.torch.plain import PlainModel
+from dtrain.task.backends.torch.plain import STEPS, PlainModel
 from dtrain.task.backends.torch.strategy import OneDevice
 from dtrain.task.model import train_state
 
@@ -67,10 +69,12 @@ class FullySharded(OneDevice):
         super().place(model)
         if self._mesh is None:
             return
-        for child in model.module.children():
-            if any(True for _ in child.parameters()):
-                fully_shard(child, mesh=self._mesh)
-        fully_shard(model.module, mesh=self._mesh)
+        for unit in _units(model.module):
+            fully_shard(unit, mesh=self._mesh)
+        # Also after an evaluation: what is gathered would not be what is loaded afterwards.
+        fully_shard(model.module, mesh=self._mesh, reshard_after_forward=True)
+        for step in (name for name in STEPS if hasattr(model.module, name)):
+            register_fsdp_forward_method(model.module, step)
         parameters = dict(model.module.named_parameters())
         for variable in model.state:
             if variable.name in parameters:
@@ -129,6 +133,30 @@ class FullySharded(OneDevice):
 
     def check_copies(self, model: keras.Model) -> None:
         """Check nothing: each part is there once."""
+
+
+def _units(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the modules whose weights are gathered together, each with those inside of it.
+
+    They are called as a whole, and no other one has one of their weights: those are the root's.
+    """
+
+    def called(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        for child in module.children():
+            if type(child).forward is torch.nn.Module.forward:  # a ModuleList, which is a container
+                yield from called(child)
+            else:
+                yield child
+
+    units = list(called(module))
+    owned = [[id(p) for p in unit.parameters()] for unit in units]
+    owned.append([id(p) for p in module.parameters(recurse=False)])
+    owners = collections.Counter(itertools.chain(*owned))
+    return [
+        unit
+        for unit, own in zip(units, owned[:-1], strict=True)
+        if own and all(owners[each] == 1 for each in own)
+    ]
 
 
 def _whole(value: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
-from dtrain.task.backends.torch import processes
+from dtrain.task.backends.torch import global_batch, gradients, processes
 from dtrain.task.process import signals
 
 #: Without it cuBLAS has no deterministic algorithms, and PyTorch refuses to compute.
@@ -65,6 +65,9 @@ def configure(
     keras.config.set_dtype_policy(hardware.precision.name)
     if peer_timeout is not None and len(cluster.tasks) > 1:
         processes.join(cluster, task, peer_timeout)
+        # ORDER: before the user's code is imported, which may import what they wrap by its name.
+        gradients.install()
+        global_batch.install()
     return [f"{device.type}:{device.index}"]
 
 

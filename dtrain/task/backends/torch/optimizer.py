@@ -20,6 +20,21 @@ from dtrain.errors import UsageError
 from dtrain.task.model.optimizers import LateSlots
 
 
+def _each(parameters: list[torch.Tensor], limit: float) -> None:
+    for parameter in parameters:
+        torch.nn.utils.clip_grad_norm_(parameter, limit)
+
+
+#: Arguments of Keras' optimizers, by which functions of PyTorch's clip gradients.
+CLIPS: dict[str, Callable[[list[torch.Tensor], float], Any]] = {
+    "clipnorm": _each,
+    "global_clipnorm": torch.nn.utils.clip_grad_norm_,
+    "clipvalue": torch.nn.utils.clip_grad_value_,
+}
+#: Those that an optimizer of Keras' alone has.
+OF_KERAS = ("gradient_accumulation_steps", "use_ema", "ema_momentum", "ema_overwrite_frequency")
+
+
 class _Number:
     """A number of an optimizer, as its variables are used.
 
@@ -62,11 +77,17 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
         make: from parameters to the optimizer.
         schedule: from the optimizer to its schedule, which is stepped after each update; None: the
             rate is constant.
+        clips: limits of gradients, by names of :data:`CLIPS`.
     """
 
-    def __init__(self, make: Callable[[Any], Any], schedule: Callable[[Any], Any] | None):
+    def __init__(
+        self,
+        make: Callable[[Any], Any],
+        schedule: Callable[[Any], Any] | None,
+        clips: Mapping[str, float],
+    ):
         super().__init__(learning_rate=0.0, name="torch")
-        self._make, self._make_schedule = make, schedule
+        self._make, self._make_schedule, self._clips = make, schedule, clips
         self._weights: list[keras.Variable] = []
         self._updates = 0
         object.__setattr__(self, "inner", None)
@@ -144,16 +165,19 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
             own = {name: array for name, array in arrays.items() if name.startswith(prefix)}
             for name, array in own.items():
                 like = torch.as_tensor(np.array(array))
-                on_cpu = like.ndim == 0  # counts of updates
-                self.inner.state[weight.value][name.removeprefix(prefix)] = torch.zeros_like(
-                    like, device=None if on_cpu else weight.value.device
-                )
+                if like.shape == weight.value.shape:  # and in parts where the weight is
+                    slot = torch.zeros_like(weight.value, dtype=like.dtype)
+                else:  # such as a count of updates, which is on the CPU
+                    slot = torch.zeros_like(like)
+                self.inner.state[weight.value][name.removeprefix(prefix)] = slot
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Update the weights, and step the schedule."""
         variables = self._weights if trainable_variables is None else trainable_variables
         for variable, gradient in zip(variables, grads, strict=True):
             variable.value.grad = gradient
+        for name, limit in self._clips.items():
+            CLIPS[name]([variable.value for variable in variables], limit)
         self.inner.step()
         self._updates += 1
         if self._schedule is not None:
@@ -176,7 +200,7 @@ def optimizer(
         steps_per_epoch: of the run.
 
     Raises:
-        UsageError: the schedule is none of PyTorch's.
+        UsageError: the schedule is none of PyTorch's, or the optimizer has an argument of Keras'.
     """
     if not _is(node, "optimizer", torch.optim.Optimizer):
         return None
@@ -189,6 +213,14 @@ def optimizer(
             "torch.optim.lr_scheduler.*, or an optimizer of Keras'",
             "optimizer.schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR",
         )  # fmt: skip
+    for name in OF_KERAS:
+        if name in node:
+            raise UsageError(
+                f"optimizer.{name}", node[name],
+                "is of the optimizers of Keras', which train plain modules, too",
+                f"{', '.join(CLIPS)}, or an optimizer of Keras'", "optimizer=adamw",
+            )  # fmt: skip
+    clips = {name: _limit(name, node.pop(name)) for name in CLIPS if name in node}
     rate = node.pop("learning_rate", None)
     node = {**node, **({} if rate is None else {"lr": rate})}
 
@@ -201,7 +233,16 @@ def optimizer(
             steps_per_epoch=steps_per_epoch, max_lr=rate,
         )  # fmt: skip
 
-    return TorchOptimizer(make, None if schedule is None else make_schedule)
+    return TorchOptimizer(make, None if schedule is None else make_schedule, clips)
+
+
+def _limit(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UsageError(
+            f"optimizer.{name}", value, "is no limit of gradients", "a number above 0",
+            f"optimizer.{name}=1.0",
+        )  # fmt: skip
+    return float(value)
 
 
 def _is(node: Mapping[str, Any], key: str, kind: type) -> bool:

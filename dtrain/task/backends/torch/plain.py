@@ -10,19 +10,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.torch.optimizer import optimizer
+from dtrain.task.backends.tracing import now
 
-__all__ = ["as_model", "loss", "optimizer", "returns_logits", "unwrapped"]
+__all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
 
 #: What a module may have in the place of ``trainer.loss``.
-TRAINING, VALIDATION = "training_step", "validation_step"
+STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
 #: What names of a ``validation_step`` need not begin with: every number of a validation does.
 PREFIX = "val_"
 
@@ -58,20 +61,61 @@ class PlainModel(keras.Model):
         super().__init__(name=name, dtype="float32")
         # Keras would wrap a module that is an attribute, and PyTorch list its parameters twice.
         self.module: torch.nn.Module
+        self.names: dict[str, keras.Variable]
         object.__setattr__(self, "module", module)
+        self._forward: Callable[..., Any]
+        object.__setattr__(self, "_forward", module)
         self._compute = compute
-        self._forward: Callable[..., Any] = module
         kept = module.state_dict(keep_vars=True)
-        self.state = [
-            keras.Variable(each, trainable=each.requires_grad, autocast=False, name=name)
+        state = {
+            id(each): keras.Variable(each, trainable=each.requires_grad, autocast=False, name=name)
             for name, each in module.named_parameters()
-        ]
-        self.state += [Buffer(module, name) for name, _ in module.named_buffers() if name in kept]
+        }
+        buffers = [(name, each) for name, each in module.named_buffers() if name in kept]
+        state |= {id(each): Buffer(module, name) for name, each in buffers}
+        self.state = list(state.values())
+        #: The variable of each name of the state_dict: parameters may have several.
+        object.__setattr__(self, "names", {n: state[id(t)] for n, t in kept.items()})
         self.built = True
 
     def compile_forward(self) -> None:
         """Let ``torch.compile`` compile the module, when it is first called."""
-        self._forward = torch.compile(self.module)
+        object.__setattr__(self, "_forward", torch.compile(self.module))
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones."""
+        super().compile(*args, **options)
+        if isinstance(self.loss, Loss) and not hasattr(self.module, TRAINING):
+            # Of this instance: what they return is what Keras' steps do.
+            object.__setattr__(self, "train_step", self._train_step)
+            object.__setattr__(self, "test_step", self._test_step)
+
+    def _train_step(self, data: Any) -> dict[str, Any]:
+        self.zero_grad()
+        loss, logs = self._evaluated(data, training=True)
+        self._update(loss)
+        return logs
+
+    def _test_step(self, data: Any) -> dict[str, Any]:
+        return self._evaluated(data, training=False)[1]
+
+    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Call the module and its loss without what Keras does around them."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = self.call(x, training=training)
+        loss: torch.Tensor = self.loss(y, outputs, weight)
+        rows, [tracker, *_] = len(y), self.metrics
+        with torch.no_grad():
+            tracker.total.value.add_(loss.detach() * (rows * now().parts))
+            tracker.count.value.add_(rows)
+            return loss, self.compute_metrics(x, y, outputs, weight)
+
+    def _update(self, loss: torch.Tensor) -> None:
+        """Update the weights by the gradients of a loss."""
+        loss.backward()
+        weights = self.trainable_weights
+        with torch.no_grad():
+            self.optimizer.apply([weight.value.grad for weight in weights], weights)
 
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
@@ -98,7 +142,9 @@ class PlainModel(keras.Model):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of the module's parameters."""
-        self.module.zero_grad(set_to_none)
+        # Of the variables: a fully sharded module that is gathered has other parameters.
+        for variable in self.trainable_variables:
+            variable.value.grad = None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Say nothing: a module is called to know.
@@ -118,10 +164,7 @@ class SteppingModel(PlainModel):
         self.zero_grad()
         with self._computing(data):
             loss, numbers = self._outcome(TRAINING, data)
-        loss.backward()
-        weights = self.trainable_weights
-        with torch.no_grad():
-            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+        self._update(loss)
         return {"loss": loss, **numbers}
 
     def test_step(self, data: Any) -> dict[str, Any]:
@@ -169,7 +212,7 @@ def as_model(built: Any, precision: str) -> Any:
             "hardware.precision", precision, f"{name} is a plain module, whose loss is not scaled",
             "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
         )  # fmt: skip
-    for step in (TRAINING, VALIDATION):
+    for step in STEPS:
         if hasattr(built, step):
             needed = [
                 p.name
@@ -184,6 +227,13 @@ def as_model(built: Any, precision: str) -> Any:
     module = built.to(keras.ops.zeros([]).device)
     kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
     return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
+
+
+#: Names of PyTorch's losses that compare each output with its own target; the others take classes.
+OF_NUMBERS = re.compile(
+    r"(MSE|L1|SmoothL1|Huber|BCE|BCEWithLogits|PoissonNLL|KLDiv|SoftMargin)Loss"
+    r"|(mse|l1|smooth_l1|huber)_loss|binary_cross_entropy(_with_logits)?"
+)
 
 
 class Loss(keras.losses.Loss):
@@ -203,21 +253,21 @@ class Loss(keras.losses.Loss):
         Raises:
             UsageError: targets have another shape than the outputs, or the loss is no number.
         """
-        name = self.name
+        name, y_true = self.name, keras.ops.convert_to_tensor(y_true)
         if sample_weight is not None:
             raise UsageError(
                 "dataset", "weights", f"{name} takes no weights of examples",
                 "a loss of Keras', or a module with a training_step", "trainer.loss=mse",
             )  # fmt: skip
-        is_float = y_true.is_floating_point()
-        if is_float and y_true.shape != y_pred.shape:
+        of_numbers = y_true.is_floating_point() or OF_NUMBERS.fullmatch(name) is not None
+        if of_numbers and y_true.shape != y_pred.shape:
             raise UsageError(
                 "trainer.loss", name,
                 f"outputs have the shape {tuple(y_pred.shape)}, and targets {tuple(y_true.shape)}: "
                 "PyTorch would compare each with all", "outputs of the targets' shape",
                 "outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
             )  # fmt: skip
-        loss = self.function(y_pred, y_true if is_float else y_true.long())
+        loss = self.function(y_pred, y_true.to(y_pred.dtype) if of_numbers else y_true.long())
         if loss.numel() != 1:
             raise UsageError(
                 "trainer.loss", name, f"has the shape {tuple(loss.shape)}, and is to be one number",
@@ -257,6 +307,16 @@ def compile_forward(model: keras.Model) -> None:
         model.compile_forward()
     else:
         model.call = torch.compile(model.call)
+
+
+def state_dict(model: Any) -> dict[str, np.ndarray] | None:
+    """Return the arrays of a module's ``state_dict``; None of a model of Keras'."""
+    if not isinstance(model, PlainModel):
+        return None
+    return {
+        name: np.array(keras.ops.convert_to_numpy(variable.value))
+        for name, variable in model.names.items()
+    }
 
 
 def unwrapped(model: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import distributed
 
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
-from dtrain.task.backends.torch import global_batch, gradients
+from dtrain.task.backends.torch import gradients
 
 
 def step(
@@ -27,8 +27,6 @@ def step(
     """
     if replicas == 1:
         return None
-    gradients.install()
-    global_batch.install()
     parameters = [v.value for v in model.trainable_variables] if averages else []
     kept = frozenset(map(id, kept_by_hand(model)))
     return gradients.Step(replicas, parameters, kept, summed)

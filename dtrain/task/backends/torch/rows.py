@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -26,6 +27,18 @@ class Rows(rows.Rows):
         super().__init__(model, loss_parts)
         model.reset_metrics()
         self._begun = [variable.value.detach().clone() for variable in self.variables]
+
+    @contextlib.contextmanager
+    def without_results(self) -> Iterator[None]:
+        """Let Keras' steps compute no results of metrics inside, where their states say it all."""
+        if self._watched:
+            yield
+            return
+        object.__setattr__(self._model, "get_metrics_result", dict)
+        try:
+            yield
+        finally:
+            object.__delattr__(self._model, "get_metrics_result")
 
     def begin(self) -> None:
         """Let metrics begin anew."""

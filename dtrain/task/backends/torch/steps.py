@@ -84,7 +84,8 @@ class Steps(RowSteps):
         if not self._model.training:
             self._model.train()
         self.waiting.traced()
-        table = [self._train() for _ in range(steps)]
+        with self._rows.without_results():
+            table = [self._train() for _ in range(steps)]
         return self._sums(table, steps * self._inputs.global_batch, training=True)
 
     def _train(self) -> torch.Tensor:
@@ -123,7 +124,8 @@ class Steps(RowSteps):
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
         self._model.eval()
-        table = [self._evaluate(turn) for turn in range(steps + bool(rest))]
+        with self._rows.without_results():
+            table = [self._evaluate(turn) for turn in range(steps + bool(rest))]
         examples = steps * self.evaluation_examples + rest
         return self._sums(table, examples, training=False)
 

@@ -1,0 +1,150 @@
+"""Plain modules under ``backend=torch``: beside one process and loops by hand; what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dtrain.run.cluster import Cluster, Task
+from tests import warm
+from tests.conftest import need
+from tests.sampled import sampled
+from tests.test_steps import BATCH, in_order, prepare, settings
+from tests.test_strategies import together
+
+CLOSE = 1e-5
+STEPS = 10
+
+
+def torch_optimizer(name: str, schedule: Any = None, **options: Any) -> Any:
+    node = {"_target_": f"torch.optim.{name}", "learning_rate": 0.01, **options}
+    if schedule is None:
+        return node
+    return {
+        **node,
+        "schedule": {**schedule, "_target_": f"torch.optim.lr_scheduler.{schedule['_target_']}"},
+    }
+
+
+def config(
+    name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None, **model: Any
+) -> Any:
+    target = "tests.torch_modules"
+    loss = loss or {"_target_": "torch.nn.CrossEntropyLoss"}
+    return settings(
+        model={"_target_": f"{target}.{name}", **model},
+        dataset={"_target_": f"{target}.data", "kind": kind},
+        trainer={"loss": loss, "metrics": ["accuracy"] if name != "Routed" else []},
+        optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
+    )  # fmt: skip
+
+
+def cases() -> dict[str, Any]:
+    return {
+        "whole": config("Net"),
+        "uneven": config("Net", loss={"_target_": "tests.torch_modules.uneven"}),
+        "several": config("Two", "several"),
+        "named": config("Two", "named"),
+        "tokens": config("Tokens", "tokens"),
+        "routed": config("Routed"),
+        "unused": config("Routed", seldom=False),
+        "clipped": config("Two", "several", optimizer=torch_optimizer("SGD", global_clipnorm=0.1)),
+    }
+
+
+def numbers(case: str, strategy: Any = None) -> Any:
+    """Return what each step and a validation return, and the state_dict afterwards."""
+    import keras
+
+    from dtrain.task.backends.torch import plain
+
+    keras.utils.clear_session()
+    model, strategy, steps, splits = prepare("OneDevice", 1, cases()[case], strategy=strategy)
+    each = [steps.results(steps.train(1)) for _ in range(STEPS)]
+    full, rest = divmod(len(splits.validation), steps.evaluation_examples)
+    held = steps.results(steps.evaluate(full, rest), training=False)
+    if type(strategy).__name__ == "FullySharded":
+        return each, held, strategy.read(model.names)
+    return each, held, plain.state_dict(model)
+
+
+def alone(names: list[str]) -> Any:
+    return {case: numbers(case) for case in names}
+
+
+def shared(cluster: Cluster, task: Task, devices: list[str], kind: str, names: list[str]) -> Any:
+    from dtrain.task import strategies
+
+    return {case: numbers(case, getattr(strategies, kind)(devices)) for case in names}
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), sampled([("MultiWorker", 2), ("MultiWorker", 4), ("FullySharded", 2)],
+                               ("MultiWorker", 2), ("FullySharded", 2))
+)  # fmt: skip
+def test_processes_have_the_numbers_of_one(kind: str, count: int) -> None:
+    need("torch")
+    # Fully sharded modules are gathered by all replicas, or by none.
+    names = [case for case in cases() if (kind, case) != ("FullySharded", "routed")]
+    tasks = [Task("chief", 0, 1), *(Task("worker", index, 1) for index in range(count - 1))]
+    expected = warm.call(alone, 1, {"names": names}, backend="torch")
+    for made in together(shared, tasks, count, "torch", kind=kind, names=names):
+        for case, (each, held, arrays) in made.items():
+            for step, pair in enumerate(zip(each, expected[case][0], strict=True)):
+                assert pair[0] == pytest.approx(pair[1], abs=CLOSE, rel=CLOSE), (case, step)
+            assert held == pytest.approx(expected[case][1], abs=CLOSE, rel=CLOSE), case
+            for name, array in expected[case][2].items():
+                assert arrays[name] == pytest.approx(array, abs=10 * CLOSE), (case, name)
+
+
+@pytest.mark.task(backend="torch")
+def test_a_module_is_trained_as_by_a_loop_by_hand() -> None:
+    """With what moves more than the rate, and what clips."""
+    import copy
+
+    import torch
+    from torch.optim import lr_scheduler
+
+    clip = torch.nn.utils
+    of_hand = {
+        "AdamW": (
+            torch_optimizer("AdamW", {"_target_": "OneCycleLR"}, weight_decay=0.1),
+            lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+            lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.01, total_steps=16),
+            lambda p: None,
+        ),
+        "SGD": (
+            torch_optimizer("SGD", {"_target_": "StepLR", "step_size": 3}, momentum=0.9,
+                            nesterov=True, global_clipnorm=0.5),
+            lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+            lambda o: lr_scheduler.StepLR(o, 3),
+            lambda p: clip.clip_grad_norm_(p, 0.5),
+        ),
+        "RMSprop": (
+            torch_optimizer("RMSprop", clipvalue=0.01),
+            lambda p: torch.optim.RMSprop(p, lr=0.01),
+            lambda o: lr_scheduler.ConstantLR(o, 1.0),
+            lambda p: clip.clip_grad_value_(p, 0.01),
+        ),
+    }  # fmt: skip
+    for name, (node, make, schedule, limit) in of_hand.items():
+        model, _, steps, splits = prepare("OneDevice", 1, config("Net", optimizer=node))
+        module = copy.deepcopy(model.module).train()
+        optimizer = make(module.parameters())
+        scheduler = schedule(optimizer)
+        x, y = map(torch.as_tensor, in_order(splits.train, STEPS))
+        for step in range(STEPS):
+            rows = slice(step * BATCH, (step + 1) * BATCH)
+            loss = torch.nn.functional.cross_entropy(module(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            limit(module.parameters())
+            optimizer.step()
+            scheduler.step()
+            made = steps.results(steps.train(1))["loss"]
+            assert made == pytest.approx(loss.item(), abs=1e-6), (name, step)
+        for one, other in zip(
+            model.module.state_dict().values(), module.state_dict().values(), strict=True
+        ):
+            assert torch.allclose(one, other, atol=1e-6), name

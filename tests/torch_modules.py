@@ -1,0 +1,94 @@
+"""Plain modules of PyTorch, and their data: what they learn has no kink (tests/test_jax.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+EXAMPLES, HELD, CLASSES = 50, 21, 3
+
+
+def data(kind: str = "rows") -> Any:
+    """Return inputs ``[n, 4]``, or several of them, or tokens ``[n, 5]``; with classes."""
+    draw = np.random.default_rng(1)
+
+    def split(count: int) -> Any:
+        x = draw.standard_normal((count, 4)).astype(np.float32)
+        y = draw.integers(0, CLASSES, count)
+        if kind == "tokens":
+            return draw.integers(0, 6, (count, 5)), y
+        return {"rows": x, "several": (x, x[:, :2]), "named": {"a": x, "b": x[:, :2]}}[kind], y
+
+    return split(EXAMPLES), split(HELD)
+
+
+class Net(nn.Module):
+    """Statistics of batches, a counter, and weights that two layers share."""
+
+    def __init__(self, dropout: float = 0.0):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+        self.norm, self.drop = nn.BatchNorm1d(4), nn.Dropout(dropout)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.drop(self.norm(torch.tanh(self.b(torch.tanh(self.a(x)))))))
+
+
+class Two(nn.Module):
+    """Several inputs: in their order, or by their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(2, 8)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.a(a) + self.b(b)))
+
+
+class Tokens(nn.Module):
+    """Rows of an embedding, whose gradient may be sparse."""
+
+    def __init__(self, sparse: bool = False):
+        super().__init__()
+        self.rows, self.head = nn.Embedding(6, 8, sparse=sparse), nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.rows(x).mean(1)))
+
+
+class Routed(nn.Module):
+    """A part that one replica alone uses, and one that none does; a step of its own.
+
+    Args:
+        seldom: whether there is the first of these.
+    """
+
+    def __init__(self, seldom: bool = True):
+        super().__init__()
+        self.is_seldom = seldom
+        self.a, self.seldom, self.never = (nn.Linear(4, CLASSES) for _ in range(3))
+        self.register_buffer("steps", torch.zeros([], dtype=torch.int64))
+
+    def training_step(self, batch: Any) -> Any:
+        x, y = batch
+        if self.training:
+            self.steps += 1
+        outputs = self.a(x)
+        if self.is_seldom and (x[:, 0] > 1.5).any():
+            outputs = outputs + self.seldom(x) * (x[:, :1] > 1.5)
+        return {"loss": cross_entropy(outputs, y.long()), "size": outputs.abs().mean()}
+
+
+weights = torch.tensor([0.2, 1.0, 5.0])
+
+
+def uneven(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Count classes differently, and one not at all: replicas have very different numbers."""
+    return cross_entropy(outputs, targets, weights, ignore_index=0)
