@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,7 @@ def save(name: str, file: str) -> None:
 def trained(name: str, backend: str, epochs: int, folder: Path) -> dict[str, Any]:
     """Train, and return what the run has recorded: losses of its steps, and its speed."""
     run = folder / f"{name}_{backend}"
+    shutil.rmtree(run, ignore_errors=True)  # of this script, before
     path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     subprocess.run(
         [sys.executable, "-m", "dtrain", f"backend={backend}", "strategy=one_device",
