@@ -75,7 +75,7 @@ def test_models_that_are_exact_are_tried_and_not_told_of(
         return numbers, kept
 
     monkeypatch.setattr(step.Step, "run", run)
-    monkeypatch.setattr(across, "_is_known", lambda model: False)
+    monkeypatch.setattr("dtrain.task.backends.across.is_known", lambda model: False)
     for kind, devices in (("Mirrored", 4), ("CentralStorage", 2)):
         for name in PARTS[part]:
             if "mirrored 4" in getattr(importlib.import_module(f"tests.zoo.{name}"), "REFUSED", {}):
@@ -513,6 +513,7 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     import keras
     from keras import layers, ops
 
+    from dtrain.task.backends.across import is_known
     from dtrain.task.backends.tensorflow.rehearsal import across
 
     def compiled(built: Any, loss: Any = "mse") -> Any:
@@ -525,17 +526,17 @@ def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     nested = keras.Sequential([keras.Input([4]), functional(lambda x: x - ops.mean(x, axis=0))])
     for loss in ("mse", keras.losses.Huber(), keras.losses.poisson, ["mse"], {"a": "mae"}):
-        assert across._is_known(compiled(functional(), loss)), loss
+        assert is_known(compiled(functional(), loss)), loss
     for loss in (
         "dice", "Circle", keras.losses.Dice(), keras.losses.Tversky(), keras.losses.circle,
         lambda y, p: p, ["mse", keras.losses.Dice(axis=1)],
     ):  # fmt: skip
-        assert not across._is_known(compiled(functional(), loss)), loss
+        assert not is_known(compiled(functional(), loss)), loss
     for built in (functional(ops.tanh), functional(layers.Lambda(ops.tanh)), nested):
-        assert not across._is_known(compiled(built))
+        assert not is_known(compiled(built))
     for name in ("subclassed", "guide_basic", "scalar_function", "siamese", "own_optimizer"):
         model, *_ = made("OneDevice", 1, configured(name))
-        assert across._is_known(model) == (name == "own_optimizer"), name
+        assert is_known(model) == (name == "own_optimizer"), name
 
     monkeypatch.setattr(across, "_of_a_step", None)  # is not called
     assert notice_of("Mirrored", 2, settings()) is None

@@ -43,6 +43,7 @@ def optimized(name: str, model: str = "tests.test_jax.smooth", **options: Any) -
 
 TAGGED = {"dataset": {"_target_": "tests.zoo.data.tagged"}}
 NORMS = ["gradient_norm", "weight_norm", "update_ratio"]
+PICTURES = {"_target_": "tests.zoo.data.photos_of_whole_batches"}
 OWN_METRIC = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": "sum"}
 NESTED = {"model": {"_target_": "tests.test_finetune.nested"}}
 #: By Keras' scale, 32768, gradients of a replica's part would overflow, and those of all not.
@@ -126,3 +127,50 @@ def test_processes_have_the_numbers_of_one(count: int) -> None:
             assert held == pytest.approx(expected[case][1], abs=close, rel=close), case
             for one, other in zip(weights, expected[case][2], strict=True):
                 assert one == pytest.approx(other, abs=10 * close), case
+
+
+def noticed(cluster: Cluster, task: Task, devices: list[str], models: dict[str, Any]) -> Any:
+    import keras
+
+    from dtrain.errors import UsageError
+    from dtrain.task.backends.torch import strategy as module
+
+    sentences = dict.fromkeys(models, "")
+    for name, keys in models.items():
+        keras.utils.clear_session()
+        strategy = module.MultiWorker(devices)
+        try:
+            model, _, _, splits = prepare("", 1, settings(**keys), strategy=strategy)
+            variables = {variable.path: variable for variable in model.variables}
+            before = strategy.read(variables)
+            notices = strategy.notices(model, splits, None, 8, 0)
+            after = strategy.read(variables)
+            changed = [k for k in before if (after[k] != before[k]).any()]
+            assert not changed, name
+            sentences[name] = "; ".join(filter(None, notices))
+        except UsageError as error:
+            sentences[name] = str(error)
+    return sentences
+
+
+def test_what_replicas_compute_otherwise_is_said() -> None:
+    need("torch")
+    models = {
+        "known": CASES["normalized"],
+        "exact": CASES["across"],
+        "penalty": CASES["gradient penalty"],
+        "loss": ours("centred", (), {"_target_": "tests.torch_models.across"}),
+        "counted": ours("counting"),
+        "drawn": ours("mixed"),
+        "stateful": {"model": {"_target_": "tests.zoo.stateful.model"}, "dataset": PICTURES},
+        "augmented": {"model": {"_target_": "tests.torch_models.augmented"}, "dataset": PICTURES},
+    }
+    chief, other = together(noticed, processes(2), 2, "torch", models=models)
+    assert chief == other
+    assert [name for name, text in chief.items() if not text] == ["known", "exact", "penalty"]
+    assert "on 2 replicas the loss is not that of one device" in chief["loss"]
+    assert "dtrain.replicas.gather does" in chief["loss"]
+    assert "model=counting/count: the training step assigns it what several" in chief["counted"]
+    assert chief["drawn"].startswith("the training step draws random numbers, and each replica")
+    assert "is stateful" in chief["stateful"]
+    assert "strategy=one_device" in chief["augmented"]

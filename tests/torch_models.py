@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 from keras import layers, ops
 
@@ -141,4 +142,50 @@ def sequences(input_shape: Any, classes: int) -> Any:
     inputs = keras.Input(input_shape, dtype="int32")
     hidden = layers.Embedding(11, 6, mask_zero=True)(inputs)
     hidden = layers.BatchNormalization()(layers.LSTM(5, return_sequences=True)(hidden))
+    return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))
+
+
+def across(y_true: Any, y_pred: Any) -> Any:
+    """As :func:`contrast`, of a replica's part alone."""
+    return ops.mean(ops.square(y_pred - ops.mean(y_pred, 0)))
+
+
+class Counting(layers.Layer):
+    """Counts the examples."""
+
+    def build(self, shape: Any) -> None:
+        self.count = self.add_weight(shape=(), trainable=False, name="count", initializer="zeros")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.count.assign_add(len(x))
+        return x
+
+
+def counting(input_shape: Any, classes: int) -> Any:
+    inputs = keras.Input(input_shape)
+    return keras.Model(inputs, layers.Dense(classes, "softmax")(Counting()(inputs)))
+
+
+class Mixed(keras.Model):
+    """Mixes pairs of examples by NumPy's random numbers."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        share = float(np.random.beta(0.4, 0.4))
+        return super().train_step((share * x + (1 - share) * x.flip(0), y))
+
+
+def mixed(input_shape: Any, classes: int) -> Any:
+    """With noise and dropout, seeded and not."""
+    inputs = keras.Input(input_shape)
+    hidden = layers.Dropout(0.2, seed=5)(layers.GaussianNoise(0.1)(inputs))
+    hidden = layers.Dropout(0.2)(layers.BatchNormalization()(layers.Dense(8, "tanh")(hidden)))
+    return Mixed(inputs, layers.Dense(classes, "softmax")(hidden))
+
+
+def augmented(input_shape: Any, classes: int) -> Any:
+    """A layer that changes each picture by all those of its batch."""
+    inputs = keras.Input(input_shape)
+    hidden = layers.Flatten()(layers.RandAugment()(inputs))
     return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))

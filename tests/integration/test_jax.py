@@ -1,7 +1,8 @@
-"""Runs of ``backend=jax``: resumed under another backend, killed, and used by every command."""
+"""Runs of JAX and PyTorch: resumed under another backend, killed, and used by every command."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from importlib.util import find_spec
@@ -29,7 +30,9 @@ class Seeded(layers.Layer):
 
     def __init__(self):
         super().__init__()
-        self.generator = keras.random.SeedGenerator(2**31 + 5)
+        # Keras has no such seed on PyTorch, but the state of one.
+        seed = 5 if keras.backend.backend() == "torch" else 2**31 + 5
+        self.generator = keras.random.SeedGenerator(seed)
 
     def call(self, x):
         return x
@@ -64,7 +67,9 @@ class Killer(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
             threading.Event().wait()
 '''
-pytestmark = pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")
+pytestmark = pytest.mark.skipif(
+    find_spec("jax") is None or find_spec("torch") is None, reason="needs jax and torch"
+)
 BASE = (
     "tracking=none", "model=custom", "model._target_=mine.build", "dataset=synthetic",
     "dataset.shape=[8]", "dataset.examples=100", "dataset.validation_examples=50",
@@ -75,19 +80,22 @@ BASE = (
 STEPS = 12
 
 
-def test_a_run_goes_on_under_the_other_backend(dtrain, user_code) -> None:
+def test_a_run_goes_on_under_other_backends(dtrain, user_code) -> None:
     user_code(USER)
     whole = dtrain(*BASE, "trainer.epochs=6")
-    run = dtrain(*BASE)
-    folder = f"resume={run.rundir.path}"
-    other = dtrain(folder, "backend=jax", "strategy=mirrored", "trainer.epochs=4")
-    assert other.code == 0, other.output
-    again = dtrain(folder, "backend=tensorflow", "strategy=one_device", "trainer.epochs=6")
-    assert again.code == 0, again.output
+    run = dtrain(*BASE, "trainer.epochs=1")
+    lives = [["backend=torch", "strategy=mirrored", "hardware.devices=2", "trainer.epochs=2"],
+             ["backend=jax", "strategy=mirrored", "trainer.epochs=4"],
+             ["backend=torch", "strategy=one_device", "trainer.epochs=5"],
+             ["backend=tensorflow", "strategy=one_device", "trainer.epochs=6"]]  # fmt: skip
+    for words in lives:
+        again = dtrain(f"resume={run.rundir.path}", *words)
+        assert again.code == 0, again.output
     notices = [e["message"] for e in again.events("notice") if "was made with" in e["message"]]
+    names = ["TensorFlow", "PyTorch", "JAX", "PyTorch", "TensorFlow"]
     assert [message.partition(": numbers differ")[0] for message in notices] == [
-        "the checkpoint was made with TensorFlow, and this is JAX",
-        "the checkpoint was made with JAX, and this is TensorFlow",
+        f"the checkpoint was made with {old}, and this is {new}"
+        for old, new in itertools.pairwise(names)
     ]
     for name in ("loss", "val_loss", "accuracy"):
         assert again.points(name) == pytest.approx(whole.points(name), abs=1e-4), name
@@ -103,19 +111,27 @@ KILLED = {
     "one_device": ["strategy=one_device"],
     "fsdp": ["strategy=fsdp", "hardware.hosts=1", "hardware.devices=2"],
     "hybrid": ["strategy=hybrid", "hardware.devices=4", "strategy.mesh.batch=2"],
+    "mirrored": ["strategy=mirrored", "hardware.devices=2"],
+    "four": ["strategy=mirrored", "hardware.devices=4"],
 }
 
 
 @pytest.mark.parametrize(
-    ("strategy", "kills"),
-    [("fsdp", 3), *(pytest.param(s, 7, marks=pytest.mark.faults) for s in KILLED)],
-)
+    ("backend", "strategy", "kills"),
+    [
+        ("jax", "fsdp", 3), ("torch", "mirrored", 2),
+        *(pytest.param("jax", name, 7, marks=pytest.mark.faults)
+          for name in ("one_device", "fsdp", "hybrid")),
+        *(pytest.param("torch", name, 10, marks=pytest.mark.faults)
+          for name in ("one_device", "mirrored")),
+    ],
+)  # fmt: skip
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
-    strategy: str, kills: int, dtrain, user_code, tmp_path: Path
+    backend: str, strategy: str, kills: int, dtrain, user_code, tmp_path: Path
 ) -> None:
     user_code(USER)
     words = (
-        *BASE, "backend=jax", *KILLED[strategy], "+model.dropout=0.3", "checkpoint.every_steps=2",
+        *BASE, f"backend={backend}", *KILLED[strategy], "+model.dropout=0.3", "checkpoint.every_steps=2",
         "trainer.callbacks=[{_target_:mine.Killer}]",
     )  # fmt: skip
     whole = dtrain(*words)
@@ -133,25 +149,34 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
     assert end(run) == end(whole)
 
 
-def test_a_run_goes_on_under_other_strategies(dtrain, user_code, tmp_path: Path) -> None:
-    """Killed under each in the middle of an epoch; with dropout, and statistics of batches."""
+#: The last step under each strategy, by backend.
+LIVES = {
+    "jax": {"mirrored": 3, "fsdp": 5, "hybrid": 9, "one_device": None},
+    "torch": {"mirrored": 3, "one_device": 9, "four": None},
+}
+
+
+@pytest.mark.parametrize("backend", LIVES)
+def test_a_run_goes_on_under_other_strategies(
+    backend: str, dtrain, user_code, tmp_path: Path
+) -> None:
+    """Killed under each in the middle of an epoch; on JAX with dropout."""
     user_code(USER)
+    dropout = {"jax": 0.3, "torch": 0.0}[backend]  # on PyTorch each process draws its own
     words = (
-        *BASE, "backend=jax", "+model.dropout=0.3", "checkpoint.every_steps=2",
+        *BASE, f"backend={backend}", f"+model.dropout={dropout}", "checkpoint.every_steps=2",
         "checkpoint.keep=9", "trainer.callbacks=[{_target_:mine.Killer}]",
     )  # fmt: skip
     whole = dtrain(*words, *KILLED["one_device"])
     assert whole.code == 0, whole.output
     run = None
-    lives = {"mirrored": 3, "fsdp": 5, "hybrid": 9, "one_device": None}
-    strategies = {**KILLED, "mirrored": ["strategy=mirrored", "hardware.devices=2"]}
-    for strategy, step in lives.items():
+    for strategy, step in LIVES[backend].items():
         (tmp_path / "kill.json").write_text(json.dumps(step))
         begin = words if run is None else (f"resume={run.rundir.path}",)
-        run = dtrain(*begin, *strategies[strategy])
+        run = dtrain(*begin, *KILLED[strategy])
         assert run.code == (0 if step is None else 1), run.output
         assert (tmp_path / "killed.json").exists() and run.rundir is not None, run.output
-    fork = dtrain(f"fork={run.rundir.path}/checkpoints/8", *strategies["fsdp"])
+    fork = dtrain(f"fork={run.rundir.path}/checkpoints/8", *KILLED["mirrored"])
     assert fork.code == 0, fork.output
     for name in ("loss", "val_loss"):
         points = whole.points(name)
@@ -166,9 +191,11 @@ def end(run: Run) -> Any:
     return checkpoint.digest(arrays), *(run.points(name) for name in ("loss", "val_loss"))
 
 
-def test_a_run_is_used_by_the_commands(on_jax, user_code) -> None:
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_a_run_is_used_by_the_commands(backend: str, on_jax, user_code) -> None:
     user_code(USER)
-    run = on_jax(*BASE, "backend=jax", "strategy=fsdp", "hardware.hosts=1", "hardware.devices=2")
+    strategy = {"jax": "fsdp", "torch": "mirrored"}[backend]
+    run = on_jax(*BASE, f"backend={backend}", *KILLED[strategy])
     assert run.code == 0, run.output
     folder, newest = str(run.rundir.path), ["checkpoint=latest"]
     for words in (["evaluate", *newest, "evaluate.by=label"],

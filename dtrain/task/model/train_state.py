@@ -141,13 +141,18 @@ def write(
     modulo 2^32.
     """
     strategy.write(
-        variables, {name: _cast(arrays[name], variable) for name, variable in variables.items()}
+        variables,
+        {name: _cast(name, arrays[name], variable) for name, variable in variables.items()},
     )
 
 
-def _cast(array: np.ndarray, variable: Any) -> np.ndarray:
+def _cast(name: str, array: np.ndarray, variable: Any) -> np.ndarray:
     whole = array.dtype.kind in "iu" and isinstance(variable, keras.Variable)
-    return array.astype(variable.dtype) if whole and "int" in variable.dtype else array
+    if not whole or "int" not in variable.dtype or variable.dtype == array.dtype:
+        return array
+    if "seed_generator_state" in name:  # of PyTorch it may be negative
+        array = array.astype(np.uint32)
+    return array.astype(variable.dtype)
 
 
 def restore_chosen(model: keras.Model, strategy: Backend, saved: Checkpoint, weights: str) -> None:

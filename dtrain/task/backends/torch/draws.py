@@ -1,9 +1,10 @@
 """What a step draws is a function of the seed, the step and the replica: so a resumed run repeats.
 
-Layers of Keras' without a seed, and modules of PyTorch's, draw from its global generator, which is
-seeded before each step. Layers with a seed have a state of two numbers, which every replica keeps
-the same, and which checkpoints have: the draw is by their sum. So replicas draw by states that
-differ by a hash; by the number of the replica one would draw what another draws at its next step.
+Layers of Keras' without a seed, and modules of PyTorch's, draw from its global generator, and code
+of the user's perhaps from those of Python and NumPy: they are seeded before each step. Layers with
+a seed have a state of two numbers, which every replica keeps the same, and which checkpoints have:
+the draw is by their sum. So replicas draw by states that differ by a hash; by the number of the
+replica one would draw what another draws at its next step.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 import torch
 
+from dtrain.task.backends import host_random
 from dtrain.task.backends.torch.keras_internals import add, copy
 
 #: Part of the path of a variable in which Keras keeps the state of a seed.
@@ -47,29 +50,36 @@ class Draws:
     def __init__(self, model: keras.Model, seed: int, rank: int):
         self._seed, self._rank = seed, rank
         self.states = [v for v in model.non_trainable_variables if STATE in v.path]
-        self._words = [variable.value[:1] for variable in self.states]
+        self.words = [variable.value[:1] for variable in self.states]
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """Let a training step draw inside what this replica draws in it."""
-        _seed(hashed(self._seed, number, self._rank))
-        if not (self._rank and self._words):
-            yield
-            return
+        own = hashed(self._seed, number, self._rank)
+        _seed(own)
         # In place: the states are parameters of the layers, too.
-        offset = hashed(self._seed, self._rank)
-        add(self._words, offset)
+        offset = hashed(self._seed, self._rank) if self._rank and self.words else 0
+        if offset:
+            add(self.words, offset)
         try:
-            yield
+            with host_random.seeded(own):
+                yield
         finally:
-            add(self._words, -offset)
+            if offset:
+                add(self.words, -offset)
+
+    def state(self) -> tuple[Any, ...]:
+        """Return what tells whether anything was drawn since."""
+        cuda = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else []
+        own = [variable.value.tolist() for variable in self.states]
+        return own, torch.get_rng_state().tolist(), cuda, str(host_random.state())
 
     @contextlib.contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """Let an evaluation draw inside by the number of its batch, whichever replica has it."""
         _seed(hashed(self._seed, number))
         before = [variable.value.clone() for variable in self.states]
-        add(self._words, hashed(number))
+        add(self.words, hashed(number))
         try:
             yield
         finally:

@@ -18,6 +18,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
+import keras
 import torch
 from torch import distributed
 
@@ -90,14 +91,18 @@ def install() -> None:
     autograd: Any = torch.autograd
     if getattr(autograd.backward, "by_dtrain", False):
         return
-    autograd.backward = _wrapped(autograd.backward, _backward)
-    autograd.grad = _wrapped(autograd.grad, _grad)
+    autograd.backward = _wrapped(autograd.backward, _backward, _note_all)
+    autograd.grad = _wrapped(autograd.grad, _grad, _note_of_parameters)
 
 
-def _wrapped(original: Callable[..., Any], averaging: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(
+    original: Callable[..., Any], averaging: Callable[..., Any], note: Callable[..., None]
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **options: Any) -> Any:
         traced = now()
+        if traced.targets is not None and not traced.inside:
+            note(traced.targets, *args, **options)
         # A pass inside of another, such as of a layer that is computed twice, is a part of it.
         if traced.step is None or traced.inside:
             return original(*args, **options)
@@ -107,6 +112,18 @@ def _wrapped(original: Callable[..., Any], averaging: Callable[..., Any]) -> Cal
 
     call.by_dtrain = True  # type: ignore[attr-defined]
     return call
+
+
+def _note_all(targets: list[Any], tensors: Any, *args: Any, **options: Any) -> None:
+    targets.extend(keras.tree.flatten(tensors))
+
+
+def _note_of_parameters(
+    targets: list[Any], outputs: Any, inputs: Any, *args: Any, **options: Any
+) -> None:
+    # Of inputs, such as a gradient penalty's, each replica has its own.
+    if any(isinstance(each, torch.nn.Parameter) for each in keras.tree.flatten(inputs)):
+        targets.extend(keras.tree.flatten(outputs))
 
 
 def _backward(step: Step, returned: None, *args: Any, **options: Any) -> None:

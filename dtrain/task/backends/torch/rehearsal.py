@@ -1,21 +1,35 @@
-"""What is tried on a few examples before training."""
+"""What is tried on a few examples before training; nothing of it stays."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import torch
 
+from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.task.backends.step_logs import unwrapped
+from dtrain.errors import behind
+from dtrain.task import keras_internals
+from dtrain.task.backends import across
+from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
+from dtrain.task.backends.step_metrics import Returned
+from dtrain.task.backends.torch import replica
 from dtrain.task.backends.torch.arrays import put
+from dtrain.task.backends.torch.draws import Draws, hashed
+from dtrain.task.backends.torch.keras_internals import add, copy
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.backends.unsummed import Trial
+from dtrain.task.data import reading
+from dtrain.task.model import optimizers, train_state
 
-if TYPE_CHECKING:
-    from dtrain.task.backends.torch.strategy import OneDevice
+#: What a step makes of values of all replicas.
+SUMS = "dtrain.replicas.sum"
+#: The number of a step that is made of its gradients.
+NORM = "the norm of the gradients"
 
 
 def trial(model: keras.Model) -> Trial:
@@ -24,28 +38,207 @@ def trial(model: keras.Model) -> Trial:
     @torch.no_grad()
     def run(batch: Any, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
         variables = {id(v): v for metric in model.metrics for v in metric.variables}
-        kept = [*variables.values(), *model.non_trainable_variables]
-        before = [(variable, variable.value.detach().clone()) for variable in kept]
-        model.reset_metrics()
-        for name, value in start.items():
-            variables[name].assign(value)
-        data = put(batch)
-        with tracing(rows=len(keras.tree.flatten(data)[0]), results=[]):
-            model.eval()
-            model.test_step(unwrapped(data))
-        after = {
-            name: np.asarray(keras.ops.convert_to_numpy(v.value), np.float64)
-            for name, v in variables.items()
-        }
-        for variable, value in before:
-            variable.assign(value)
-        return after
+        with _restored([*variables.values(), *model.non_trainable_variables]):
+            model.reset_metrics()
+            for name, value in start.items():
+                variables[name].assign(value)
+            data = put(batch)
+            with tracing(rows=len(keras.tree.flatten(data)[0]), results=[]):
+                model.eval()
+                model.test_step(unwrapped(data))
+            return {name: _array(v) for name, v in variables.items()}
 
     return run
 
 
+@contextlib.contextmanager
+def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
+    values = [variable.value for variable in variables]
+    before = [value.detach().clone() for value in values]
+    try:
+        yield
+    finally:
+        copy(values, before)
+
+
+def _array(variable: keras.Variable) -> np.ndarray:
+    return np.asarray(keras.ops.convert_to_numpy(variable.value), np.float64)
+
+
 def notice(
-    model: keras.Model, source: Source, strategy: OneDevice, batch: int | None, seed: int
+    model: keras.Model, source: Source, strategy: Any, batch: int | None, seed: int
 ) -> str | None:
-    """Return what the user should know where numbers or draws of replicas are not those of one."""
-    return None
+    """Return what the user should know where numbers or draws of replicas are not those of one.
+
+    Args:
+        model: built and compiled.
+        source: examples to try it on.
+        strategy: it is to be trained on.
+        batch: examples of a step; None where it is not trained.
+        seed: of the experiment.
+
+    Returns:
+        A sentence or more; None where both are the same, or where that cannot be found out.
+    """
+    parts = strategy.tasks.size
+    if parts == 1 or batch is None or not strategy.averages:
+        return None
+    rows = min(batch // parts, max(across.FEWEST, across.EXAMPLES // parts))
+    examples = reading.available(source, max(across.LOOKED_AT, parts * rows))
+    if examples < parts * rows:
+        return None
+    tried = across.batches(reading.first(source, examples), parts, rows)
+    with across.attributes_kept(model):
+        step = _Step(model, strategy, rows, seed)
+        with _restored(step.state):
+            try:
+                difference = None
+                if across.is_known(model):
+                    step.alone(tried[0])
+                else:
+                    difference = across.difference(step, tried, strategy, SUMS)
+            except Exception as error:
+                if (refused := behind(error)) is not None:
+                    raise refused from None
+                return None  # whatever a model does: what is wrong with it, its own steps will say
+            finally:
+                model.zero_grad()
+                model.reset_metrics()
+    [draws] = strategy.tasks.sum([step.drawn])
+    drawn = (
+        "the training step draws random numbers, and each replica draws its own: they are others "
+        "than those of one device, and than those of another number of replicas"
+    )
+    return "; ".join(filter(None, [drawn if draws else None, difference])) or None
+
+
+class _Outcome(NamedTuple):
+    """What a step gives: names and values of numbers, states of metrics, and watched variables."""
+
+    names: list[str | None]
+    numbers: list[float]
+    states: list[np.ndarray]
+    kept: list[np.ndarray]
+
+
+class _Step:
+    """The training step of a model, as :class:`dtrain.task.backends.across.Step`."""
+
+    draws_several = gathers = False
+
+    def __init__(self, model: keras.Model, strategy: Any, rows: int, seed: int):
+        self.model, self._tasks, self.parts, self.rows = model, strategy.tasks, strategy.parts, rows
+        self._summed = strategy.gradient_reduction == "sum"
+        self._replica = replica.step(model, self.parts, self._summed)
+        self._draws = Draws(model, seed, self._tasks.rank)
+        self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
+        self._returned = Returned(model)
+        held = [v for _, v in keras_internals.plain_variables(model)]
+        own = [*keras_internals.of_own_classes(model), *model.trainable_variables, *held]
+        self._watched = list({id(v): v for v in own}.values())
+        self._metrics = [v for metric in model.metrics for v in metric.variables]
+        state = train_state.variables(model).values()
+        self.state = list({id(v): v for v in (*state, *held, *self._metrics)}.values())
+        #: Whether a step has drawn random numbers; known once it was tried.
+        self.drawn = False
+
+    def alone(self, batch: Any) -> tuple[_Outcome, _Outcome]:
+        """Return what a step of all examples gives in this process, twice, with other draws.
+
+        Raises:
+            NotImplementedError: it fails in one of the processes.
+        """
+        outcomes: list[_Outcome] = []
+        error: Exception | None = None
+        rank = slice(self._tasks.rank * self.rows, (self._tasks.rank + 1) * self.rows)
+        try:
+            part = self._outcome(_rows(batch, rank), 0)  # alone: the others would wait for it
+            outcomes = [self._outcome(batch, number) for number in range(2)]
+            if any(each.names != part.names for each in outcomes):
+                error = NotImplementedError("its parts return other numbers")
+        except Exception as raised:
+            error = raised
+        if self._tasks.sum([error is not None]) != [0]:
+            raise error or NotImplementedError("it fails in another process")
+        return outcomes[0], outcomes[1]
+
+    def run(self, batch: Any) -> tuple[list[across.Value], list[across.Kept]]:
+        """Return the numbers of the step of a batch, and what it keeps, also for the next step."""
+        whole, again = map(self._agreed, self.alone(batch))
+        rank = slice(self._tasks.rank * self.rows, (self._tasks.rank + 1) * self.rows)
+        before = [_array(variable) for variable in self._watched]
+        mean = self._agreed(self._outcome(_rows(batch, rank), 0, self._replica))
+        kept = [
+            across.Kept(variable.path, old, one, [several], True)
+            for variable, old, one, two, several in zip(
+                self._watched, before, whole.kept, again.kept, mean.kept, strict=True
+            )
+            if (old != one).any() and np.allclose(one, two)  # else it is noisy
+        ]
+        for variable, value in zip(self._watched, whole.kept, strict=True):
+            variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
+        values = [
+            across.Value(name, a, b, c, 1) if name == NORM else
+            across.Value(
+                name, a, b, c * self.parts, self.parts,
+                self._summed and (name is None or is_loss(name)),
+            )
+            for name, a, b, c in zip(
+                whole.names, whole.numbers, again.numbers, mean.numbers, strict=True
+            )
+        ]  # fmt: skip
+        total = [state * self.parts for state in mean.states]
+        one, two, all_ = (
+            across.results(self.model, self._metrics, states, whole.states)
+            for states in (whole.states, again.states, total)
+        )
+        return values + [across.Value(name, one[name], two[name], all_[name]) for name in one], kept
+
+    def _outcome(self, batch: Any, number: int, step: Any = None) -> _Outcome:
+        model, data, targets = self.model, put(batch), list[Any]()
+        model.train()
+        with _restored(self.state), optimizers.caught(model) as updates:
+            model.reset_metrics()
+            add(self._draws.words, hashed(number))
+            rows = len(keras.tree.flatten(data)[0])
+            traced = tracing(step=step, rows=rows, results=[], targets=targets)
+            with self._draws.step(number), traced:
+                begun = self._draws.state()
+                returned = model.train_step(unwrapped(data))
+                logs = self._returned.values(returned, training=True) if self._own else {}
+                self.drawn |= begun != self._draws.state()
+            kept = [variable.value for variable in self._watched]
+            if step is not None:
+                replica.average([v for v in kept if v.is_floating_point()], self.parts)
+            squares = [
+                gradient.detach().double().square().sum()
+                for update in updates
+                for gradient in update.gradients
+                if gradient is not None
+            ]
+            numbers = [
+                *((None, target.detach().sum()) for target in targets), *logs.items(),
+                *([(NORM, torch.stack(squares).sum().sqrt())] if squares else []),
+            ]  # fmt: skip
+            return _Outcome(
+                [name for name, _ in numbers],
+                [float(value) for _, value in numbers],
+                [_array(variable) for variable in self._metrics],
+                [_array(variable) for variable in self._watched],
+            )
+
+    def _agreed(self, outcome: _Outcome) -> _Outcome:
+        """Return the means over the processes: all have the same then."""
+        arrays = [np.array(outcome.numbers), *outcome.states, *outcome.kept]
+        flat = self._tasks.sum(np.concatenate([np.ravel(array) for array in arrays]).tolist())
+        ends = np.cumsum([np.size(array) for array in arrays])[:-1]
+        means = [
+            part.reshape(np.shape(array)) / self.parts
+            for part, array in zip(np.split(np.array(flat), ends), arrays, strict=True)
+        ]
+        count = len(outcome.states)
+        return _Outcome(outcome.names, means[0].tolist(), means[1 : 1 + count], means[1 + count :])
+
+
+def _rows(batch: Any, rows: slice) -> Any:
+    return tuple(nest.mapped(lambda leaf: leaf[rows], part) for part in batch)

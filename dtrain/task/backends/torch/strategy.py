@@ -30,6 +30,8 @@ from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers, train_state
 from dtrain.task.model.optimizers import Update
 
+#: Layers of Keras' that look across the examples of a batch.
+ACROSS = ("AugMix", "CutMix", "Equalization", "MixUp", "RandAugment")
 #: The steps of a class that Keras has.
 STEPS = ("train_step", "test_step", "predict_step")
 
@@ -87,6 +89,12 @@ class OneDevice:
                 raise UsageError(
                     "model", layer.name, "is stateful, and the second step of it fails on PyTorch, "
                     "in Keras' fit as well", "stateful=False", "backend=tensorflow",
+                )  # fmt: skip
+            if type(layer).__name__ in ACROSS and self.tasks.size > 1:
+                raise UsageError(
+                    "model", layer.name, "changes each example by others of its batch, and each "
+                    "replica has its part of them alone",
+                    "a model without it, or one replica", "strategy=one_device",
                 )  # fmt: skip
         if self.tasks.size > 1:
             variables = train_state.variables(model).values()
@@ -188,7 +196,10 @@ def _check_step(model: keras.Model, name: str) -> None:
 
 
 class Default(OneDevice):
-    """One process without a layout of its own: the same as :class:`OneDevice` on PyTorch."""
+    """This process alone, whatever others there are: with all of a model on its device."""
+
+    def __init__(self, devices: list[str]):
+        self.tasks = Tasks()
 
 
 class Mirrored(OneDevice):

@@ -8,7 +8,6 @@ optimizers apply nothing, and TensorFlow's own variables are restored.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,12 +19,11 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.backends import across
+from dtrain.task.backends.across import Kept, Value
 from dtrain.task.backends.step_logs import (
-    adds_up,
     has_own,
     is_loss,
-    leaves,
-    named,
     unwrapped,
 )
 from dtrain.task.backends.step_metrics import Returned
@@ -42,55 +40,6 @@ from dtrain.task.model.train_state import variables
 
 if TYPE_CHECKING:
     from dtrain.task.backends.tensorflow.replicas import Replicas
-
-
-@dataclasses.dataclass(frozen=True)
-class Value:
-    """A number of a training step.
-
-    Attributes:
-        name: under which the step returns it, or a metric; None of what a tape gives gradients of.
-        whole, again: of all examples, twice.
-        total: the sum of those of the parts; or what a metric makes of the sums of its states.
-        parts: how many there are; 1 of a metric.
-        added: whether the replicas have the sum for it, and not the mean.
-    """
-
-    name: str | None
-    whole: float
-    again: float
-    total: float
-    parts: int = 1
-    added: bool = False
-
-    @property
-    def several(self) -> float:
-        """What the replicas have for it."""
-        return self.total if self.added else self.total / self.parts
-
-    @property
-    def other(self) -> float:
-        """The mean where the replicas have the sum, and the sum where they have the mean."""
-        return self.total / self.parts if self.added else self.total
-
-
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """A variable that a step assigns by hand, or a picture that a layer of Keras' changes.
-
-    Attributes:
-        name: of the variable, or of the layer.
-        before: its value before the step; None of a picture.
-        whole: that after a step of all examples.
-        parts: those after steps of the parts, or their mean.
-        averaged: whether replicas keep the mean of theirs; else each has its own.
-    """
-
-    name: str
-    before: np.ndarray | None
-    whole: np.ndarray
-    parts: list[np.ndarray]
-    averaged: bool = False
 
 
 class Outcome(NamedTuple):
@@ -286,28 +235,14 @@ class Step:
         ]
         added += [self._summed and is_loss(name) for name in self._names if name is not None]
         numbers = zip(self._names, whole.numbers, again.numbers, total.numbers, added, strict=True)
-        one, two, all_ = (self._results(of.states, whole.states) for of in (whole, again, total))
+        one, two, all_ = (
+            across.results(self.model, self._metrics, of.states, whole.states)
+            for of in (whole, again, total)
+        )
         return [
             Value(name, float(a), float(b), float(c), self.parts, is_sum)
             for name, a, b, c, is_sum in numbers
         ] + [Value(name, one[name], two[name], all_[name]) for name in one]
-
-    def _results(self, states: list[Any], whole: list[Any]) -> dict[str, float]:
-        """Return the results of the metrics that a step has updated."""
-        # Of metrics that do not add up another notice tells.
-        averaged = {id(v) for m in leaves(self.model) if not adds_up(m) for v in m.variables}
-        pairs = [
-            (v, b if id(v) in averaged else a)
-            for v, a, b in zip(self._metrics, states, whole, strict=True)
-        ]
-        numbers: dict[str, float] = {}
-        with keras.StatelessScope(state_mapping=pairs):
-            for metric in self.model.metrics:
-                own = {id(v) for v in metric.variables}
-                if any(id(v) in own and np.any(state) for v, state in pairs):
-                    for name, value in named(metric.name, metric.result()):
-                        numbers[name] = float(value)
-        return numbers
 
 
 class _Scope(keras.StatelessScope):
@@ -339,13 +274,7 @@ def undisturbed(
     Yields:
         Optimizers, metrics and layers, each with its attributes as they were.
     """
-    layers = keras_internals.layers(model)
-    owners = (*optimizers.named(model).values(), *model.metrics, *layers)
-    before = [(owner, dict(vars(owner))) for owner in owners]
     context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
-    for layer in layers:
-        if isinstance(layer, keras.layers.BatchNormalization):
-            vars(layer)["call"] = functools.partial(_by_moving_statistics, layer.call)
 
     def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
         raise UsageError(
@@ -357,13 +286,13 @@ def undisturbed(
     if not strategy.abilities.exchanges:
         context.all_reduce = refuse
     try:
-        with optimizers.caught(model), _restored(model):
+        with across.attributes_kept(model) as before, optimizers.caught(model), _restored(model):
+            for layer in keras_internals.layers(model):
+                if isinstance(layer, keras.layers.BatchNormalization):
+                    vars(layer)["call"] = functools.partial(_by_moving_statistics, layer.call)
             yield before
     finally:
         context.all_reduce = original
-        for owner, attributes in before:
-            vars(owner).clear()
-            vars(owner).update(attributes)
 
 
 @contextlib.contextmanager

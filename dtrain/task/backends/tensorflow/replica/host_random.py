@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from dtrain.task.backends import host_random
 from dtrain.task.backends.tracing import now, tracing
 
 
@@ -25,29 +24,8 @@ def seeded(seed: int) -> Iterator[None]:
     """Let what is traced inside draw what it draws whenever it is traced."""
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         _install()
-    with kept(), tracing(outside=_state()):
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
+    with tracing(outside=host_random.state()), host_random.seeded(seed):
         yield
-
-
-@contextlib.contextmanager
-def kept() -> Iterator[None]:
-    """Put the generators back to where they were, at the end."""
-    before = _state()
-    try:
-        yield
-    finally:
-        _put(before)
-
-
-def _state() -> tuple[Any, Any]:
-    return random.getstate(), np.random.get_state()
-
-
-def _put(state: tuple[Any, Any]) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])
 
 
 def _install() -> None:
@@ -62,8 +40,8 @@ def _install() -> None:
         outside = now().outside
         if outside is None:
             return original(self, *args, **kwargs)
-        with kept():
-            _put(outside)
+        with host_random.kept():
+            host_random.put(outside)
             return original(self, *args, **kwargs)
 
     merge_call.by_dtrain = True  # type: ignore[attr-defined]
