@@ -177,7 +177,7 @@ WRONG = {
         ["dataset=custom", "dataset._target_=mine.data"],
         "batches in an order of its own.*return loader.dataset"),
     "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
-    **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 3}}"], "several"),
+    **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 4}}"], "several"),
         "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
        if SCORED else {}),
     "limit": ("", ["+optimizer.clipnorm=-1"], "is no limit of gradients"),
