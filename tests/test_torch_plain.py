@@ -33,20 +33,21 @@ def config(
     name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None, **model: Any
 ) -> Any:
     target = "tests.torch_modules"
+    metrics = ["accuracy", *([{"_target_": F1, "num_classes": 3}] if SCORED else [])]
     loss = loss or {"_target_": "torch.nn.CrossEntropyLoss"}
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"loss": loss, "metrics": ["accuracy", *SCORES[:1]] if name != "Routed" else []},
+        trainer={"loss": loss, "metrics": [] if name == "Routed" else metrics},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
 
 
 #: In the extra `test`, as its users have it beside PyTorch.
-SCORES = [
-    {"_target_": f"torchmetrics.{name}", "num_classes": 3}
-    for name in ("classification.MulticlassF1Score", "classification.MulticlassConfusionMatrix")
-] if find_spec("torchmetrics") else []  # fmt: skip
+SCORED = find_spec("torchmetrics") is not None
+F1, MATRIX = (
+    f"torchmetrics.classification.Multiclass{name}" for name in ("F1Score", "ConfusionMatrix")
+)
 
 
 def cases() -> dict[str, Any]:
@@ -176,9 +177,9 @@ WRONG = {
         ["dataset=custom", "dataset._target_=mine.data"],
         "batches in an order of its own.*return loader.dataset"),
     "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
-    **({"no scalar": ("", [f"trainer.metrics=[{{_target_: {SCORES[1]['_target_']}, num_classes: 3}}]"], "several numbers"),
+    **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 4}}"], "several"),
         "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
-       if SCORES else {}),
+       if SCORED else {}),
     "limit": ("", ["+optimizer.clipnorm=-1"], "is no limit of gradients"),
     "optimizer elsewhere": ("", ["backend=tensorflow"], "is PyTorch's.*type: backend=torch"),
     "module elsewhere": ("", ["backend=jax", "optimizer._target_=keras.optimizers.SGD"],

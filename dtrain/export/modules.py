@@ -1,4 +1,4 @@
-"""Plain modules of PyTorch with names for their inputs and outputs, and the files of each format."""
+"""Plain modules of PyTorch with names for inputs and outputs, and the files of each format."""
 
 from __future__ import annotations
 

@@ -122,9 +122,9 @@ _PARSER = of_run.parser(
     "export",
     "Export the model of a run to other formats, and compare each with Keras on examples of the "
     "run's data. A format that deviates is not kept.",
-    f"to={','.join(FORMATS)} (savedmodel; of a plain module of PyTorch's pt2), checkpoint=best|latest|all|STEP (the best), "
-    "weights=raw|ema (raw), name=NAME of the model (that of the run), folder=FOLDER "
-    "(RUN/exports); and overrides of the dataset, if its files have moved.",
+    f"to={','.join(FORMATS)} (savedmodel; of a plain module pt2), "
+    "checkpoint=best|latest|all|STEP (the best), weights=raw|ema (raw), name=NAME of the model "
+    "(that of the run), folder=FOLDER (RUN/exports); and overrides of the dataset, if its files have moved.",
 )
 
 

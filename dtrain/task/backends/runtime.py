@@ -10,6 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import keras
@@ -67,6 +68,13 @@ class Plain(Protocol):
 
     def state_dict(self, model: keras.Model) -> dict[str, np.ndarray] | None:
         """Return the arrays of a module under its own names; None of a model of Keras'."""
+
+    def weights(self, path: Path) -> dict[str, np.ndarray]:
+        """Return the arrays of a file of the framework's, by name, and run no code of it.
+
+        Raises:
+            UsageError: it has something else in it.
+        """
 
     def optimizer(
         self, node: dict[str, Any], schedule: dict[str, Any] | None, steps: int,

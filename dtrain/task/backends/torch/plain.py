@@ -12,6 +12,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -19,11 +20,21 @@ import numpy as np
 import torch
 
 from dtrain.errors import UsageError
+from dtrain.run import initial
 from dtrain.task.backends.torch.metrics import metric
 from dtrain.task.backends.torch.optimizer import optimizer
 from dtrain.task.backends.tracing import now
 
-__all__ = ["as_model", "loss", "metric", "optimizer", "returns_logits", "state_dict", "unwrapped"]
+__all__ = [
+    "as_model",
+    "loss",
+    "metric",
+    "optimizer",
+    "returns_logits",
+    "state_dict",
+    "unwrapped",
+    "weights",
+]
 
 #: What a module may have in the place of ``trainer.loss``.
 STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
@@ -335,6 +346,23 @@ def state_dict(model: Any) -> dict[str, np.ndarray] | None:
         name: np.array(keras.ops.convert_to_numpy(variable.value))
         for name, variable in model.names.items()
     }
+
+
+def weights(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a ``state_dict`` that ``torch.save`` has written.
+
+    Raises:
+        UsageError: it has something else in it.
+        pickle.UnpicklingError: what is in it is more than tensors and plain values.
+    """
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    state = saved.get("state_dict", saved) if isinstance(saved, dict) else {"": saved}
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise initial.refused(
+                str(path), f"has {name!r} in it, a {type(value).__name__}, and is no state_dict"
+            )
+    return {name: keras.ops.convert_to_numpy(value) for name, value in state.items()}
 
 
 def unwrapped(model: Any) -> Any:

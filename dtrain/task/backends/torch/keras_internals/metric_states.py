@@ -8,7 +8,7 @@ import torch
 
 
 def summed_states(metric: Any) -> dict[str, torch.Tensor] | None:
-    """Return what the states of a metric begin with, by name; None where one is no sum from 0 on."""
+    """Return what states of a metric begin with, by name; None where one is no sum from 0 on."""
     reductions, states = getattr(metric, "_reductions", None), metric.metric_state
     if not reductions or reductions.keys() != states.keys():
         return None
