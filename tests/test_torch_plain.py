@@ -29,6 +29,9 @@ def torch_optimizer(name: str, schedule: Any = None, **options: Any) -> Any:
     }
 
 
+LOGGED = ["gradient_norm", "weight_norm", "update_ratio"]
+
+
 def config(
     name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None, **model: Any
 ) -> Any:
@@ -38,7 +41,7 @@ def config(
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"loss": loss, "metrics": [] if name == "Routed" else metrics},
+        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name == "Routed" else metrics},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
 

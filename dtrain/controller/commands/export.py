@@ -124,7 +124,8 @@ _PARSER = of_run.parser(
     "run's data. A format that deviates is not kept.",
     f"to={','.join(FORMATS)} (savedmodel; of a plain module pt2), "
     "checkpoint=best|latest|all|STEP (the best), weights=raw|ema (raw), name=NAME of the model "
-    "(that of the run), folder=FOLDER (RUN/exports); and overrides of the dataset, if its files have moved.",
+    "(that of the run), folder=FOLDER (RUN/exports); and overrides of the dataset, if its files "
+    "have moved.",
 )
 
 
