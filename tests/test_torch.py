@@ -11,7 +11,7 @@ from tests import warm
 from tests.conftest import need
 from tests.sampled import sampled
 from tests.test_jax import CLOSE, STEPS
-from tests.test_steps import prepare, settings
+from tests.test_steps import in_order, prepare, settings
 from tests.test_strategies import together
 
 SPARSE, SUMS = "sparse_categorical_crossentropy", "mean_with_sample_weight"
@@ -174,3 +174,108 @@ def test_what_replicas_compute_otherwise_is_said() -> None:
     assert chief["drawn"].startswith("the training step draws random numbers, and each replica")
     assert "is stateful" in chief["stateful"]
     assert "strategy=one_device" in chief["augmented"]
+
+
+@pytest.mark.task(backend="torch")
+def test_one_device_has_the_losses_of_a_loop_of_pytorch() -> None:
+    """Without Keras: modules, an optimizer and a loss of PyTorch's own, on the same batches."""
+    import numpy as np
+    import torch
+
+    config = settings(**optimized("SGD", momentum=0.9))
+    model, _, steps, splits = prepare("OneDevice", 1, config)
+    weights = [weight.value.detach().clone() for weight in model.trainable_variables]
+    layers = [torch.nn.Linear(*kernel.shape) for kernel in weights[::2]]
+    for layer, kernel, bias in zip(layers, weights[::2], weights[1::2], strict=True):
+        layer.weight.data, layer.bias.data = kernel.T.contiguous(), bias
+    a, b, head = layers
+    module = torch.nn.Sequential(a, torch.nn.Tanh(), b, torch.nn.GELU(), head)
+    optimizer = torch.optim.SGD(module.parameters(), 0.01, momentum=0.9)
+    for x, y in zip(
+        *(np.split(part, STEPS) for part in in_order(splits.train, STEPS)), strict=True
+    ):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(module(torch.tensor(x)), torch.tensor(y))
+        loss.backward()
+        optimizer.step()
+        assert steps.results(steps.train(1))["loss"] == pytest.approx(loss.item(), abs=1e-6)
+
+
+@pytest.mark.task(backend="torch")
+def test_a_draw_is_of_its_step_and_its_replica() -> None:
+    import keras
+    import numpy as np
+    import torch
+
+    from dtrain.task.backends.torch.draws import Draws
+
+    layers = [keras.layers.Dropout(0.5), keras.layers.Dropout(0.5, seed=3)]
+    model = keras.Sequential([keras.Input((16,)), *layers, keras.layers.GaussianNoise(1.0)])
+
+    def draw(step: int, rank: int) -> bytes:
+        state = [variable.value.clone() for variable in model.variables]
+        with Draws(model, 7, rank).step(step):
+            made = [model(torch.ones(8, 16), training=True).numpy(), np.random.rand(3)]
+        for variable, value in zip(model.variables, state, strict=True):
+            variable.assign(value)
+        return b"".join(each.tobytes() for each in made)
+
+    places = [(step, rank) for step in range(3) for rank in range(3)]
+    made = {place: draw(*place) for place in places}
+    assert len(set(made.values())) == len(places)
+    assert all(draw(*place) == made[place] for place in places)
+
+
+@pytest.mark.task(backend="torch")
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"model": {"_target_": "tests.test_jax.adversaries"}},
+            "model=Adversaries.train_step: takes (state, data), as on backend=jax: on PyTorch",
+        ),
+        (
+            {"trainer": {"loss": loss_of("SparseCategorical", "none"), "metrics": []}},
+            "has a value for each example, and PyTorch differentiates one number",
+        ),
+        (
+            {
+                "model": {"_target_": "tests.zoo.stateful.model"},
+                "dataset": PICTURES,
+                "trainer": {"batch_size": 8, "loss": SPARSE},
+            },
+            "is stateful, and the second step of it fails on PyTorch, in Keras' fit as well",
+        ),
+    ],
+)
+def test_what_pytorch_cannot_do_is_refused(keys: Any, sentence: str) -> None:
+    from dtrain.errors import UsageError
+
+    with pytest.raises(UsageError) as error:
+        prepare("OneDevice", 1, settings(**keys))[2].train(1)
+    assert sentence in str(error.value)
+
+
+OF_TENSORFLOW = """
+import keras
+
+class Layer(keras.layers.Layer):
+    def call(self, x):
+        import tensorflow as tf
+        return tf.nn.relu(x)
+
+def build(input_shape, classes):
+    first, last = keras.layers.Dense(4), keras.layers.Dense(classes, "softmax")
+    return keras.Sequential([keras.Input(input_shape), first, Layer(), last])
+"""
+
+
+def test_operations_of_tensorflow_are_named(
+    on_jax: Any, quick: tuple[str, ...], user_code: Any
+) -> None:
+    need("torch")
+    user_code(OF_TENSORFLOW)
+    data = [word for word in quick if not word.startswith("model")]
+    run = on_jax(*data, "backend=torch", "model=custom", "model._target_=mine.build")
+    assert run.code == 1
+    assert "code of yours imports TensorFlow, whose operations do not compute" in run.output
