@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from dtrain.run.cluster import Cluster, Task
 from tests import warm
-from tests.conftest import need
+from tests.conftest import QUICK, need
 from tests.sampled import sampled
 from tests.test_steps import BATCH, in_order, prepare, settings
 from tests.test_strategies import together
@@ -27,17 +29,28 @@ def torch_optimizer(name: str, schedule: Any = None, **options: Any) -> Any:
     }
 
 
+LOGGED = ["gradient_norm", "weight_norm", "update_ratio"]
+
+
 def config(
     name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None, **model: Any
 ) -> Any:
     target = "tests.torch_modules"
+    metrics = ["accuracy", *([{"_target_": F1, "num_classes": 3}] if SCORED else [])]
     loss = loss or {"_target_": "torch.nn.CrossEntropyLoss"}
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"loss": loss, "metrics": ["accuracy"] if name != "Routed" else []},
+        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name == "Routed" else metrics},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
+
+
+#: In the extra `test`, as its users have it beside PyTorch.
+SCORED = find_spec("torchmetrics") is not None
+F1, MATRIX = (
+    f"torchmetrics.classification.Multiclass{name}" for name in ("F1Score", "ConfusionMatrix")
+)
 
 
 def cases() -> dict[str, Any]:
@@ -148,3 +161,58 @@ def test_a_module_is_trained_as_by_a_loop_by_hand() -> None:
             model.module.state_dict().values(), module.state_dict().values(), strict=True
         ):
             assert torch.allclose(one, other, atol=1e-6), name
+
+
+#: Functions of a module ``mine``, keys of a run with it, and what it ends with.
+WRONG = {
+    "shape": ("", ["trainer.loss={_target_: torch.nn.MSELoss}", "+model.classes=1"],
+              r"trainer.loss=MSELoss: outputs have the shape \(1, 1\), and targets \(1,\)"),
+    "scalar": ("def rows(outputs, targets): return (outputs.mean(1) - targets) ** 2",
+               ["trainer.loss={_target_: mine.rows}"], "rows: has the shape .*reduction"),
+    "order": ("def either(a, b): return (a - b).mean()", ["trainer.loss={_target_: mine.either}"],
+              "'a' as its first parameter, which says neither outputs nor targets"),
+    "none": ("Net.training_step = lambda self, batch: None", [], "returns NoneType.*return loss"),
+    "lightning": ("Net.training_step = lambda self, batch, batch_idx: 0", [],
+                  r"takes \(batch, batch_idx\).*def training_step\(self, batch\)"),
+    "loader": (
+        "def data(): return torch.utils.data.DataLoader(torch.utils.data.TensorDataset("
+        "torch.zeros(64, 8), torch.zeros(64).long()))",
+        ["dataset=custom", "dataset._target_=mine.data"],
+        "batches in an order of its own.*return loader.dataset"),
+    "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
+    **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 4}}"], "several"),
+        "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
+       if SCORED else {}),
+    "limit": ("", ["+optimizer.clipnorm=-1"], "is no limit of gradients"),
+    "optimizer elsewhere": ("", ["backend=tensorflow"], "is PyTorch's.*type: backend=torch"),
+    "module elsewhere": ("", ["backend=jax", "optimizer._target_=keras.optimizers.SGD"],
+                         "returned Net.*type: backend=torch"),
+    "keras schedule": ("", ["optimizer/schedule=cosine"], "is for an optimizer of Keras'"),
+}  # fmt: skip
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.a, self.drop, self.b = nn.Linear(8, 8), nn.Dropout(0.2), nn.Linear(8, classes)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.b(self.drop(self.norm(torch.tanh(self.a(x)))))
+
+"""
+MODULE = (
+    "backend=torch", "model=custom", "model._target_=mine.Net", "optimizer=custom",
+    "optimizer._target_=torch.optim.AdamW", "optimizer.learning_rate=0.01",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", sampled(WRONG, "shape", "none", "optimizer elsewhere"))
+def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> None:
+    code, keys, problem = WRONG[case]
+    user_code(NET + code)
+    keys = [*QUICK[3:], *keys] if case != "loader" else keys
+    run = on_torch("tracking=none", *MODULE, *keys)
+    assert run.code and re.search(problem, run.output.replace("\n", " ")), run.output

@@ -24,6 +24,8 @@ def load_model(
 ) -> Any:
     """Build the model of a run, and give it the weights of a checkpoint.
 
+    A plain module of PyTorch's is returned as what it is.
+
     Args:
         rundir, checkpoint, weights: which.
         trusted: names that the caller has given to the run.
@@ -47,6 +49,7 @@ def load_model(
     import numpy as np
 
     from dtrain.task import keras_internals
+    from dtrain.task.backends.runtime import runtime
     from dtrain.task.data import dataset
     from dtrain.task.model import build, train_state
     from dtrain.task.strategies import Default
@@ -65,7 +68,8 @@ def load_model(
         random.setstate(before[0])
         np.random.set_state(before[1])
     train_state.restore_weights(made, strategy, restored.arrays, weights == "ema")
-    return made
+    plain = runtime().PLAIN
+    return made if plain is None else plain.unwrapped(made)
 
 
 def _trust(rundir: RunDir, trusted: Iterable[str]) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from dtrain.errors import DtrainError, UsageError, nearest
 
-#: dtrain, Keras and PyTorch, of which some names may be given without trust, and all only one by
-#: one. Their functions check their arguments, or fail over them.
-KNOWN = ("dtrain", "keras", "torch")
+#: dtrain, Keras, PyTorch and its metrics, of which some names may be given without trust, and all
+#: only one by one. Their functions check their arguments, or fail over them.
+KNOWN = ("dtrain", "keras", "torch", "torchmetrics")
 
 
 def bind(

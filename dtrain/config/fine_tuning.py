@@ -83,7 +83,7 @@ class Init(Section):
     """Weights that a new run begins with.
 
     Attributes:
-        weights: run folder, checkpoint, or file (.keras, .weights.h5, .h5) to read them from.
+        weights: run folder, checkpoint, or file (.keras, .h5, .safetensors, .pt) to read them from.
         rules: [{path: REGEX, as: TEXT}, {path: REGEX, skip: true}] for names that differ.
     """
 

@@ -130,6 +130,10 @@ TORCH_LOSS = Kind(
     r"torch\.nn\.[A-Z]\w*Loss|torch\.nn\.functional\.[a-z]\w*", ("nn.modules.loss._Loss",),
     ("input", "target"), "torch.nn.functional", "torch",
 )  # fmt: skip
+TORCH_METRIC = Kind(
+    "metric", "torchmetrics.*", rf"torchmetrics\.([a-z]\w*\.)?{_CLASS}", ("Metric",),
+    package="torchmetrics",
+)  # fmt: skip
 METRIC = Kind("metric", "keras.metrics.*", rf"keras\.metrics\.{_CLASS}", ("metrics.Metric",))
 #: Keras' callbacks that neither send anything nor run code of an argument.
 CALLBACKS = (
@@ -170,6 +174,7 @@ PLACES = {
 #: What may be called there as well, of PyTorch's.
 TORCH = {
     "optimizer": TORCH_OPTIMIZER, "optimizer.schedule": TORCH_SCHEDULE, "trainer.loss": TORCH_LOSS,
+    "trainer.metrics": TORCH_METRIC,
 }  # fmt: skip
 #: Groups, and keys, below which a function or class of the user's own project is called.
 OWN = ("model", "dataset", "optimizer", "trainer", "action.function")

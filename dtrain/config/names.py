@@ -32,6 +32,8 @@ SCORES = (
 TORCH = "torch."
 #: Value of ``objective``, ``trainer.loss`` and ``trainer.metrics``; and what the metrics may be.
 AUTO, OF_AUTO = "auto", ("accuracy", "mae", "binary_accuracy")
+#: Arguments of Keras' optimizers that clip gradients: optimizers of PyTorch's have them here, too.
+CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 _NO_RATE = ("learning_rate", None)
 #: Callbacks of Keras' that look at a number by its name, and what they look at by default.
 _MONITORS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
@@ -103,8 +105,9 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
         # A schedule makes the rate; without one, null leaves it to the optimizer.
         and not (key == "optimizer" and (name == "schedule" or (name, value) == _NO_RATE))
     }
-    if key == "optimizer" and target.startswith("torch.") and "learning_rate" in made:
-        made["lr"] = made.pop("learning_rate")
+    if key == "optimizer" and target.startswith("torch."):
+        made = {{"learning_rate": "lr"}.get(name, name): value for name, value in made.items()}
+        made = {name: value for name, value in made.items() if name not in CLIPS}
     made = dict.fromkeys(name for name in filled if name in signature.parameters) | made
     partial = bool(node.get("_partial_")) or key == "action.function"
     if key.startswith(("trainer.", "dataset.augment")) and not sources.is_class(target):

@@ -84,6 +84,17 @@ def check(config: Config) -> None:
                 key, value, f"is for {of}: {why}", ", or ".join([accepted, *readers[:1]]),
                 f"{key}={accepted}",
             )  # fmt: skip
+    if backend != "torch":
+        trainer = {"loss": config.trainer.loss, "metrics": config.trainer.metrics}
+        groups = {"model": config.model, "optimizer": config.optimizer, "trainer": trainer}
+        for group, options in groups.items():
+            for key, node in names.nodes(options, group):
+                if node["_target_"].split(".")[0] in ("torch", "torchmetrics"):
+                    raise UsageError(
+                        f"{key}._target_", node["_target_"], "is PyTorch's, and the run computes "
+                        f"with {FRAMEWORKS[backend].title}", "one of Keras', or backend=torch",
+                        "backend=torch",
+                    )  # fmt: skip
     if backend == "tensorflow":
         return
     for key, node in names.nodes(config.dataset, "dataset"):

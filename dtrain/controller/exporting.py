@@ -17,7 +17,7 @@ from dtrain.controller import folders
 from dtrain.controller.backend import check_here
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.task_environment import task_environment
-from dtrain.errors import DtrainError
+from dtrain.errors import DtrainError, UsageError
 from dtrain.files import reading, writing
 from dtrain.host import frameworks
 from dtrain.host.versions import version
@@ -66,7 +66,7 @@ class Exporter:
     Args:
         config: of the run, settled.
         rundir: of the run.
-        formats: names of what is to be there in the end.
+        formats: names of what is to be there in the end; None: what the model is exported to first.
         weights: ``raw`` or ``ema``.
         hear: called with each clause about what is being done.
         waiting: called once a second while none comes; what it raises ends the export.
@@ -77,7 +77,7 @@ class Exporter:
         self,
         config: Config,
         rundir: RunDir,
-        formats: Sequence[str],
+        formats: Sequence[str] | None,
         weights: str,
         hear: Callable[[str], None],
         waiting: Callable[[], None],
@@ -85,8 +85,13 @@ class Exporter:
     ):
         plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
         values = section.plain(dataclasses.replace(config, hardware=plain))
-        # Every format is written by TensorFlow, whatever has trained: weights have the same names.
-        cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment())
+        # Formats of Keras are written by TensorFlow, whatever has trained: weights have the same
+        # names. A plain module is PyTorch's.
+        is_module = checkpoint.of_module(rundir.checkpoints)
+        backend = "torch" if is_module else "tensorflow"
+        formats = formats or ["pt2" if is_module else "savedmodel"]
+        self._packages = {name: _packages(name, is_module) for name in formats}
+        cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment(backend=backend))
         check_here(cluster)
         self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
             "export", values, cluster, asked, hear, waiting, gives_way
@@ -149,7 +154,8 @@ class Exporter:
             results: dict[str, Any] = dict(written["refused"])
             if rest := [name for name in names if name not in results]:
                 results |= self._ask(do="check", **places, names=rest)
-            kept = {n: _exported(made.aside, n, results[n], self._framework.packages)
+            framework = self._framework.packages
+            kept = {n: _exported(made.aside, n, results[n], (*framework, *self._packages[n]))
                     for n in names if not isinstance(results[n], str)}  # fmt: skip
             refused = {name: results[name] for name in names if name not in kept}
             for name in refused:
@@ -176,7 +182,7 @@ class Exporter:
 
 def _exported(folder: Path, name: str, deviation: float, packages: tuple[str, ...]) -> Exported:
     files = exports.files(folder, name)
-    packages = (*_VERSIONS, *packages, *FORMATS[name].packages)
+    packages = (*_VERSIONS, *packages)
     return {
         "bytes": sum(file["bytes"] for file in files.values()),
         "files": files,
@@ -184,3 +190,28 @@ def _exported(folder: Path, name: str, deviation: float, packages: tuple[str, ..
         "limit": FORMATS[name].limit,
         "versions": {package: version(package) for package in packages},
     }
+
+
+def _packages(name: str, is_module: bool) -> tuple[str, ...]:
+    """Return the distributions that a format needs.
+
+    Raises:
+        UsageError: one is not installed, or the format is of other models.
+    """
+    having = {n: f.of_modules if is_module else f.packages for n, f in FORMATS.items()}
+    packages = having[name]
+    if packages is None:
+        kind = "plain modules of PyTorch's" if is_module else "models of Keras'"
+        accepted = [each for each, of in having.items() if of is not None]
+        raise UsageError(
+            "to", name, f"is no format of {kind}", ", ".join(accepted), f"to={accepted[-2]}"
+            if is_module else "to=savedmodel",
+        )  # fmt: skip
+    for package in packages:
+        if version(package) is None:
+            raise UsageError(
+                "to", name, f"{package} is not installed, which converts or runs it",
+                "formats whose packages are installed", f"pip install {package}"
+                if is_module else 'pip install "dtrain[export]"',
+            )  # fmt: skip
+    return packages

@@ -8,6 +8,8 @@ from dtrain.host.frameworks import VARIABLE
 
 #: Of the log of XLA and TensorFlow.
 _LOG = "TF_CPP_MIN_LOG_LEVEL"
+#: Whether threads of OpenMP that wait are active.
+_WAIT = "OMP_WAIT_POLICY"
 
 
 def task_environment(onednn: bool = True, backend: str = "tensorflow") -> dict[str, str]:
@@ -24,7 +26,13 @@ def task_environment(onednn: bool = True, backend: str = "tensorflow") -> dict[s
     if backend == "jax":
         return {**common, "JAX_PLATFORMS": "cpu"}  # a task on another device changes it in JAX
     if backend == "torch":
-        # Else Keras asks for GPUs while it is imported, and no process that is forked has one. A
-        # task on another device says so to Keras.
-        return {**common, "KERAS_TORCH_DEVICE": "cpu"}
+        return {
+            **common,
+            # Else Keras asks for GPUs while it is imported, and no process that is forked has one.
+            # A task on another device says so to Keras.
+            "KERAS_TORCH_DEVICE": "cpu",
+            # Threads of an operation that wait for each other take the cores, which other programs
+            # have as well: steps are then many times slower.
+            _WAIT: os.environ.get(_WAIT, "PASSIVE"),
+        }
     return {**common, "TF_ENABLE_ONEDNN_OPTS": "1" if onednn else "0"}

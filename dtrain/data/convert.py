@@ -138,6 +138,13 @@ def _source(value: Any, key: str, split: str) -> Any:
         return _arrays(value, key, split)
     if _is_py_dataset(value):
         return Batches(value, key)
+    if type(value).__module__.startswith("torch.utils.data") and hasattr(value, "dataset"):
+        raise UsageError(
+            key, f"a {type(value).__name__}", "has batches in an order of its own, and a run makes "
+            "its batches itself, of examples in an order that a resumed run repeats",
+            "the dataset that it was made of; trainer.batch_size, dataset.workers",
+            "return loader.dataset",
+        )  # fmt: skip
     if _of_huggingface(value):
         names = ", ".join(getattr(value, "column_names", None) or [])
         raise UsageError(
@@ -171,7 +178,7 @@ def _stream(value: Any, key: str, split: str) -> Stream:
         return Stream(Generated(value, key))
     if inspect.isclass(value):
         raise _refused(key, value, split)
-    # Again and again, as a DataLoader of PyTorch.
+    # Again and again, as an IterableDataset of PyTorch.
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes):
         return Stream(Generated(value.__iter__, key))
     if not callable(value) or not _needs_nothing(value):

@@ -13,12 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import TrainingError
-from dtrain.export.model import Named
+from dtrain.export.built import built
+from dtrain.export.model import Named, named
 from dtrain.export.sample import Run
 from dtrain.files import writing
 from dtrain.run.exports import FORMATS
 from dtrain.task import keras_internals
 
+__all__ = ["ONNX_THROUGH_SAVEDMODEL", "SIGNATURE", "built", "load", "named", "write"]
+#: A SavedModel is what is converted to ONNX.
+ONNX_THROUGH_SAVEDMODEL = True
 #: The signature that TensorFlow Serving calls.
 SIGNATURE = "serving_default"
 #: LiteRT's formats, with the types that its converter may take for weights; None: those of the

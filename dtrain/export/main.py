@@ -6,17 +6,20 @@ its files.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
+
 from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
 from dtrain.errors import DtrainError
-from dtrain.export import formats, model, sample
+from dtrain.export import sample
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.exports import FORMATS, SAMPLE
@@ -26,6 +29,8 @@ from dtrain.task.model import train_state
 from dtrain.task.process.answer import answer
 from dtrain.task.strategies import Default
 
+#: By what a model is exported: a module that has ``built``, ``named``, ``write`` and ``load``.
+_OF = {"tensorflow": "dtrain.export.formats", "torch": "dtrain.export.modules"}
 _LONGEST = 300  # characters of what a library says
 #: Sends a clause about what is being done.
 Doing = Callable[[str], None]
@@ -56,6 +61,10 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+def _kit() -> Any:
+    return importlib.import_module(_OF[keras.config.backend()])
+
+
 def written(
     config: Config, doing: Doing, folder: str, work: str, path: str, averaged: bool,
     names: list[str],
@@ -78,25 +87,27 @@ def written(
     Raises:
         UsageError, CheckpointError: the model cannot be made.
     """
+    kit = _kit()
     doing("building the model")
     restored = checkpoint.load(Path(path))
     with before_training(config.dataset):
-        made, splits = model.built(config)
+        made, splits = kit.built(config)
         train_state.restore_weights(made, Default([]), restored.arrays, averaged)
-        named = model.named(made, splits, config)
+        named = kit.named(made, splits, config)
         doing("computing Keras' own outputs")
         examples = sample.sample_of(named, splits)
     examples.save(Path(work, SAMPLE))
     examples.shortened().save(Path(folder, SAMPLE))
     saved = Path(folder if "savedmodel" in names else work)
     refused: dict[str, str] = {}
-    for name in dict.fromkeys(["savedmodel", *names] if "onnx" in names else names):
+    through = kit.ONNX_THROUGH_SAVEDMODEL and "onnx" in names
+    for name in dict.fromkeys(["savedmodel", *names] if through else names):
         doing(f"writing {name}")
         if name == "onnx" and "savedmodel" in refused:
             refused[name] = f"there is no SavedModel to convert: {refused['savedmodel']}"
             continue
         try:
-            formats.write(named, name, saved if name == "savedmodel" else Path(folder), saved)
+            kit.write(named, name, saved if name == "savedmodel" else Path(folder), saved)
         except DtrainError as error:
             refused[name] = str(error)
         except Exception as error:  # of a model that Keras cannot serialize, or of a converter
@@ -125,14 +136,12 @@ def checked(
     Returns:
         By name the largest deviation, or what is wrong.
     """
-    examples = Sample.load(Path(work, SAMPLE))
+    examples, kit = Sample.load(Path(work, SAMPLE)), _kit()
     results: dict[str, float | str] = {}
     for name in names:
         doing(f"running {name}")
         try:
-            run = formats.load(
-                name, Path(folder), lambda: model.named(*model.built(config), config)
-            )
+            run = kit.load(name, Path(folder), lambda: kit.named(*kit.built(config), config))
             results[name] = sample.compared(run, examples, FORMATS[name].limit)
         except DtrainError as error:
             results[name] = str(error)

@@ -16,15 +16,10 @@ from dtrain.data import nest
 from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Splits
 from dtrain.data.tabular.source import ArraysOfTable, TableSource
-from dtrain.errors import UsageError
 from dtrain.run.exports import Signature, Tensor
-from dtrain.task.backends.step_logs import has_own
-from dtrain.task.data import dataset, reading
-from dtrain.task.model import build
-from dtrain.task.model.checks import fixed_rows, stateful_layers
+from dtrain.task.data import reading
+from dtrain.task.model.checks import fixed_rows
 from dtrain.task.model.walk import inputs
-from dtrain.task.strategies import Default
-from dtrain.task.train.step_schedule import make_schedule
 
 #: Names that Keras gives to inputs that have none.
 _UNNAMED = re.compile(r"(input_layer|keras_tensor|input)(_\d+)?")
@@ -62,6 +57,23 @@ class Named(keras.Model):
     def specs(self) -> dict[str, tf.TensorSpec]:
         """The inputs by name."""
         return {spec.name: spec for spec in self.names()[1]}
+
+    @property
+    def rows(self) -> int | None:
+        """How many examples a batch has; None where any number will do."""
+        found: int | None = next(iter(self.specs.values())).shape[0]
+        return found
+
+    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of a batch, by name, in types that NumPy has."""
+        outputs = self({name: tf.constant(value) for name, value in batch.items()})
+        return {
+            name: np.asarray(
+                (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16
+                 else tf.convert_to_tensor(value)).numpy()
+            )
+            for name, value in outputs.items()
+        }  # fmt: skip
 
     def signature(self, source: Any) -> Signature:
         """Return what goes in and what comes out.
@@ -113,31 +125,6 @@ def _columns(source: Any, name: str) -> Any:
     return {} if names is None or isinstance(names, str) else {"columns": list(names)}
 
 
-def built(config: Config) -> tuple[keras.Model, Splits]:
-    """Build the model of a run, and open its data; the model is as new.
-
-    Raises:
-        UsageError: it cannot be exported.
-    """
-    splits = dataset.load(config).splits
-    schedule = make_schedule(config, *dataset.lengths(splits))
-    model = build.model(
-        config, splits, Default([]), schedule.total_steps, schedule.steps_per_epoch, trains=False
-    )
-    if has_own(model, "train_step") and not has_own(model, "call") and not inputs(model):
-        raise UsageError(
-            "model", type(model).__name__, "has no call: it cannot be run on examples",
-            "a model with a call", "the part of it that is to be served, as a model of its own",
-        )  # fmt: skip
-    if layers := stateful_layers(model):
-        raise UsageError(
-            "model", layers[0].name, "carries its state from batch to batch, which a request to "
-            "an exported model must not", "layers with stateful=False", "stateful=False",
-        )  # fmt: skip
-    model.compiled = False  # what is saved is there to be run, with no optimizer, loss or metrics
-    return model, splits
-
-
 def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     """Give names to the inputs and outputs of a model.
 
@@ -146,7 +133,7 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     others as the user has called their layers; one without a name is ``outputs``.
 
     Args:
-        model: of :func:`built`.
+        model: of :func:`dtrain.export.built.built`.
         splits: of its data.
         config: of the run.
     """

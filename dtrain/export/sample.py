@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from dtrain.data.sources import Splits
 from dtrain.errors import TrainingError, UsageError
-from dtrain.export.model import Named
 from dtrain.run.exports import EXAMPLES, LIMIT
 from dtrain.run.samples import Sample
 from dtrain.task.data import reading
@@ -21,6 +19,19 @@ _BATCHES = (1, 2, 64)
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
+class Named(Protocol):
+    """A model with names for its inputs and outputs."""
+
+    model: Any
+    rows: int | None
+
+    def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
+        """Return the inputs of the first ``count`` examples of a source, by name."""
+
+    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of a batch, by name."""
+
+
 def sample_of(named: Named, splits: Splits) -> Sample:
     """Return the first examples of a run's validation data, or of its training data.
 
@@ -29,17 +40,12 @@ def sample_of(named: Named, splits: Splits) -> Sample:
         DataError: an example cannot be read.
     """
     source = splits.train if splits.validation is None else splits.validation
-    specs = named.specs
-    rows = next(iter(specs.values())).shape[0]
+    rows, run = named.rows, named.run
     count = reading.available(source, EXAMPLES)
     inputs = named.first(source, count)
     if rows is not None:  # of a model whose batches have one size
         at = np.arange(-(-count // rows) * rows) % count
         inputs = {name: value[at] for name, value in inputs.items()}
-
-    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        tensors = named({name: tf.constant(value) for name, value in batch.items()})
-        return {name: _array(_stored(value)) for name, value in tensors.items()}
 
     outputs = _joined(run, inputs, rows)
     batch = {name: value[: rows or 8] for name, value in inputs.items()}
@@ -54,15 +60,6 @@ def sample_of(named: Named, splits: Splits) -> Sample:
             "another checkpoint" if empty else "random draws in training alone",
         )  # fmt: skip
     return Sample(inputs, outputs, rows)
-
-
-def _array(value: tf.Tensor) -> np.ndarray:
-    return np.asarray(value.numpy())
-
-
-def _stored(value: tf.Tensor) -> tf.Tensor:
-    """Return numbers of a type that NumPy has."""
-    return tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else tf.convert_to_tensor(value)
 
 
 def _cuts(count: int, rows: int | None) -> Iterator[slice]:

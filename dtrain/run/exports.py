@@ -30,24 +30,30 @@ class Format:
 
     Attributes:
         files: its files and folders in that of a version; the last one makes it complete.
-        packages: distributions that convert and run it.
+        packages: distributions that convert a model of Keras' and run it; None: it has no such.
         limit: largest deviation from Keras of what is kept.
+        of_modules: those for plain modules of PyTorch's; None: it has no such.
     """
 
     files: tuple[str, ...]
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] | None = ()
     limit: float = LIMIT
+    of_modules: tuple[str, ...] | None = None
 
 
 FORMATS = {
     "savedmodel": Format(("assets", "variables", "fingerprint.pb", "saved_model.pb")),
-    "onnx": Format(("model.onnx",), ("tf2onnx", "onnxruntime")),
+    "onnx": Format(
+        ("model.onnx",), ("tf2onnx", "onnxruntime"), of_modules=("onnxscript", "onnxruntime")
+    ),
     "litert": Format(("model.tflite",), ("ai-edge-litert",)),
     # With weights of fewer bits, and numbers of float32 between the layers.
     "litert_float16": Format(("model_float16.tflite",), ("ai-edge-litert",), limit=1e-2),
     "litert_int8": Format(("model_int8.tflite",), ("ai-edge-litert",), limit=1e-1),
     "keras": Format(("model.keras",)),
     "weights": Format(("model.weights.h5",)),
+    "pt2": Format(("model.pt2",), None, of_modules=()),
+    "safetensors": Format(("model.safetensors",), None, of_modules=()),
 }
 
 

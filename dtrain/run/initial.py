@@ -9,8 +9,14 @@ from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 
 KEY = "init.weights"
-RUN, CHECKPOINT, KERAS, H5 = "run", "checkpoint", "keras", "h5"
-ACCEPTED = "a run folder, RUN_DIR/checkpoints/STEP, or a file .keras, .weights.h5 or .h5"
+RUN, CHECKPOINT, FILE = "run", "checkpoint", "file"
+ACCEPTED = (
+    "a run folder, RUN_DIR/checkpoints/STEP, or a file .keras, .weights.h5, .h5, .safetensors "
+    "or .pt"
+)
+#: Ends of the names of files.
+SAFETENSORS, TORCH = ".safetensors", (".pt", ".pth")
+_FILES = (".keras", ".h5", ".hdf5", SAFETENSORS, *TORCH)
 
 
 def kind(weights: str) -> str:
@@ -30,10 +36,9 @@ def kind(weights: str) -> str:
         if RunDir(path).config.is_file():
             return RUN
         raise refused(weights, "is neither a run folder nor one of its checkpoints")
-    suffix = path.suffix.lower()
-    if suffix not in (".keras", ".h5", ".hdf5"):
+    if path.suffix.lower() not in _FILES:
         raise refused(weights, "is a file of another kind")
-    return KERAS if suffix == ".keras" else H5
+    return FILE
 
 
 def refused(weights: str, problem: str) -> UsageError:

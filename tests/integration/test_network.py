@@ -7,7 +7,6 @@ minutes, and prints the table of ``docs/network.md``.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import signal
 import time
@@ -20,7 +19,7 @@ import pytest
 from dtrain.run import journal
 from dtrain.run.folder import RunDir, read_json
 from tests import network
-from tests.conftest import QUICK
+from tests.conftest import QUICK, need
 from tests.integration.test_cluster_faults import ENDLESS
 from tests.integration.test_failures import sound, until
 from tests.network import Command, Host, Network
@@ -38,6 +37,8 @@ STRATEGIES = {
            ["strategy=ps", "strategy.workers=2", "strategy.servers=1", "strategy.update=sync"]),
     "multiworker on JAX": (["chief-0", "worker-0"],
                            ["backend=jax", "strategy=multiworker", "hardware.hosts=2"]),
+    "multiworker on PyTorch": (["chief-0", "worker-0"],
+                               ["backend=torch", "strategy=multiworker", "hardware.hosts=2"]),
 }  # fmt: skip
 
 
@@ -105,8 +106,7 @@ def hosts() -> Iterator[Network]:
 @pytest.fixture
 def job(request: pytest.FixtureRequest, hosts: Network, tmp_path: Path) -> Job:
     names, arguments = STRATEGIES[request.getfixturevalue("strategy")]
-    if "backend=jax" in arguments and importlib.util.find_spec("jax") is None:
-        pytest.skip("JAX is not installed")
+    need(arguments[0].removeprefix("backend=") if "backend=" in arguments[0] else "tensorflow")
     for name in names:
         hosts.host(name)
     job = Job(hosts, tmp_path, *ENV, *arguments)

@@ -20,7 +20,6 @@ from dtrain.controller.run_command import OfModel
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import UsageError, nearest, printable
 from dtrain.host.columns import aligned
-from dtrain.host.versions import version
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS, Tensor
 from dtrain.run.folder import short
@@ -30,11 +29,12 @@ class Export(OfModel):
     """Exports a model of a run."""
 
     name = "export"
-    words = {"to": "savedmodel", "checkpoint": None, "weights": "raw", "name": None, "folder": None}
+    words = {"to": None, "checkpoint": None, "weights": "raw", "name": None, "folder": None}
 
     def check(self) -> None:
         """Check the formats."""
-        self._formats = _formats(self._words["to"] or "")
+        to = self._words["to"]
+        self._formats = None if to is None else _formats(to)
 
     def job(self, node: Any) -> int:
         """Export each checkpoint that is meant, and return the exit code."""
@@ -101,18 +101,12 @@ def _formats(text: str) -> list[str]:
     """Return the formats of ``to=``, each once.
 
     Raises:
-        UsageError: one is not known, or what it needs is not installed.
+        UsageError: one is not known.
     """
     names = list(dict.fromkeys(part.strip() for part in text.strip("[]").split(",")))
     for name in names:
         if name not in FORMATS:
             raise _no_format(name)
-        for package in FORMATS[name].packages:
-            if version(package) is None:
-                raise UsageError(
-                    "to", name, f"{package} is not installed, which converts or runs it",
-                    "formats whose packages are installed", 'pip install "dtrain[export]"',
-                )  # fmt: skip
     return names
 
 
@@ -128,9 +122,10 @@ _PARSER = of_run.parser(
     "export",
     "Export the model of a run to other formats, and compare each with Keras on examples of the "
     "run's data. A format that deviates is not kept.",
-    f"to={','.join(FORMATS)} (savedmodel), checkpoint=best|latest|all|STEP (the best), "
-    "weights=raw|ema (raw), name=NAME of the model (that of the run), folder=FOLDER "
-    "(RUN/exports); and overrides of the dataset, if its files have moved.",
+    f"to={','.join(FORMATS)} (savedmodel; of a plain module pt2), "
+    "checkpoint=best|latest|all|STEP (the best), weights=raw|ema (raw), name=NAME of the model "
+    "(that of the run), folder=FOLDER (RUN/exports); and overrides of the dataset, if its files "
+    "have moved.",
 )
 
 

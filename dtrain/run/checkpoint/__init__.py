@@ -16,7 +16,7 @@ and is written last. What was killed or failed before that did not save. TensorF
 """
 
 from dtrain.run.checkpoint.arrays import SMALL, digest, non_finite
-from dtrain.run.checkpoint.choice import best_of, check_weights, choose, is_average, only
+from dtrain.run.checkpoint.choice import best_of, check_weights, choose, is_average, of_module, only
 from dtrain.run.checkpoint.format import Checkpoint, load, pack, unpack, versions
 from dtrain.run.checkpoint.store import hold, newest, save, steps
 from dtrain.run.checkpoint.writer import EVALUATES, Rating, Writer
@@ -36,6 +36,7 @@ __all__ = [
     "load",
     "newest",
     "non_finite",
+    "of_module",
     "only",
     "pack",
     "save",

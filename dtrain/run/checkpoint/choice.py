@@ -128,15 +128,33 @@ def check_weights(path: Path, weights: str) -> None:
     Raises:
         UsageError: it has none.
     """
-    if weights != "ema":
-        return
-    try:
-        with os.fdopen(reading.open_read(path / STATE), "rb") as opened:
-            found = names(f"/dev/fd/{opened.fileno()}")
-    except (OSError, ValueError, CheckpointError):
+    if weights != "ema" or (found := _names(path)) is None:
         return
     if not any(name.startswith("optimizer/") and is_average(name) for name in found):
         raise UsageError(
             "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
             "raw, or a run with optimizer.use_ema=true", "weights=raw",
         )  # fmt: skip
+
+
+def of_module(folder: Path) -> bool:
+    """Say whether the checkpoints of a run are of a plain module of PyTorch's.
+
+    Weights of Keras' have paths of layers; those of a module have names without a slash.
+
+    Args:
+        folder: ``checkpoints`` of a run.
+    """
+    paths, _ = store.candidates(folder)
+    found = _names(paths[0]) if paths else None
+    weights = [name for name in found or () if name.startswith("model/")]
+    return bool(weights) and all(name.count("/") == 1 for name in weights)
+
+
+def _names(path: Path) -> list[str] | None:
+    """Return the names of a checkpoint's arrays; None where it cannot be read."""
+    try:
+        with os.fdopen(reading.open_read(path / STATE), "rb") as opened:
+            return list(names(f"/dev/fd/{opened.fileno()}"))
+    except (OSError, ValueError, CheckpointError):
+        return None

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import keras
@@ -68,6 +69,13 @@ class Plain(Protocol):
     def state_dict(self, model: keras.Model) -> dict[str, np.ndarray] | None:
         """Return the arrays of a module under its own names; None of a model of Keras'."""
 
+    def weights(self, path: Path) -> dict[str, np.ndarray]:
+        """Return the arrays of a file of the framework's, by name, and run no code of it.
+
+        Raises:
+            UsageError: it has something else in it.
+        """
+
     def optimizer(
         self, node: dict[str, Any], schedule: dict[str, Any] | None, steps: int,
         steps_per_epoch: int,
@@ -86,6 +94,13 @@ class Plain(Protocol):
 
     def loss(self, value: Any) -> Any:
         """Return a loss of the framework's as Keras calls one; another as it is."""
+
+    def metric(self, value: Any) -> Any:
+        """Return a metric of the framework's as Keras calls one; another as it is.
+
+        Raises:
+            UsageError: its states do not add up over batches.
+        """
 
     def returns_logits(self, model: keras.Model) -> bool:
         """Say whether outputs of a model are logits where ``trainer.loss=auto`` chooses a loss."""

@@ -85,10 +85,11 @@ def model(
         if plain is not None:
             built = plain.as_model(built, config.hardware.precision.name)
         if not isinstance(built, keras.Model):
+            hint = "the model behind `return` in the function" if built is None else "model=cnn"
             raise UsageError(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
                 "a function or class that makes a keras.Model",
-                "the model behind `return` in the function" if built is None else "model=cnn",
+                "backend=torch" if _is_module(built) else hint,
             )  # fmt: skip
         if trains:
             refuse_methods(built, "fit", "make_train_function")
@@ -162,6 +163,11 @@ def model(
             optimizers.build(built, strategy, example, config)
         finetune.scale_rates(built, config.finetune.learning_rates)
     return built
+
+
+def _is_module(built: Any) -> bool:
+    """Whether a model is a plain module of PyTorch's, which need not be imported to say so."""
+    return any(each.__module__ == "torch.nn.modules.module" for each in type(built).__mro__)
 
 
 def refuse_methods(built: keras.Model, *methods: str) -> None:

@@ -275,7 +275,8 @@ def metrics_of(value: Any, key: str, loss: Any) -> Any:
     if isinstance(value, str):
         return metric_named(value, loss)
     if not _is_function(value, key) or not _lacks_two(value, key):
-        return with_classes(_named(value, key))
+        plain, made = runtime().PLAIN, _named(value, key)
+        return with_classes(made if plain is None else plain.metric(made))
     made = _named({**value, "_partial_": True}, key)
     # Keras calls the metric as its function is called.
     return functools.update_wrapper(made, made.func) if made.keywords else made.func

@@ -1,4 +1,6 @@
-"""The arrays of Keras' files of weights, by the paths of their layers, and no code of them.
+"""The arrays of files of weights, and no code of them: Keras' by the paths of their layers.
+
+Those of ``.safetensors`` and of PyTorch have the names that they have there.
 
 In ``.weights.h5``, and in the file of that kind in a ``.keras``, a layer lies where it is found in
 the model, under the name of its class (``layers/dense_1/vars/0``), and has its own name as an
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import pickle
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +21,18 @@ from typing import Any
 
 import h5py
 import numpy as np
+import safetensors.numpy
 
 from dtrain.run import initial
+from dtrain.task.backends.runtime import runtime
 
 #: What a file has beside the layers.
 _OTHERS = ("optimizer", "metrics", "optimizer_weights")
 _MEMBER = "model.weights.h5"
+_UNREADABLE = (
+    OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, safetensors.SafetensorError,
+    pickle.UnpicklingError,
+)  # fmt: skip
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -32,14 +41,21 @@ def read(path: Path) -> dict[str, np.ndarray]:
     Raises:
         UsageError: it is no such file, or has what lies in other files.
     """
+    suffix = path.suffix.lower()
     try:
+        if suffix == initial.SAFETENSORS:
+            return dict(safetensors.numpy.load_file(path))
+        if suffix in initial.TORCH:
+            if (plain := runtime().PLAIN) is None:
+                raise initial.refused(str(path), "is a file of PyTorch's: backend=torch reads it")
+            return plain.weights(path)
         with _opened(path) as file:
             if "layer_names" in file.attrs:
                 return dict(_of_keras_2(path, file))
             if "model_weights" in file:
                 return dict(_of_keras_2(path, file["model_weights"]))
             return dict(_of_keras_3(path, file))
-    except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise initial.refused(str(path), f"cannot be read ({error})") from None
 
 

@@ -244,7 +244,7 @@ def _assemble(
         validations=_validations(schedule, past) if trains else 0,
     )  # fmt: skip
     inputs = action.arranged(inputs, data)
-    steps = strategy.steps(model, inputs, config.hardware.jit_compile)
+    steps = strategy.steps(model, inputs, config.hardware.jit_compile or config.trainer.compile)
     steps.log(config.trainer.log)
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     process.phases.end("steps")

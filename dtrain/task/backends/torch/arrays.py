@@ -57,3 +57,8 @@ def put(batch: Any) -> Any:
 def _tensor(array: np.ndarray) -> torch.Tensor:
     own = array if array.flags.writeable else array.copy()
     return keras.ops.convert_to_tensor(torch.from_numpy(own))
+
+
+def whole(value: Any) -> Any:
+    """Return a tensor whose parts are on several devices as one; another as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint
 from dtrain.task import keras_internals
+from dtrain.task.backends.torch.arrays import whole
 from dtrain.task.backends.torch.plain import STEPS, PlainModel
 from dtrain.task.backends.torch.strategy import OneDevice
 from dtrain.task.model import train_state
@@ -97,7 +98,7 @@ class FullySharded(OneDevice):
     def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Copy variables to the host, whole; every task does."""
         return {
-            name: np.array(keras.ops.convert_to_numpy(_whole(variable.value)))
+            name: np.array(keras.ops.convert_to_numpy(whole(variable.value)))
             for name, variable in variables.items()
         }
 
@@ -123,7 +124,7 @@ class FullySharded(OneDevice):
         named = train_state.variables(model) if self._mesh is not None else {}
         weights = {n: v for n, v in named.items() if isinstance(v.value, DTensor)}
         weights = {n: v for n, v in weights.items() if isinstance(v, keras.Variable)}
-        whole = [_whole(variable.value) for variable in weights.values()]
+        whole = [whole(variable.value) for variable in weights.values()]
         with keras_internals.exchanged([*weights.values()], whole):
             yield
 
@@ -157,7 +158,3 @@ def _units(module: torch.nn.Module) -> list[torch.nn.Module]:
         for unit, own in zip(units, owned[:-1], strict=True)
         if own and all(owners[each] == 1 for each in own)
     ]
-
-
-def _whole(value: Any) -> Any:
-    return value.full_tensor() if isinstance(value, DTensor) else value

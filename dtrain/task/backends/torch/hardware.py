@@ -29,7 +29,7 @@ def configure(
     Args:
         hardware: the ``hardware`` group.
         cluster: says which kind of device.
-        task: says which one.
+        task: whose device it is.
         deterministic: only operations that give the same bits each time, on GPUs; those of a CPU
             always do.
         peer_timeout: seconds after which another task from which nothing comes is given up; None:
@@ -49,13 +49,12 @@ def configure(
     torch.backends.mkldnn.set_flags(_enabled=hardware.onednn is not False)
     device = torch.device("cpu", 0)
     if cluster.device_kind == "gpu" and task.devices:
-        count = torch.cuda.device_count()
-        if count <= task.device:
+        if not torch.cuda.device_count():
             raise UsageError(
-                "hardware.devices", task.device + 1, f"PyTorch has {count} GPUs here",
-                f"up to {count}", f"hardware.devices={count}" if count else "hardware=cpu",
+                "hardware", "gpu", "PyTorch has no GPU here", "a machine with one, or hardware=cpu",
+                "hardware=cpu",
             )  # fmt: skip
-        device = torch.device("cuda", task.device)
+        device = torch.device("cuda", 0)  # of those of the host the launcher leaves it one
         torch.cuda.set_device(device)
         if deterministic:
             os.environ.setdefault(CUBLAS, ":4096:8")

@@ -25,14 +25,12 @@ def _each(parameters: list[torch.Tensor], limit: float) -> None:
         torch.nn.utils.clip_grad_norm_(parameter, limit)
 
 
-#: Arguments of Keras' optimizers, by which functions of PyTorch's clip gradients.
+#: By arguments of Keras' optimizers (:data:`dtrain.config.names.CLIPS`), what clips gradients.
 CLIPS: dict[str, Callable[[list[torch.Tensor], float], Any]] = {
     "clipnorm": _each,
     "global_clipnorm": torch.nn.utils.clip_grad_norm_,
     "clipvalue": torch.nn.utils.clip_grad_value_,
 }
-#: Those that an optimizer of Keras' alone has.
-OF_KERAS = ("gradient_accumulation_steps", "use_ema", "ema_momentum", "ema_overwrite_frequency")
 
 
 class _Number:
@@ -200,7 +198,7 @@ def optimizer(
         steps_per_epoch: of the run.
 
     Raises:
-        UsageError: the schedule is none of PyTorch's, or the optimizer has an argument of Keras'.
+        UsageError: the schedule is none of PyTorch's, or a limit is none.
     """
     if not _is(node, "optimizer", torch.optim.Optimizer):
         return None
@@ -213,13 +211,6 @@ def optimizer(
             "torch.optim.lr_scheduler.*, or an optimizer of Keras'",
             "optimizer.schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR",
         )  # fmt: skip
-    for name in OF_KERAS:
-        if name in node:
-            raise UsageError(
-                f"optimizer.{name}", node[name],
-                "is of the optimizers of Keras', which train plain modules, too",
-                f"{', '.join(CLIPS)}, or an optimizer of Keras'", "optimizer=adamw",
-            )  # fmt: skip
     clips = {name: _limit(name, node.pop(name)) for name in CLIPS if name in node}
     rate = node.pop("learning_rate", None)
     node = {**node, **({} if rate is None else {"lr": rate})}

@@ -12,6 +12,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -19,15 +20,32 @@ import numpy as np
 import torch
 
 from dtrain.errors import UsageError
+from dtrain.run import initial
+from dtrain.task.backends.torch.metrics import metric
 from dtrain.task.backends.torch.optimizer import optimizer
 from dtrain.task.backends.tracing import now
 
-__all__ = ["as_model", "loss", "optimizer", "returns_logits", "state_dict", "unwrapped"]
+__all__ = [
+    "as_model",
+    "loss",
+    "metric",
+    "optimizer",
+    "returns_logits",
+    "state_dict",
+    "unwrapped",
+    "weights",
+]
 
 #: What a module may have in the place of ``trainer.loss``.
 STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
 #: What names of a ``validation_step`` need not begin with: every number of a validation does.
 PREFIX = "val_"
+
+
+#: How first parameters begin by which a function says that it is given outputs first, as PyTorch's
+#: are, or targets, as Keras'.
+OUTPUTS_FIRST = ("input", "output", "pred", "logit", "y_pred", "y_hat")
+TARGETS_FIRST = ("y_true", "target", "label")
 
 
 class Buffer(keras.Variable):
@@ -83,9 +101,22 @@ class PlainModel(keras.Model):
         object.__setattr__(self, "_forward", torch.compile(self.module))
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones."""
+        """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones.
+
+        Raises:
+            UsageError: the loss does not say whether it is given the outputs first.
+        """
+        loss = options.get("loss")
+        if inspect.isfunction(loss):
+            first = next(iter(inspect.signature(loss).parameters), "")
+            if not first.startswith(TARGETS_FIRST):
+                raise UsageError(
+                    "trainer.loss", loss.__name__, f"has {first!r} as its first parameter, which "
+                    "says neither outputs nor targets", "loss(outputs, targets), as PyTorch's, or "
+                    "loss(y_true, y_pred), as Keras'", f"def {loss.__name__}(outputs, targets):",
+                )  # fmt: skip
         super().compile(*args, **options)
-        if isinstance(self.loss, Loss) and not hasattr(self.module, TRAINING):
+        if isinstance(self.loss, Loss) and not isinstance(self, SteppingModel):
             # Of this instance: what they return is what Keras' steps do.
             object.__setattr__(self, "train_step", self._train_step)
             object.__setattr__(self, "test_step", self._test_step)
@@ -221,8 +252,10 @@ def as_model(built: Any, precision: str) -> Any:
             ]
             if len(needed) != 1:
                 raise UsageError(
-                    "model", f"{name}.{step}", f"takes ({', '.join(needed)})",
-                    f"{step}(self, batch), where batch is (x, y)", f"def {step}(self, batch):",
+                    "model", f"{name}.{step}", f"takes ({', '.join(needed)}), perhaps as a "
+                    "LightningModule's does, whose other methods would not be called",
+                    f"{step}(self, batch) of a torch.nn.Module, where batch is (x, y)",
+                    f"def {step}(self, batch):",
                 )  # fmt: skip
     module = built.to(keras.ops.zeros([]).device)
     kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
@@ -244,7 +277,9 @@ class Loss(keras.losses.Loss):
     """
 
     def __init__(self, function: Callable[..., Any]):
-        super().__init__(name=getattr(function, "__name__", type(function).__name__))
+        name = getattr(function, "__name__", type(function).__name__)
+        super().__init__(name=name)
+        self.__name__ = name
         object.__setattr__(self, "function", function)
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -259,28 +294,22 @@ class Loss(keras.losses.Loss):
                 "dataset", "weights", f"{name} takes no weights of examples",
                 "a loss of Keras', or a module with a training_step", "trainer.loss=mse",
             )  # fmt: skip
+        shapes = tuple(y_true.shape), tuple(y_pred.shape)
         of_numbers = y_true.is_floating_point() or OF_NUMBERS.fullmatch(name) is not None
-        if of_numbers and y_true.shape != y_pred.shape:
+        if shapes[0] != shapes[1] and (of_numbers or shapes[1] == (*shapes[0], 1)):
             raise UsageError(
                 "trainer.loss", name,
-                f"outputs have the shape {tuple(y_pred.shape)}, and targets {tuple(y_true.shape)}: "
+                f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
                 "PyTorch would compare each with all", "outputs of the targets' shape",
                 "outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
             )  # fmt: skip
         loss = self.function(y_pred, y_true.to(y_pred.dtype) if of_numbers else y_true.long())
-        if loss.numel() != 1:
+        if loss.ndim:
             raise UsageError(
                 "trainer.loss", name, f"has the shape {tuple(loss.shape)}, and is to be one number",
                 "a loss with reduction=mean or sum", "reduction='mean'",
             )  # fmt: skip
-        return loss.reshape([])
-
-
-#: First parameters by which a function says that it is given outputs first, as PyTorch's are.
-OUTPUTS_FIRST = (
-    "input", "inputs", "output", "outputs", "pred", "preds", "prediction", "predictions", "logits",
-    "y_pred", "y_hat",
-)  # fmt: skip
+        return loss
 
 
 def loss(value: Any) -> Any:
@@ -290,7 +319,7 @@ def loss(value: Any) -> Any:
     if not (inspect.isfunction(value) or isinstance(value, functools.partial)):
         return value
     first = next(iter(inspect.signature(value).parameters), "")
-    return Loss(value) if first in OUTPUTS_FIRST else value
+    return Loss(value) if first.startswith(OUTPUTS_FIRST) else value
 
 
 def returns_logits(model: Any) -> bool:
@@ -317,6 +346,23 @@ def state_dict(model: Any) -> dict[str, np.ndarray] | None:
         name: np.array(keras.ops.convert_to_numpy(variable.value))
         for name, variable in model.names.items()
     }
+
+
+def weights(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a ``state_dict`` that ``torch.save`` has written.
+
+    Raises:
+        UsageError: it has something else in it.
+        pickle.UnpicklingError: what is in it is more than tensors and plain values.
+    """
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    state = saved.get("state_dict", saved) if isinstance(saved, dict) else {"": saved}
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise initial.refused(
+                str(path), f"has {name!r} in it, a {type(value).__name__}, and is no state_dict"
+            )
+    return {name: keras.ops.convert_to_numpy(value) for name, value in state.items()}
 
 
 def unwrapped(model: Any) -> Any:

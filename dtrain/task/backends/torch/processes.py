@@ -50,7 +50,7 @@ def join(cluster: Cluster, task: Task, peer_timeout: float) -> None:
         rank=cluster.tasks.index(task),
         world_size=len(cluster.tasks),
         timeout=datetime.timedelta(seconds=peer_timeout),
-        device_id=torch.device("cuda", task.device) if gpu else None,
+        device_id=torch.device("cuda", 0) if gpu else None,
     )
 
 

@@ -53,12 +53,13 @@ def trial(model: keras.Model) -> Trial:
 
 @contextlib.contextmanager
 def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
-    values = [variable.value for variable in variables]
-    before = [value.detach().clone() for value in values]
+    # Numbers of an optimizer of PyTorch's are no tensors, and change in updates alone.
+    tensors = [v for v in variables if isinstance(v.value, torch.Tensor)]
+    before = [variable.value.detach().clone() for variable in tensors]
     try:
         yield
     finally:
-        copy(values, before)
+        copy([variable.value for variable in tensors], before)
 
 
 def _array(variable: keras.Variable) -> np.ndarray:

@@ -17,7 +17,7 @@ from dtrain.task.backends.norms import Norms
 from dtrain.task.backends.row_steps import RowSteps
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import replica
-from dtrain.task.backends.torch.arrays import put
+from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws
 from dtrain.task.backends.torch.rows import Rows
 from dtrain.task.backends.tracing import tracing
@@ -57,9 +57,8 @@ class Steps(RowSteps):
     def _prepare(self) -> None:
         model = self._model
         self._replica = replica.step(model, self._tasks.size, self._summed, self._averages)
-        # Buffers of PyTorch's modules change in place.
         kept = replica.kept_by_hand(model) if self._replica is not None else []
-        self._kept = [variable.value for variable in kept if not variable.trainable]
+        self._kept = [variable for variable in kept if not variable.trainable]
 
     def unsaved(self) -> list[str]:
         """Return nothing: what plain attributes of layers hold is in checkpoints."""
@@ -97,7 +96,9 @@ class Steps(RowSteps):
             (logs, _), norms = self._norms.measured(
                 self._weights(copied=True), lambda: self._trained(data)
             )
-        replica.average(self._kept, self._tasks.size)
+        # A module may have put another tensor in the place of a buffer.
+        replica.average([variable.value for variable in self._kept], self._tasks.size)
+        norms = {name: whole(value) for name, value in norms.items()}
         self._step += 1
         return self._rows.row({**logs, **norms}, count, training=True)
 

@@ -112,7 +112,8 @@ class OneDevice:
         self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
     ) -> list[Update]:
         """Run ``train_step`` without updates; return what optimizers would update."""
-        before = None if creates else self.read(train_state.variables(model))
+        variables = train_state.variables(model)
+        before = self.read(variables)
         model.train()
         data = put(examples)
         rows = len(keras.tree.flatten(data)[0])
@@ -120,8 +121,7 @@ class OneDevice:
             model.train_step(unwrapped(data))
         model.zero_grad()
         model.reset_metrics()
-        if before is not None:
-            self.write(train_state.variables(model), before)
+        self.write(variables, before)
         return updates
 
     def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -1,0 +1,146 @@
+"""Runs of plain modules of PyTorch: killed, resumed elsewhere, and used by every command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dtrain.run import checkpoint
+from tests import warm
+from tests.conftest import QUICK, Run
+from tests.integration.test_jax import end
+from tests.sampled import sampled
+from tests.test_torch_plain import MODULE, NET
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+KILLER = '''
+import json, os, pathlib, signal, threading
+import keras
+
+class Killer(keras.callbacks.Callback):
+    """Kills its task after the step that kill.json says, once."""
+
+    every_batch = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        order = pathlib.Path("kill.json")
+        if order.exists() and json.loads(order.read_text()) == int(self.model.optimizer.iterations):
+            order.rename("killed.json")
+            os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
+
+def best(outputs):
+    return {"best": keras.ops.argmax(outputs, axis=-1)}
+'''
+#: Of 12 steps, which move the rate and what is drawn.
+BASE = (
+    *QUICK[:1], *QUICK[3:], *MODULE, "dataset.examples=96", "trainer.batch_size=16",
+    "+optimizer.schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
+    "trainer.loss=torch.nn.CrossEntropyLoss", "checkpoint.every_steps=2", "checkpoint.keep=9",
+    "trainer.callbacks=[{_target_: mine.Killer}]",
+)  # fmt: skip
+LAYOUTS = {
+    "one_device": ["strategy=one_device"],
+    "mirrored": ["strategy=mirrored", "hardware.devices=2"],
+    "four": ["strategy=mirrored", "hardware.devices=4"],
+    "fsdp": ["strategy=fsdp", "hardware.hosts=1", "hardware.devices=2"],
+}
+
+
+def killed(run: Any, tmp_path: Path, step: int, *words: str) -> Run:
+    (tmp_path / "kill.json").write_text(json.dumps(step))
+    made: Run = run(*words)
+    assert (tmp_path / "killed.json").exists() and made.code == 1, made.output
+    (tmp_path / "killed.json").unlink()
+    return made
+
+
+@pytest.mark.parametrize("layout", sampled(["one_device", "mirrored", "fsdp"], "mirrored"))
+def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
+    layout: str, on_torch, user_code, tmp_path: Path
+) -> None:
+    user_code(NET + KILLER)
+    words = (*BASE, *LAYOUTS[layout])
+    whole = on_torch(*words)
+    assert whole.code == 0, whole.output
+    run = killed(on_torch, tmp_path, 3, *words)
+    killed(on_torch, tmp_path, 9, f"resume={run.rundir.path}")
+    run = on_torch(f"resume={run.rundir.path}")
+    assert run.code == 0, run.output
+    assert end(run) == end(whole)
+
+
+@pytest.mark.faults
+def test_a_run_goes_on_under_other_strategies(on_torch, user_code, tmp_path: Path) -> None:
+    user_code(NET.replace("nn.Dropout(0.2)", "nn.Identity()") + KILLER)
+    whole, run = on_torch(*BASE, *LAYOUTS["one_device"]), None
+    assert whole.code == 0, whole.output
+    for layout, step in {"mirrored": 3, "one_device": 5, "four": 7, "fsdp": 9}.items():
+        begin = BASE if run is None else (f"resume={run.rundir.path}",)
+        run = killed(on_torch, tmp_path, step, *begin, *LAYOUTS[layout])
+    run = on_torch(f"resume={run.rundir.path}", *LAYOUTS["mirrored"])
+    assert run.code == 0, run.output
+    for name in ("loss", "val_loss"):
+        assert run.points(name) == pytest.approx(whole.points(name), abs=1e-5), name
+
+
+def test_a_run_is_used_by_the_commands(on_torch, user_code, tmp_path: Path) -> None:
+    user_code(NET + KILLER)
+    run = on_torch(*BASE, *LAYOUTS["one_device"])
+    assert run.code == 0, run.output
+    folder = str(run.rundir.path)
+    done = {
+        name: on_torch(name, folder, *words)
+        for name, words in {
+            "evaluate": ["checkpoint=latest"],
+            "predict": ["checkpoint=latest", "predict.format=npy"],
+            "export": ["checkpoint=latest", "to=pt2,safetensors"],
+        }.items()
+    }
+    assert not any(each.code for each in done.values()), [each.output for each in done.values()]
+    loss = done["evaluate"].result["metrics"]["loss"]
+    assert loss == pytest.approx(run.points("val_loss")[12], abs=1e-6)
+    refused = on_torch("export", folder, "to=savedmodel")
+    assert "is no format of plain modules of PyTorch's; accepted: onnx, pt2" in refused.output
+    arguments = {"folder": folder, "here": str(tmp_path)}
+    warm.call(loaded, 1, arguments, backend="torch")
+    for file, problem in {
+        "model.safetensors": "weights are loaded from", "state.pt": "weights are loaded from",
+        "whole.pt": "Unsupported global", "more.pt": "has 'epoch' in it, a int",
+    }.items():  # fmt: skip
+        other = on_torch(*BASE[:-1], f"init.weights={folder}/{file}", "trainer.epochs=1")
+        assert problem in other.output and (other.code == 0) == ("loaded" in problem), other.output
+
+
+def loaded(folder: str, here: str) -> None:
+    """Compare what is there after a run: the module, its weights, the exported program."""
+    import numpy as np
+    import torch
+    from safetensors.torch import load_file
+
+    from dtrain.api.local_model import load_model
+    from dtrain.run.folder import RunDir
+
+    os.environ["DTRAIN_TRUST"] = "mine"
+    sys.path.insert(0, here)
+    module = load_model(RunDir(folder), "latest", "raw").eval()
+    assert type(module).__name__ == "Net"
+    state = module.state_dict()
+    for name, saved in {"state": state, "whole": module, "more": {**state, "epoch": 3}}.items():
+        torch.save(saved, Path(folder, f"{name}.pt"))
+    for name, value in load_file(Path(folder, "model.safetensors")).items():
+        assert torch.equal(state[name], value), name
+    [sample] = Path(folder).glob("exports/*/12/sample.npz")
+    with np.load(sample) as arrays:
+        x, outputs = arrays["inputs/inputs"], arrays["outputs/outputs"]
+    program = torch.export.load(sample.parent / "model.pt2").module()
+    with torch.no_grad():
+        for each in (program, module):
+            assert torch.allclose(each(torch.from_numpy(x)), torch.from_numpy(outputs), atol=1e-6)
+    assert checkpoint.of_module(RunDir(folder).checkpoints)
