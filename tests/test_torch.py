@@ -63,6 +63,7 @@ CASES: dict[str, dict[str, Any]] = {
     "routed": optimized("AdamW", "tests.torch_models.routed", weight_decay=0.1),
     "centred": ours("centred", [OWN_METRIC]),
     "across": ours("centred", (), {"_target_": "tests.torch_models.contrast"}),
+    "wrapped": ours("wrapped"),
     "clipped": optimized("Adam", global_clipnorm=0.1),
     "accumulated": optimized("SGD", gradient_accumulation_steps=2, momentum=0.9),
     "averaged": optimized("Adam", use_ema=True, ema_overwrite_frequency=5),
@@ -80,13 +81,13 @@ def numbers(case: str, strategy: Any = None) -> Any:
     """Return what each step returns, what a validation does, and the weights afterwards."""
     import keras
 
-    from dtrain.task.model import finetune
+    from dtrain.task.model import finetune, train_state
 
     keras.utils.clear_session()
     keras.config.set_dtype_policy(case if case.startswith("mixed") else "float32")
     config = settings(**CASES[case])
     model, strategy, steps, splits = prepare("OneDevice", 1, config, strategy=strategy)
-    begun = [keras.ops.convert_to_numpy(v.value).copy() for v in model.weights]
+    begun = [*strategy.read(train_state.variables(model)).values()]
     finetune.begin(model, config, strategy, 0, 4)
     each = []
     for step in range(STEPS):
@@ -95,7 +96,7 @@ def numbers(case: str, strategy: Any = None) -> Any:
         each.append(steps.results(steps.train(1)))
     full, rest = divmod(len(splits.validation), steps.evaluation_examples)
     held = steps.results(steps.evaluate(full, rest), training=False) if model.loss else {}
-    weights = [keras.ops.convert_to_numpy(v.value) for v in model.weights]
+    weights = [*strategy.read(train_state.variables(model)).values()]
     for index in UNUSED.get(case, ()):
         assert (weights[index] == begun[index]).all()
     return each, held, weights
@@ -199,6 +200,21 @@ def test_one_device_has_the_losses_of_a_loop_of_pytorch() -> None:
         loss.backward()
         optimizer.step()
         assert steps.results(steps.train(1))["loss"] == pytest.approx(loss.item(), abs=1e-6)
+
+
+@pytest.mark.task(backend="torch")
+def test_what_modules_in_layers_keep_is_in_checkpoints() -> None:
+    from dtrain.task.model import train_state
+
+    model, strategy, steps, _ = prepare("OneDevice", 1, settings(**CASES["wrapped"]))
+    steps.train(1)
+    state = train_state.snapshot(model, strategy)
+    kept = {"1.running_mean", "1.running_var", "1.num_batches_tracked", "3.mean"}
+    assert {name.partition("/module.")[2] for name in state} >= kept
+    expected = steps.results(steps.evaluate(2, 5), training=False)
+    steps.train(2)
+    train_state.restore(model, strategy, state)
+    assert steps.results(steps.evaluate(2, 5), training=False) == expected
 
 
 @pytest.mark.task(backend="torch")
