@@ -44,6 +44,7 @@ def optimized(name: str, model: str = "tests.test_jax.smooth", **options: Any) -
 TAGGED = {"dataset": {"_target_": "tests.zoo.data.tagged"}}
 NORMS = ["gradient_norm", "weight_norm", "update_ratio"]
 PICTURES = {"_target_": "tests.zoo.data.photos_of_whole_batches"}
+STREAM = {"_target_": "tests.torch_models.stream"}
 OWN_METRIC = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": "sum"}
 NESTED = {"model": {"_target_": "tests.test_finetune.nested"}}
 #: By Keras' scale, 32768, gradients of a replica's part would overflow, and those of all not.
@@ -64,6 +65,8 @@ CASES: dict[str, dict[str, Any]] = {
     "centred": ours("centred", [OWN_METRIC]),
     "across": ours("centred", (), {"_target_": "tests.torch_models.contrast"}),
     "wrapped": ours("wrapped"),
+    "stream": {"dataset": STREAM},
+    "classes": {"trainer": {"loss": SPARSE, "class_weight": {0: 0.25, 2: 5.0}}},
     "clipped": optimized("Adam", global_clipnorm=0.1),
     "accumulated": optimized("SGD", gradient_accumulation_steps=2, momentum=0.9),
     "averaged": optimized("Adam", use_ema=True, ema_overwrite_frequency=5),
@@ -94,8 +97,10 @@ def numbers(case: str, strategy: Any = None) -> Any:
         if step % 25 == 0:
             steps.enter(1 + step // 25)
         each.append(steps.results(steps.train(1)))
-    full, rest = divmod(len(splits.validation), steps.evaluation_examples)
-    held = steps.results(steps.evaluate(full, rest), training=False) if model.loss else {}
+    held = {}
+    if model.loss and splits.validation is not None:
+        full, rest = divmod(len(splits.validation), steps.evaluation_examples)
+        held = steps.results(steps.evaluate(full, rest), training=False)
     weights = [*strategy.read(train_state.variables(model)).values()]
     for index in UNUSED.get(case, ()):
         assert (weights[index] == begun[index]).all()

@@ -210,3 +210,16 @@ def wrapped(input_shape: Any, classes: int) -> Any:
     module = torch.nn.Sequential(linear, torch.nn.BatchNorm1d(6), torch.nn.Tanh(), Moving())
     layer = layers.TorchModuleWrapper(module, output_shape=(None, 6))
     return keras.Sequential([keras.Input(input_shape), layer, layers.Dense(classes, "softmax")])
+
+
+def stream() -> Any:
+    """Examples without a number, in the order in which they come."""
+    from dtrain.data.foreign import Generated
+    from dtrain.data.sources import Splits
+    from dtrain.data.streams import Stream
+
+    def examples() -> Any:
+        rows = np.random.Generator(np.random.Philox(3)).standard_normal((43, 4)).astype(np.float32)
+        return ((row, int(row[0] > 0) + int(row[1] > 0)) for row in rows)
+
+    return Splits(Stream(Generated(examples, "dataset")), None, classes=3)
