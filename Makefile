@@ -2,6 +2,7 @@
 # make test   on a fresh machine: .venv, install, the whole test suite
 # make test-versions  the core of the suite on the oldest and the newest TensorFlow and Keras
 # make test-slurm, test-ssh, test-ray  a SLURM, OpenSSH servers, a Ray cluster on this machine
+# make test-peers  losses beside those of Lightning, in an environment of its own
 # make test-docs  every command of README and docs/, and the gallery
 # make test-notebook  notebooks, in kernels of Jupyter's
 # make campaigns  every table of some packages, by one command each
@@ -13,7 +14,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUNS := .venv/.runs
 
-.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-docs test-notebook campaigns golden check docs bench clean
+.PHONY: install run test test-versions test-faults test-slurm test-ssh test-ray test-peers test-docs test-notebook campaigns golden check docs bench clean
 
 install: $(STAMP)
 
@@ -68,6 +69,13 @@ test-ray: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
 	$(BIN)/python -m pytest -n 0 -m ray tests/test_ray.py
 
+# Lightning, in an environment of its own: it need not agree with what else is installed.
+test-peers:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet -c constraints.txt -e ".[torch]" pytest pytest-xdist
+	.venv-peers/bin/python -m pip install --quiet lightning
+	.venv-peers/bin/python -m pytest -n 0 -m peers tests/test_peers.py
+
 test-docs: install
 	$(BIN)/python -m pytest -m "faults or not faults" tests/test_docs.py tests/test_gallery.py
 
@@ -111,4 +119,4 @@ bench: install
 	$(BIN)/python experiments/sweeps.py
 
 clean:
-	rm -rf .venv .venv-oldest build dist site .cache *.egg-info
+	rm -rf .venv .venv-oldest .venv-peers build dist site .cache *.egg-info

@@ -78,7 +78,8 @@ def dtrain(name: str, accuracy: bool = True, processes: int = 1) -> tuple[Side, 
         config.model = OmegaConf.create({"_target_": module})
         config.optimizer = {"_target_": "torch.optim.AdamW", "learning_rate": RATE}
         config.trainer.loss = "torch.nn.CrossEntropyLoss"
-    strategy = (strategies.OneDevice if processes == 1 else strategies.Mirrored)(["cpu:0"])
+    kind = os.environ["KERAS_TORCH_DEVICE"]
+    strategy = (strategies.OneDevice if processes == 1 else strategies.Mirrored)([f"{kind}:0"])
     data = dataset.load(config)
     model = build.model(config, data.splits, strategy, 10_000, 100)
     inputs = Inputs(data.splits.train, None, BATCH, 0, order=data.order)
@@ -96,10 +97,11 @@ def dtrain(name: str, accuracy: bool = True, processes: int = 1) -> tuple[Side, 
 
 def tensors(source: Any) -> list[Any]:
     """Return all examples as tensors, targets as PyTorch's losses take them."""
+    import keras
     import numpy as np
-    import torch
 
-    x, y = (torch.from_numpy(np.array(part)) for part in source[np.arange(len(source))])
+    arrays = (np.array(part) for part in source[np.arange(len(source))])
+    x, y = (keras.ops.convert_to_tensor(array) for array in arrays)
     return [x, y.long()]
 
 
@@ -200,7 +202,7 @@ def lightning(module: Any, source: Any) -> Side:
 
     def train(count: int) -> None:
         trainer = lightning.Trainer(
-            accelerator="cpu", max_steps=count, logger=False, enable_checkpointing=False,
+            accelerator="auto", max_steps=count, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
         trainer.fit(model, loader)
@@ -288,16 +290,17 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="of a side in a round")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--steps", type=int, default=100, help="of a round of several processes")
     arguments = parser.parse_args()
     environment = {
         "KERAS_BACKEND": "torch",
-        "KERAS_TORCH_DEVICE": "cpu",
+        "KERAS_TORCH_DEVICE": arguments.device,
         "DTRAIN_TRUST": "torch_steps",
     }
     os.environ.update(environment)
-    if arguments.processes == 1:
+    if arguments.processes == 1 and arguments.device == "cpu":
         # ORDER: before PyTorch is imported, whose threads are as many as the cores.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
     clock = time.perf_counter if arguments.clock == "wall" else time.process_time

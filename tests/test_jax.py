@@ -217,19 +217,22 @@ def test_the_line_of_what_is_not_finite(
 #: Models without draws, by their names in the zoo but for the first. The zoo's other models have
 #: draws, steps of TensorFlow's, or a layer that assigns a weight which is trained.
 BESIDE = {
-    "few": ["weights", "weights on two", "mlp", "cnn", "masked_activity", "grouped_optimizers"],
+    "few": ["adapted", "weights", "weights on two", "mlp", "cnn", "masked_activity",
+            "grouped_optimizers"],
     "more": ["batch_normalized", "recurrent", "seq2seq", "own_optimizer", "loss_scaled", "muon",
              "masked_tokens", "synchronized_activity", "adamw_ema", "unet", "tied"],
 }  # fmt: skip
 
 
 def beside(case: str) -> Any:
-    from tests import test_class_weights, test_zoo
+    from tests import test_class_weights, test_finetune, test_zoo
 
     if case.startswith("weights"):  # of examples and of classes
         weights = test_class_weights.WEIGHTS
         model = {"_target_": "tests.test_jax.smooth"}
         return test_class_weights.config("weighted", weights, model=model)
+    if case == "adapted":
+        return test_finetune.of(test_finetune.SGD, lora=[{"path": "^head$", "rank": 2}])
     if case in ("mlp", "cnn"):
         return settings(
             model={"_target_": f"dtrain.models.{case}", "dropout": 0.0},

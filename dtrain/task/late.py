@@ -1,4 +1,4 @@
-"""Lazy imports: modules that are imported when something in them is first used."""
+"""Lazy imports: modules that are imported when something in them is first used, or not at all."""
 
 from __future__ import annotations
 
@@ -40,6 +40,24 @@ def late(*names: str) -> Iterator[None]:
         yield
     finally:
         remove()
+
+
+@contextlib.contextmanager
+def absent(name: str) -> Iterator[None]:
+    """Let code that is imported inside find that a module is not installed.
+
+    Args:
+        name: of the module; one that is imported already stays.
+    """
+    if name in sys.modules:
+        yield
+        return
+    modules: dict[str, Any] = sys.modules
+    modules[name] = None
+    try:
+        yield
+    finally:
+        del modules[name]
 
 
 def _loading(name: str, before: Callable[[], None]) -> Callable[[str], Any]:

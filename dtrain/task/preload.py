@@ -1,8 +1,11 @@
 """What the warm server imports, once, before tasks are forked from it."""
 
+import contextlib
 import gc
+import os
 
-from dtrain.task.late import late
+from dtrain.host.frameworks import VARIABLE
+from dtrain.task.late import absent, late
 from dtrain.task.process.signals import end_with_the_parent
 
 # ORDER: from here on it ends with its controller, even while it imports. By itself it would wait
@@ -12,7 +15,10 @@ end_with_the_parent()
 # Looking for garbage among what is only being made takes a quarter of the time of the import.
 gc.disable()
 # Keras imports these for what no task does before a user asks for it: a fifth of its time.
-with late("keras.wrappers", "matplotlib", "matplotlib.pyplot", "matplotlib.patches"):
+_LATE = ("keras.wrappers", "matplotlib", "matplotlib.pyplot", "matplotlib.patches")
+# And JAX, where it is installed, on any backend.
+_unused = absent("jax") if os.environ.get(VARIABLE) != "jax" else contextlib.nullcontext()
+with late(*_LATE), _unused:
     try:
         # Unused here, because forked tasks find it imported, and its framework.
         import keras  # noqa: F401

@@ -1,4 +1,4 @@
-"""``backend=jax`` in several processes: numbers of one device, deaths, stops, resumed runs."""
+"""JAX and PyTorch in several processes: numbers of one device, deaths, stops, resumed runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from dtrain.run.cluster import Cluster, Task
 from tests.conftest import Run
 from tests.test_strategies import together
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install dtrain[jax]"
-)
-
 MODEL = '''
 import os
 import signal
 
-import jax
 import keras
 import numpy as np
 from keras import layers
 
-from dtrain.task.backends.jax.processes import Processes
+if keras.backend.backend() == "jax":
+    from jax import process_index as rank
+    from dtrain.task.backends.jax.processes import Processes
+else:
+    from torch import distributed
+    from dtrain.task.backends.torch.processes import Processes
+
+    def rank():
+        return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def smooth(input_shape, classes):
@@ -39,7 +42,8 @@ def smooth(input_shape, classes):
         layers.Flatten(),
         layers.Dense(16, activation="tanh"),
         layers.BatchNormalization(momentum=0.9),
-        layers.Dropout(0.3),
+        # On PyTorch each process draws its own.
+        layers.Dropout(0.3 if keras.backend.backend() == "jax" else 0.0),
         layers.Dense(16, activation="gelu"),
         layers.Dense(classes, activation="softmax"),
     ])
@@ -57,7 +61,7 @@ class Harm(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         number = {1: signal.SIGKILL, 2: signal.SIGTERM}.get(epoch)
-        if number and jax.process_index() == 1 and not os.path.exists(str(epoch)):
+        if number and rank() == 1 and not os.path.exists(str(epoch)):
             open(str(epoch), "w").close()
             os.kill(os.getpid(), number)
 
@@ -68,15 +72,14 @@ class Asks(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         x, y = np.ones([3, 8, 8, 1], "float32"), np.arange(3)
         logs["asked"] = self.model.evaluate(x, y, verbose=0, return_dict=True)["loss"]
-        if jax.process_index() == 0:
+        if rank() == 0:
             self.model.predict(x, verbose=0)
 '''
 BASE = (
-    "backend=jax", "tracking=none", "dataset=digits", "model=custom", "model._target_=mine.smooth",
+    "tracking=none", "dataset=digits", "model=custom", "model._target_=mine.smooth",
     "trainer.batch_size=32", "trainer.steps_per_epoch=10", "trainer.epochs=5",
     "trainer.log_every_steps=1", "launcher.stall_timeout=120",
 )  # fmt: skip
-PROCESSES = ("strategy=multiworker", "hardware.hosts=2")
 
 
 def numbers(run: Run) -> dict[str, dict[int, float]]:
@@ -91,12 +94,26 @@ def bits(run: Run) -> Any:
     return saved.step, checkpoint.digest(saved.arrays)
 
 
-def test_two_processes_are_one_device_whatever_happens_to_them(dtrain, user_code) -> None:
+#: How two processes begin, and how a fork of theirs goes on, by backend.
+PROCESSES = {
+    "jax": (["strategy=multiworker", "hardware.hosts=2"], ["strategy=fsdp", "hardware.hosts=2"]),
+    "torch": (["strategy=mirrored", "hardware.devices=2"],
+              ["strategy=multiworker", "hardware.hosts=2", "hardware.devices=1"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", PROCESSES)
+def test_two_processes_are_one_device_whatever_happens_to_them(
+    backend: str, dtrain, user_code
+) -> None:
+    if importlib.util.find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
     user_code(MODEL)
+    base, (begin, others) = (*BASE, f"backend={backend}"), PROCESSES[backend]
     asks, harm = (f"trainer.callbacks=[{{_target_:mine.{name}}}]" for name in ("Asks", "Harm"))
-    one = dtrain(*BASE, "strategy=one_device", asks)
+    one = dtrain(*base, "strategy=one_device", asks)
     assert one.code == 0, one.output
-    two = dtrain(*BASE, *PROCESSES, asks)
+    two = dtrain(*base, *begin, asks)
     assert two.code == 0, two.output
     expected = numbers(one)
     assert len(expected["loss"]) == 50 and len(expected["asked"]) == 5
@@ -105,18 +122,18 @@ def test_two_processes_are_one_device_whatever_happens_to_them(dtrain, user_code
     # The validation's 359 examples are no multiple of the batch, nor its rest of the processes.
     assert two.events("end")[0]["evaluated_examples"] == 359
 
-    stopped = dtrain(*BASE, *PROCESSES, harm, "launcher.max_restarts=1")
+    stopped = dtrain(*base, *begin, harm, "launcher.max_restarts=1")
     assert stopped.code == INTERRUPTED, stopped.output
     assert "worker-0: ended by SIGKILL" in stopped.output
     assert "worker-0 was asked to stop: saving a checkpoint" in stopped.output
-    sharded = dtrain(*BASE, "strategy=fsdp", "hardware.hosts=2", f"fork={stopped.rundir.path}")
-    assert sharded.code == 0 and sharded.rundir.model.exists(), sharded.output
+    forked = dtrain(*base, *others, f"fork={stopped.rundir.path}")
+    assert forked.code == 0 and forked.rundir.model.exists(), forked.output
     resumed = dtrain(f"resume={stopped.rundir.path}")
     assert resumed.code == 0, resumed.output
     assert bits(resumed) == bits(two)
     for name in ("loss", "val_loss"):
         assert resumed.points(name) == two.points(name)
-        rest = sharded.points(name)
+        rest = forked.points(name)
         assert rest == pytest.approx({step: expected[name][step] for step in rest}, abs=1e-5)
     assert 0 < len(rest) < 5
 
@@ -157,6 +174,7 @@ def in_parts(cluster: Cluster, task: Task, devices: list[str]) -> list[float]:
     return peaks
 
 
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax")
 def test_no_process_holds_all_of_what_is_in_parts() -> None:
     """A matrix is an eighth of the whole; a half of all, its own, a process holds once restored."""
     tasks = [Task("chief", 0, 2), Task("worker", 0, 2)]

@@ -22,7 +22,7 @@ from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.forward import Forward
-from dtrain.task.backends.torch.plain import compile_forward
+from dtrain.task.backends.torch.plain import PlainModel, compile_forward
 from dtrain.task.backends.torch.processes import Processes
 from dtrain.task.backends.torch.steps import Steps
 from dtrain.task.backends.tracing import tracing
@@ -96,6 +96,11 @@ class OneDevice:
                     "replica has its part of them alone",
                     "a model without it, or one replica", "strategy=one_device",
                 )  # fmt: skip
+        if not isinstance(model, PlainModel):
+            reached = set(map(id, model.parameters()))
+            for number, variable in enumerate(model.weights):
+                if id(variable.value) not in reached:  # LoRA's, of which zero_grad knows nothing
+                    model.register_parameter(f"parameter_{number}", variable.value)
         if self.tasks.size > 1:
             variables = train_state.variables(model).values()
             replica.share([variable.value for variable in variables])
