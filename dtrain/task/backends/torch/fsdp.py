@@ -53,7 +53,8 @@ class FullySharded(OneDevice):
         """Let each task have its parts of a module's weights.
 
         Raises:
-            UsageError: it is no plain module, or its losses are to be added up.
+            UsageError: it is no plain module, it has sparse gradients, or its losses are to be
+                added up.
         """
         if not isinstance(model, PlainModel):
             raise UsageError(
@@ -70,6 +71,12 @@ class FullySharded(OneDevice):
         super().place(model)
         if self._mesh is None:
             return
+        for name, each in model.module.named_modules():
+            if getattr(each, "sparse", False) is True:
+                raise UsageError(
+                    "model", f"{name}.sparse", "gives sparse gradients, which PyTorch does not "
+                    "divide into parts", "sparse=False, or strategy=mirrored", "strategy=mirrored",
+                )  # fmt: skip
         for unit in _units(model.module):
             fully_shard(unit, mesh=self._mesh)
         # Also after an evaluation: what is gathered would not be what is loaded afterwards.
