@@ -29,6 +29,10 @@ def torch_optimizer(name: str, schedule: Any = None, **options: Any) -> Any:
     }
 
 
+OF_KERAS = {
+    "_target_": "keras.optimizers.AdamW", "learning_rate": 0.01, "use_ema": True,
+    "gradient_accumulation_steps": 2,
+}  # fmt: skip
 LOGGED = ["gradient_norm", "weight_norm", "update_ratio"]
 
 
@@ -60,6 +64,8 @@ def cases() -> dict[str, Any]:
         "several": config("Two", "several"),
         "named": config("Two", "named"),
         "tokens": config("Tokens", "tokens"),
+        "sparse": config("Tokens", "tokens", optimizer=torch_optimizer("SGD"), sparse=True),
+        "of keras": config("Net", optimizer=OF_KERAS),
         "routed": config("Routed"),
         "unused": config("Routed", seldom=False),
         "clipped": config("Two", "several", optimizer=torch_optimizer("SGD", global_clipnorm=0.1)),
@@ -98,8 +104,9 @@ def shared(cluster: Cluster, task: Task, devices: list[str], kind: str, names: l
 )  # fmt: skip
 def test_processes_have_the_numbers_of_one(kind: str, count: int) -> None:
     need("torch")
-    # Fully sharded modules are gathered by all replicas, or by none.
-    names = [case for case in cases() if (kind, case) != ("FullySharded", "routed")]
+    # Fully sharded modules are gathered by all replicas, or by none, and have PyTorch's optimizers.
+    refused = ("routed", "of keras", "sparse") if kind == "FullySharded" else ()
+    names = [case for case in cases() if case not in refused]
     tasks = [Task("chief", 0, 1), *(Task("worker", index, 1) for index in range(count - 1))]
     expected = warm.call(alone, 1, {"names": names}, backend="torch")
     for made in together(shared, tasks, count, "torch", kind=kind, names=names):
@@ -187,6 +194,11 @@ WRONG = {
     "optimizer elsewhere": ("", ["backend=tensorflow"], "is PyTorch's.*type: backend=torch"),
     "module elsewhere": ("", ["backend=jax", "optimizer._target_=keras.optimizers.SGD"],
                          "returned Net.*type: backend=torch"),
+    "sparse parts": (
+        "Net.__init__ = lambda self, classes: [nn.Module.__init__(self), setattr(self, 'a', "
+        "nn.Embedding(2, 8, sparse=True)), setattr(self, 'b', nn.Linear(8, classes))] and None\n"
+        "Net.forward = lambda self, x: self.b(self.a((x > 0).long()).mean(1))",
+        ["strategy=fsdp", "hardware.hosts=1", "hardware.devices=2"], "a.sparse: gives sparse"),
     "keras schedule": ("", ["optimizer/schedule=cosine"], "is for an optimizer of Keras'"),
 }  # fmt: skip
 NET = """

@@ -83,7 +83,7 @@ class Run:
     def model(self, checkpoint: str | int = "best", weights: str = "raw") -> Any:
         """Return the model in this process, in float32, with the weights of a checkpoint.
 
-        This imports TensorFlow.
+        This imports its framework. A plain module of PyTorch's is returned as what it is.
 
         Args:
             checkpoint: ``best`` (the latest where no objective is known), ``latest`` or a step.

@@ -53,7 +53,8 @@ class FullySharded(OneDevice):
         """Let each task have its parts of a module's weights.
 
         Raises:
-            UsageError: it is no plain module, or its losses are to be added up.
+            UsageError: it is no plain module, it has sparse gradients, or its losses are to be
+                added up.
         """
         if not isinstance(model, PlainModel):
             raise UsageError(
@@ -70,6 +71,12 @@ class FullySharded(OneDevice):
         super().place(model)
         if self._mesh is None:
             return
+        for name, each in model.module.named_modules():
+            if getattr(each, "sparse", False) is True:
+                raise UsageError(
+                    "model", f"{name}.sparse", "gives sparse gradients, which PyTorch does not "
+                    "divide into parts", "sparse=False, or strategy=mirrored", "strategy=mirrored",
+                )  # fmt: skip
         for unit in _units(model.module):
             fully_shard(unit, mesh=self._mesh)
         # Also after an evaluation: what is gathered would not be what is loaded afterwards.
@@ -124,8 +131,8 @@ class FullySharded(OneDevice):
         named = train_state.variables(model) if self._mesh is not None else {}
         weights = {n: v for n, v in named.items() if isinstance(v.value, DTensor)}
         weights = {n: v for n, v in weights.items() if isinstance(v, keras.Variable)}
-        whole = [whole(variable.value) for variable in weights.values()]
-        with keras_internals.exchanged([*weights.values()], whole):
+        values = [whole(variable.value) for variable in weights.values()]
+        with keras_internals.exchanged([*weights.values()], values):
             yield
 
     def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
