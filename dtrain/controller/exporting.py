@@ -96,6 +96,7 @@ class Exporter:
         self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
             "export", values, cluster, asked, hear, waiting, gives_way
         )
+        self.environment = cluster.environment
         self._framework = frameworks.of(cluster.environment)
         self._rundir, self._formats, self._weights, self._hear = rundir, formats, weights, hear
 

@@ -53,11 +53,12 @@ class _Command:
 
     def __init__(self, given: str, options: Options, listener: socket.socket, own: Path):
         self.given, self.options, self.listener, self.own = given, options, listener, own
+        self.environment = task_environment()
         self.activity, self._server = Activity(), Server(self._start, self._say)
 
     def _start(self) -> ModelProcess:
         token = os.environ.get(TOKEN)
-        return ModelProcess(task_environment(), self.options, token, self.listener)
+        return ModelProcess(self.environment, self.options, token, self.listener)
 
     def _say(self, text: str) -> None:
         self.activity.end()
@@ -133,6 +134,7 @@ class _Run(Export):
         own = command.own if follow else None
         weights = command.options.weights
         source = OfRun(self.rundir, settle(node), word, weights, own, begin, command.waiting)
+        command.environment = source.environment
         while (key := source.newest()) is None:
             if not follow or self.rundir.result.is_file():
                 source.choose()  # says what is wrong
