@@ -11,7 +11,7 @@ from tests import warm
 from tests.conftest import need
 from tests.sampled import sampled
 from tests.test_jax import CLOSE, STEPS
-from tests.test_steps import prepare, settings
+from tests.test_steps import in_order, prepare, settings
 from tests.test_strategies import together
 
 SPARSE, SUMS = "sparse_categorical_crossentropy", "mean_with_sample_weight"
@@ -44,6 +44,7 @@ def optimized(name: str, model: str = "tests.test_jax.smooth", **options: Any) -
 TAGGED = {"dataset": {"_target_": "tests.zoo.data.tagged"}}
 NORMS = ["gradient_norm", "weight_norm", "update_ratio"]
 PICTURES = {"_target_": "tests.zoo.data.photos_of_whole_batches"}
+STREAM = {"_target_": "tests.torch_models.stream"}
 OWN_METRIC = {"_target_": "tests.test_rehearsal_metrics.metric", "kind": "sum"}
 NESTED = {"model": {"_target_": "tests.test_finetune.nested"}}
 #: By Keras' scale, 32768, gradients of a replica's part would overflow, and those of all not.
@@ -63,6 +64,9 @@ CASES: dict[str, dict[str, Any]] = {
     "routed": optimized("AdamW", "tests.torch_models.routed", weight_decay=0.1),
     "centred": ours("centred", [OWN_METRIC]),
     "across": ours("centred", (), {"_target_": "tests.torch_models.contrast"}),
+    "wrapped": ours("wrapped"),
+    "stream": {"dataset": STREAM},
+    "classes": {"trainer": {"loss": SPARSE, "class_weight": {0: 0.25, 2: 5.0}}},
     "clipped": optimized("Adam", global_clipnorm=0.1),
     "accumulated": optimized("SGD", gradient_accumulation_steps=2, momentum=0.9),
     "averaged": optimized("Adam", use_ema=True, ema_overwrite_frequency=5),
@@ -80,22 +84,24 @@ def numbers(case: str, strategy: Any = None) -> Any:
     """Return what each step returns, what a validation does, and the weights afterwards."""
     import keras
 
-    from dtrain.task.model import finetune
+    from dtrain.task.model import finetune, train_state
 
     keras.utils.clear_session()
     keras.config.set_dtype_policy(case if case.startswith("mixed") else "float32")
     config = settings(**CASES[case])
     model, strategy, steps, splits = prepare("OneDevice", 1, config, strategy=strategy)
-    begun = [keras.ops.convert_to_numpy(v.value).copy() for v in model.weights]
+    begun = [*strategy.read(train_state.variables(model)).values()]
     finetune.begin(model, config, strategy, 0, 4)
     each = []
     for step in range(STEPS):
         if step % 25 == 0:
             steps.enter(1 + step // 25)
         each.append(steps.results(steps.train(1)))
-    full, rest = divmod(len(splits.validation), steps.evaluation_examples)
-    held = steps.results(steps.evaluate(full, rest), training=False) if model.loss else {}
-    weights = [keras.ops.convert_to_numpy(v.value) for v in model.weights]
+    held = {}
+    if model.loss and splits.validation is not None:
+        full, rest = divmod(len(splits.validation), steps.evaluation_examples)
+        held = steps.results(steps.evaluate(full, rest), training=False)
+    weights = [*strategy.read(train_state.variables(model)).values()]
     for index in UNUSED.get(case, ()):
         assert (weights[index] == begun[index]).all()
     return each, held, weights
@@ -174,3 +180,123 @@ def test_what_replicas_compute_otherwise_is_said() -> None:
     assert chief["drawn"].startswith("the training step draws random numbers, and each replica")
     assert "is stateful" in chief["stateful"]
     assert "strategy=one_device" in chief["augmented"]
+
+
+@pytest.mark.task(backend="torch")
+def test_one_device_has_the_losses_of_a_loop_of_pytorch() -> None:
+    """Without Keras: modules, an optimizer and a loss of PyTorch's own, on the same batches."""
+    import numpy as np
+    import torch
+
+    config = settings(**optimized("SGD", momentum=0.9))
+    model, _, steps, splits = prepare("OneDevice", 1, config)
+    weights = [weight.value.detach().clone() for weight in model.trainable_variables]
+    layers = [torch.nn.Linear(*kernel.shape) for kernel in weights[::2]]
+    for layer, kernel, bias in zip(layers, weights[::2], weights[1::2], strict=True):
+        layer.weight.data, layer.bias.data = kernel.T.contiguous(), bias
+    a, b, head = layers
+    module = torch.nn.Sequential(a, torch.nn.Tanh(), b, torch.nn.GELU(), head)
+    optimizer = torch.optim.SGD(module.parameters(), 0.01, momentum=0.9)
+    for x, y in zip(
+        *(np.split(part, STEPS) for part in in_order(splits.train, STEPS)), strict=True
+    ):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(module(torch.tensor(x)), torch.tensor(y))
+        loss.backward()
+        optimizer.step()
+        assert steps.results(steps.train(1))["loss"] == pytest.approx(loss.item(), abs=1e-6)
+
+
+@pytest.mark.task(backend="torch")
+def test_what_modules_in_layers_keep_is_in_checkpoints() -> None:
+    from dtrain.task.model import train_state
+
+    model, strategy, steps, _ = prepare("OneDevice", 1, settings(**CASES["wrapped"]))
+    steps.train(1)
+    state = train_state.snapshot(model, strategy)
+    kept = {"1.running_mean", "1.running_var", "1.num_batches_tracked", "3.mean"}
+    assert {name.partition("/module.")[2] for name in state} >= kept
+    expected = steps.results(steps.evaluate(2, 5), training=False)
+    steps.train(2)
+    train_state.restore(model, strategy, state)
+    assert steps.results(steps.evaluate(2, 5), training=False) == expected
+
+
+@pytest.mark.task(backend="torch")
+def test_a_draw_is_of_its_step_and_its_replica() -> None:
+    import keras
+    import numpy as np
+    import torch
+
+    from dtrain.task.backends.torch.draws import Draws
+
+    layers = [keras.layers.Dropout(0.5), keras.layers.Dropout(0.5, seed=3)]
+    model = keras.Sequential([keras.Input((16,)), *layers, keras.layers.GaussianNoise(1.0)])
+
+    def draw(step: int, rank: int) -> bytes:
+        state = [variable.value.clone() for variable in model.variables]
+        with Draws(model, 7, rank).step(step):
+            made = [model(torch.ones(8, 16), training=True).numpy(), np.random.rand(3)]
+        for variable, value in zip(model.variables, state, strict=True):
+            variable.assign(value)
+        return b"".join(each.tobytes() for each in made)
+
+    places = [(step, rank) for step in range(3) for rank in range(3)]
+    made = {place: draw(*place) for place in places}
+    assert len(set(made.values())) == len(places)
+    assert all(draw(*place) == made[place] for place in places)
+
+
+@pytest.mark.task(backend="torch")
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"model": {"_target_": "tests.test_jax.adversaries"}},
+            "model=Adversaries.train_step: takes (state, data), as on backend=jax: on PyTorch",
+        ),
+        (
+            {"trainer": {"loss": loss_of("SparseCategorical", "none"), "metrics": []}},
+            "has a value for each example, and PyTorch differentiates one number",
+        ),
+        (
+            {
+                "model": {"_target_": "tests.zoo.stateful.model"},
+                "dataset": PICTURES,
+                "trainer": {"batch_size": 8, "loss": SPARSE},
+            },
+            "is stateful, and the second step of it fails on PyTorch, in Keras' fit as well",
+        ),
+    ],
+)
+def test_what_pytorch_cannot_do_is_refused(keys: Any, sentence: str) -> None:
+    from dtrain.errors import UsageError
+
+    with pytest.raises(UsageError) as error:
+        prepare("OneDevice", 1, settings(**keys))[2].train(1)
+    assert sentence in str(error.value)
+
+
+OF_TENSORFLOW = """
+import keras
+
+class Layer(keras.layers.Layer):
+    def call(self, x):
+        import tensorflow as tf
+        return tf.nn.relu(x)
+
+def build(input_shape, classes):
+    first, last = keras.layers.Dense(4), keras.layers.Dense(classes, "softmax")
+    return keras.Sequential([keras.Input(input_shape), first, Layer(), last])
+"""
+
+
+def test_operations_of_tensorflow_are_named(
+    on_jax: Any, quick: tuple[str, ...], user_code: Any
+) -> None:
+    need("torch")
+    user_code(OF_TENSORFLOW)
+    data = [word for word in quick if not word.startswith("model")]
+    run = on_jax(*data, "backend=torch", "model=custom", "model._target_=mine.build")
+    assert run.code == 1
+    assert "code of yours imports TensorFlow, whose operations do not compute" in run.output

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from dtrain.run.cluster import Task
+from tests import warm
+from tests.conftest import need
 from tests.sampled import sampled
 from tests.test_parameter_server import servers
 from tests.test_strategies import together
@@ -116,6 +118,13 @@ def refusals(name: str) -> dict[str, str]:
     if re.search(r"def train_step\(self, \w+\):", (ZOO / f"{name}.py").read_text()):
         found["hybrid"] = "as on another backend of Keras"
     return found
+
+
+def needs_tensorflow(name: str) -> bool:
+    """Whether a model's file, or one that it is made of, has operations of TensorFlow's."""
+    text = (ZOO / f"{name}.py").read_text()
+    parts = re.findall(r"from tests\.zoo import (\w+)", text)
+    return "import tensorflow" in text or any(map(needs_tensorflow, parts))
 
 
 def outcome(name: str, what: str, one: Any, kind: str, devices: int, strategy: Any) -> list[Any]:
@@ -248,6 +257,35 @@ PARTS = {"few": ["gan", "masked_tokens"], **{str(part): NAMES[part::4] for part 
 def test_hosts_agree(part: str) -> None:
     tasks = [Task("chief", 0, 1), Task("worker", 0, 1)]
     found = together(_cluster, tasks, 2, what="multiworker", names=PARTS[part])
+    assert not any(found), "\n".join(map(str, found[0]))
+
+
+#: Those whose numbers two processes of PyTorch have, too: each draws its own.
+ON_TORCH = [n for n in NAMES if not needs_tensorflow(n) and not declared(n, "DRAWS", False)]
+TORCH_PARTS = {"few": ["masked_tokens", "siamese"],
+               **{str(part): ON_TORCH[part::3] for part in range(3)}}  # fmt: skip
+
+
+def on_one(names: list[str]) -> dict[str, Any]:
+    warnings.filterwarnings("ignore", "Explicitly requested dtype int64")
+    return {n: None if "torch" in refusals(n) else trained(n, "OneDevice", 1) for n in names}
+
+
+def _processes(cluster: Any, task: Any, devices: list[str], ones: dict[str, Any]) -> Any:
+    from dtrain.task.strategies import MultiWorker
+
+    warnings.filterwarnings("ignore", "Explicitly requested dtype int64")
+    wrong = []
+    for name, one in ones.items():
+        wrong += outcome(name, "torch", one, "", 1, MultiWorker(devices))
+    return wrong
+
+
+@pytest.mark.parametrize("part", sampled(TORCH_PARTS, "few"))
+def test_processes_of_pytorch_agree(part: str) -> None:
+    need("torch")
+    ones = warm.call(on_one, 1, {"names": TORCH_PARTS[part]}, 300, "torch")
+    found = together(_processes, [Task("chief", 0, 1), Task("worker", 0, 1)], 2, "torch", ones=ones)
     assert not any(found), "\n".join(map(str, found[0]))
 
 

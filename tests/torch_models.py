@@ -189,3 +189,37 @@ def augmented(input_shape: Any, classes: int) -> Any:
     inputs = keras.Input(input_shape)
     hidden = layers.Flatten()(layers.RandAugment()(inputs))
     return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))
+
+
+class Moving(torch.nn.Module):
+    """Keeps a running mean in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+        return x
+
+
+def wrapped(input_shape: Any, classes: int) -> Any:
+    """A module of PyTorch's in a layer of Keras', with what it keeps in buffers."""
+    linear = torch.nn.Linear(input_shape[0], 6, bias=False)
+    module = torch.nn.Sequential(linear, torch.nn.BatchNorm1d(6), torch.nn.Tanh(), Moving())
+    layer = layers.TorchModuleWrapper(module, output_shape=(None, 6))
+    return keras.Sequential([keras.Input(input_shape), layer, layers.Dense(classes, "softmax")])
+
+
+def stream() -> Any:
+    """Examples without a number, in the order in which they come."""
+    from dtrain.data.foreign import Generated
+    from dtrain.data.sources import Splits
+    from dtrain.data.streams import Stream
+
+    def examples() -> Any:
+        rows = np.random.Generator(np.random.Philox(3)).standard_normal((43, 4)).astype(np.float32)
+        return ((row, int(row[0] > 0) + int(row[1] > 0)) for row in rows)
+
+    return Splits(Stream(Generated(examples, "dataset")), None, classes=3)

@@ -19,7 +19,18 @@ from dtrain.run.cluster import Task
 from tests import warm
 from tests.test_parameter_server import servers
 from tests.test_strategies import together
-from tests.test_zoo import ALONE, CLOSE, NAMES, SEVERAL, STEPS, refusals, stands_for
+from tests.test_zoo import (
+    ALONE,
+    CLOSE,
+    NAMES,
+    SEVERAL,
+    STEPS,
+    declared,
+    needs_tensorflow,
+    on_one,
+    refusals,
+    stands_for,
+)
 
 TABLE = Path(__file__).parents[1] / "docs" / "zoo.md"
 #: Heading, and what the strategy is called in ``REFUSED`` of a model.
@@ -30,8 +41,9 @@ COLUMNS = {
     "`multiworker`, 2 tasks": "multiworker",
     "`ps`, `update=sync`, 2 workers": "ps",
     "`hybrid`, 2 x 2, on JAX": "hybrid",
+    "`mirrored`, 2 processes, on PyTorch": "torch",
 }
-NO_REFEREE = "no referee"
+NO_REFEREE, OF_TENSORFLOW, DRAWS = "no referee", "uses TensorFlow", "draws"
 TEXT = f"""# The zoo
 
 Typical models of Keras users, one file each in `tests/zoo/`. Each is trained for {STEPS} steps
@@ -40,9 +52,14 @@ compared with Keras' own `fit`. A number is the largest relative difference (abs
 values below 1), rounded up to a power of ten, over all losses, metrics and values returned
 by a step or the validation, and the mean size of each weight afterwards; for `fit` it is
 that of an epoch. "refused" gives the error by which dtrain rejects the model before
-training. If a model cannot be compared with `fit`, its file gives the reason. The limit is
-{CLOSE:.0e}. The table is written by `python -m tests.zoo`.
+training. If a model cannot be compared with `fit`, its file gives the reason. "{OF_TENSORFLOW}":
+its code has operations of TensorFlow, and cannot run on PyTorch. "{DRAWS}": on PyTorch each process
+draws its own random numbers. The limit is {CLOSE:.0e}. The table is written by
+`python -m tests.zoo`.
 """
+
+
+HOSTS = [Task("chief", 0, 1), Task("worker", 0, 1)]
 
 
 def rounded(difference: float) -> str:
@@ -99,6 +116,22 @@ def on_a_mesh(name: str) -> dict[str, str]:
     return {"hybrid": cell(name, one, "", 1, mesh())}
 
 
+def on_torch(name: str) -> dict[str, str]:
+    if needs_tensorflow(name) or declared(name, "DRAWS", False):
+        return {"torch": OF_TENSORFLOW if needs_tensorflow(name) else DRAWS}
+    ones = warm.call(on_one, 1, {"names": [name]}, 300, "torch")
+    return together(of_processes, HOSTS, 2, "torch", name=name, one=ones[name])[0]
+
+
+def of_processes(
+    cluster: Any, task: Any, devices: list[str], name: str, one: Any
+) -> dict[str, str]:
+    from dtrain.task.strategies import MultiWorker
+
+    warnings.filterwarnings("ignore", "Explicitly requested dtype int64")
+    return {"torch": cell(name, one, "", 1, MultiWorker(devices))}
+
+
 def beside_fit(name: str) -> dict[str, str]:
     from tests.test_zoo import differences_from_fit
 
@@ -121,11 +154,11 @@ def of_a_cluster(cluster: Any, task: Any, devices: list[str], name: str) -> dict
 
 def measured(name: str) -> dict[str, str]:
     """Return the cells of a model; what broke down says so in its own."""
-    hosts = [Task("chief", 0, 1), Task("worker", 0, 1)]
     parts: list[tuple[list[str], Any]] = [
         ([*SEVERAL], lambda: warm.call(alone, 4, {"name": name}, timeout=300)),
         (["hybrid"], lambda: warm.call(on_a_mesh, 4, {"name": name}, 300, "jax")),
-        (["multiworker"], lambda: together(of_a_cluster, hosts, 2, name=name)[0]),
+        (["multiworker"], lambda: together(of_a_cluster, HOSTS, 2, name=name)[0]),
+        (["torch"], lambda: on_torch(name)),
         (["ps"], lambda: together(of_a_cluster, servers(2, 1), 2, name=name)[0]),
     ]
     if name not in ALONE:
@@ -173,6 +206,9 @@ def problems(name: str, cells: dict[str, str]) -> list[str]:
         elif what in refused:
             if not (text.startswith("refused: ") and refused[what] in text):
                 wrong.append(f"{name}, {what}: {text}; its file says {refused[what]!r}")
+        elif what == "torch" and (needs_tensorflow(name) or declared(name, "DRAWS", False)):
+            if text != on_torch(name)[what]:
+                wrong.append(f"{name}, torch: {text}")
         elif not text.replace("e-", "").isdigit() or float(text) > CLOSE:
             wrong.append(f"{name}, {what}: {text}")
     return wrong

@@ -9,6 +9,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 
 from dtrain import errors, secrets
 from dtrain.config import load, targets
+from dtrain.config.schema import Backend as Backends
 from dtrain.config.schema import Config
 from dtrain.errors import DtrainError, UsageError
 from dtrain.files import writing
@@ -35,6 +37,11 @@ from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, quietly
 from dtrain.task.train.timing import Phases
 
+#: What is said of a failure where the user's code uses another framework than the task.
+_ANOTHER = (
+    "code of yours imports TensorFlow, whose operations do not compute with the tensors of another "
+    "backend: use keras.ops, or type backend=tensorflow"
+)
 #: What TensorFlow, JAX and PyTorch say where another program listens at the port of a task.
 _NO_SERVER = (
     "Could not start gRPC server",
@@ -118,7 +125,10 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         if any(text in str(error) for text in _NO_SERVER):
             return errors.PORT_TAKEN
         text = errors.unstyled(f"{type(error).__name__}: {error} {own_code.place(error)}".rstrip())
-        _report(journal, error, "; ".join([text, *getattr(error, "__notes__", ())]))
+        notes = list(getattr(error, "__notes__", ()))
+        if config.backend is not Backends.tensorflow and "tensorflow" in sys.modules:
+            notes.append(_ANOTHER)  # no code of dtrain's imports it there
+        _report(journal, error, "; ".join([text, *notes]))
         return errors.FAILED
     finally:
         ending.close()

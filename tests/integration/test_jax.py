@@ -131,8 +131,8 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
 ) -> None:
     user_code(USER)
     words = (
-        *BASE, f"backend={backend}", *KILLED[strategy], "+model.dropout=0.3", "checkpoint.every_steps=2",
-        "trainer.callbacks=[{_target_:mine.Killer}]",
+        *BASE, f"backend={backend}", *KILLED[strategy], "+model.dropout=0.3",
+        "checkpoint.every_steps=2", "trainer.callbacks=[{_target_:mine.Killer}]",
     )  # fmt: skip
     whole = dtrain(*words)
     assert whole.code == 0, whole.output

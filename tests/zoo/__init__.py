@@ -6,5 +6,6 @@ A file has ``model(input_shape, classes)``. It may say of itself:
     TRAINER   ``loss`` and ``metrics`` of a model that its file does not compile, and
               ``gradient_reduction`` where that is no mean
     FIT       False where Keras' ``fit`` is no referee: it refuses the model, or draws otherwise
+    DRAWS     True where it draws random numbers: on PyTorch each process draws its own
     REFUSED   by strategy, the beginning of the sentence by which dtrain refuses it
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
+DRAWS = True
 DATA = "photos"
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 FIT = False  # its augmentation draws on other threads

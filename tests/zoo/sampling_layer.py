@@ -7,6 +7,7 @@ from keras import layers, ops
 
 from tests.zoo.parts import sgd
 
+DRAWS = True
 DATA = "masks"
 
 

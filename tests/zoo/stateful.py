@@ -13,6 +13,7 @@ REFUSED = {
     "hybrid": "is stateful: its state is that of the rows of the last batch",
     "multiworker": "is stateful: its state is that of the rows of the last batch",
     "ps": "is stateful: its state is that of the rows of the last batch",
+    "torch": "is stateful",
 }
 
 

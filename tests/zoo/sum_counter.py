@@ -11,6 +11,7 @@ REFUSED = {
     "central 2": "the training step assigns it what several replicas",
     "multiworker": "the training step assigns it what several replicas",
     "ps": "the training step assigns it what several replicas",
+    "torch": "the training step assigns it what several replicas",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
+DRAWS = True
 DATA = "tokens"
 TRAINER = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
 

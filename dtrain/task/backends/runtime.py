@@ -162,6 +162,9 @@ class Runtime(Protocol):
     def trace(self, function: Callable[..., Any], *specs: Any) -> None:
         """Trace ``function``, of what :func:`dtrain.task.data.reading.specs` returns."""
 
+    def buffers(self, model: keras.Model) -> list[tuple[str, Any]]:
+        """Return what modules of PyTorch's in layers keep beside weights, with their names."""
+
     def attempt(self, model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
         """Call a function for the variables that it makes, and for its errors.
 

@@ -15,6 +15,7 @@ from dtrain.run.checkpoint import Checkpoint
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import finetune, optimizers
 
 
@@ -46,14 +47,15 @@ def variables(model: keras.Model) -> dict[str, Any]:
     """Name every variable of the model and its optimizers by path, the same in every process.
 
     Weights, normalisation statistics, seed generators, states of stateful layers, TensorFlow's own
-    variables and generators in layers, variables of plain objects there, optimizer slots and
-    iterations, loss scale and moving averages: of ``compile``'s optimizer under ``optimizer/``, of
-    any other under ``optimizer/PATH/`` (:func:`.optimizers.named`), and so of those inside of one.
+    variables and generators in layers, variables of plain objects and buffers of PyTorch's modules
+    there, optimizer slots and iterations, loss scale and moving averages: of ``compile``'s
+    optimizer under ``optimizer/``, of any other under ``optimizer/PATH/``
+    (:func:`.optimizers.named`), and so of those inside of one.
     Metric variables are not among them: :class:`Sums` holds their state.
     """
     named: dict[str, Any] = {}
     others = keras_internals.plain_variables(model) + keras_internals.generator_states(model)
-    plain = [_Plain(path, each) for path, each in others]
+    plain = [_Plain(path, each) for path, each in [*others, *runtime().buffers(model)]]
     groups: list[tuple[str, list[Any]]] = [
         ("model", [*model.variables, *keras_internals.states(model), *plain]),
         *optimizers.variables(model),

@@ -82,6 +82,11 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
     jax.eval_shape(function, *(nest.mapped(struct, spec) for spec in specs))
 
 
+def buffers(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return nothing: there are no such modules."""
+    return []
+
+
 def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
     """Trace a function: at once, each of its operations would be a program to be compiled."""
     values = [(variable, variable.value) for variable in model.variables]

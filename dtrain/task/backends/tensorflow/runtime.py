@@ -85,6 +85,11 @@ def trace(function: Callable[..., Any], *specs: Any) -> None:
     traced.get_concrete_function(*map(tensor_specs, specs))
 
 
+def buffers(model: keras.Model) -> list[tuple[str, Any]]:
+    """Return nothing: there are no such modules."""
+    return []
+
+
 def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -> None:
     """Call a function at once: what is traced would take longer."""
     function(*examples)

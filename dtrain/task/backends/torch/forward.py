@@ -23,15 +23,14 @@ class Forward(HostForward):
     """Predicts batches of one model, on the device of this process."""
 
     @functools.cached_property
-    def _device(self) -> Any:
+    def _device(self) -> str:
         """The device of the model: that of Keras is known to the thread alone that chose it."""
         weights = self._model.variables
-        return weights[0].value.device if weights else torch.device("cpu")
+        return str(weights[0].value.device) if weights else "cpu"
 
     def _outputs(self, x: Any, numbers: np.ndarray) -> Any:
-        device = f"{self._device.type}:{self._device.index or 0}"
         draws = Draws(self._model, 0, 0)
-        with _predicting, keras.device(device), torch.no_grad(), tracing(rows=None):
+        with _predicting, keras.device(self._device), torch.no_grad(), tracing(rows=None):
             self._model.eval()
             with draws.batch(int(numbers[0])):
                 outputs = self._model.predict_step(as_data(put(x)))

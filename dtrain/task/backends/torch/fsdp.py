@@ -131,8 +131,8 @@ class FullySharded(OneDevice):
         named = train_state.variables(model) if self._mesh is not None else {}
         weights = {n: v for n, v in named.items() if isinstance(v.value, DTensor)}
         weights = {n: v for n, v in weights.items() if isinstance(v, keras.Variable)}
-        whole = [whole(variable.value) for variable in weights.values()]
-        with keras_internals.exchanged([*weights.values()], whole):
+        values = [whole(variable.value) for variable in weights.values()]
+        with keras_internals.exchanged([*weights.values()], values):
             yield
 
     def whole(self, model: keras.Model) -> AbstractContextManager[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import keras
@@ -15,6 +16,9 @@ from dtrain.task.process import signals
 
 #: Without it cuBLAS has no deterministic algorithms, and PyTorch refuses to compute.
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+#: Has the device of this process, for as long as that is there: Keras has no other public way.
+_chosen = contextlib.ExitStack()
 
 
 def configure(
@@ -36,7 +40,7 @@ def configure(
             the other tasks are not there.
 
     Returns:
-        The name of the device, such as ``cpu:0``.
+        The name of the device, ``cpu`` or ``cuda:0``.
 
     Raises:
         UsageError: there is no such device.
@@ -47,27 +51,26 @@ def configure(
     if hardware.inter_op_threads is not None:
         torch.set_num_interop_threads(hardware.inter_op_threads)
     torch.backends.mkldnn.set_flags(_enabled=hardware.onednn is not False)
-    device = torch.device("cpu", 0)
+    device = "cpu"  # not cpu:0, which is another device to PyTorch than that of its tensors
     if cluster.device_kind == "gpu" and task.devices:
         if not torch.cuda.device_count():
             raise UsageError(
                 "hardware", "gpu", "PyTorch has no GPU here", "a machine with one, or hardware=cpu",
                 "hardware=cpu",
             )  # fmt: skip
-        device = torch.device("cuda", 0)  # of those of the host the launcher leaves it one
+        device = "cuda:0"  # of those of the host the launcher leaves it one
         torch.cuda.set_device(device)
         if deterministic:
             os.environ.setdefault(CUBLAS, ":4096:8")
             torch.use_deterministic_algorithms(True)
-    # Not as a context that ends: Keras has no other public way to choose a device.
-    keras.device(f"{device.type}:{device.index}").__enter__()
+    _chosen.enter_context(keras.device(device))
     keras.config.set_dtype_policy(hardware.precision.name)
     if peer_timeout is not None and len(cluster.tasks) > 1:
         processes.join(cluster, task, peer_timeout)
         # ORDER: before the user's code is imported, which may import what they wrap by its name.
         gradients.install()
         global_batch.install()
-    return [f"{device.type}:{device.index}"]
+    return [device]
 
 
 def overlooked(hardware: Hardware, cluster: Cluster) -> str | None:

@@ -21,6 +21,7 @@ import torch
 
 from dtrain.errors import UsageError
 from dtrain.run import initial
+from dtrain.task import keras_internals
 from dtrain.task.backends.torch.metrics import metric
 from dtrain.task.backends.torch.optimizer import optimizer
 from dtrain.task.backends.tracing import now
@@ -64,6 +65,22 @@ class Buffer(keras.Variable):
     def value(self) -> torch.Tensor:
         """What it holds."""
         return self._buffer()
+
+
+def buffers(model: keras.Model) -> list[tuple[str, Buffer]]:
+    """Return the buffers of modules that layers of Keras' have or wrap: Keras has them in no list.
+
+    Args:
+        model: of Keras'; what a plain module has is among its variables.
+    """
+    if isinstance(model, PlainModel):
+        return []
+    named = {
+        id(each): (f"{layer.name}/{name}", Buffer(layer, name))
+        for layer in reversed(keras_internals.layers(model))
+        for name, each in layer.named_buffers()
+    }
+    return list(named.values())[::-1]
 
 
 class PlainModel(keras.Model):

@@ -12,6 +12,7 @@ from torch import distributed
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.torch import gradients
+from dtrain.task.backends.torch.plain import buffers
 
 
 def step(
@@ -34,7 +35,7 @@ def step(
 
 def kept_by_hand(model: keras.Model) -> list[keras.Variable]:
     """Return the numbers that layers of the user's own may assign: statistics, a codebook."""
-    variables = keras_internals.of_own_classes(model)
+    variables = [*keras_internals.of_own_classes(model), *(v for _, v in buffers(model))]
     return [v for v in variables if v.value.is_floating_point()]
 
 

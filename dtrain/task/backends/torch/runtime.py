@@ -18,6 +18,7 @@ from dtrain.task.backends.torch.arrays import computed, put
 from dtrain.task.backends.torch.draws import hashed
 from dtrain.task.backends.torch.hardware import configure, overlooked
 from dtrain.task.backends.torch.numerics import Checked
+from dtrain.task.backends.torch.plain import buffers
 from dtrain.task.backends.torch.remat import computed_twice
 from dtrain.task.backends.torch.replica import exchange
 from dtrain.task.data.batch_reader import as_arrays as readable
@@ -29,7 +30,7 @@ from dtrain.task.keras_internals import without_tensorflow as alone
 from dtrain.task.process import own_code
 
 __all__ = [
-    "alone", "computed", "computed_twice", "configure", "exchange", "overlooked", "read",
+    "alone", "buffers", "computed", "computed_twice", "configure", "exchange", "overlooked", "read",
     "readable",
 ]  # fmt: skip
 PLAIN = plain

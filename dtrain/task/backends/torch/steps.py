@@ -109,8 +109,9 @@ class Steps(RowSteps):
             if "only for scalar outputs" not in str(error):
                 raise
             raise UsageError(
-                "trainer.loss", "...", "is one number an example, and gradients are of one number",
-                "a mean or a sum, such as reduction='sum_over_batch_size'", "keras.ops.mean(LOSS)",
+                "trainer.loss", type(self._model).__name__,
+                "has a value for each example, and PyTorch differentiates one number",
+                "a loss with reduction='sum_over_batch_size' or 'sum'", "backend=tensorflow",
             ) from error  # fmt: skip
         with torch.no_grad():
             return self._rows.logs(logs, True), [self._weights()]
