@@ -60,7 +60,7 @@ class OfRun:
             config, rundir, None, weights, hear, waiting, gives_way=own is not None
         )
         self.name = exporting.name_of(rundir, weights)
-        self.environment = self._exporter.environment
+        self.environment, self.origin = self._exporter.environment, self._exporter.origin
 
     def choose(self) -> Path:
         """Return the folder of the checkpoint that is meant now.

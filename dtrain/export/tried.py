@@ -50,7 +50,7 @@ class Tried(ABC):
         if not files:
             return
         stored = Sample.load(files[0])
-        self.about["deviation"] = sample.compared(self, stored, _LIMIT)  # type: ignore[arg-type]
+        self.about["deviation"] = sample.compared(self, stored, _LIMIT)
         self.about["examples"] = len(stored)
         self.about["batched"] = self.about["batched"] and self._independent(stored)
         if self.about["batched"]:
