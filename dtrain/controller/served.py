@@ -57,9 +57,10 @@ class OfRun:
         self._rundir, self._word, self._own = rundir, word, own
         self._mode = config.objective_mode.name
         self._exporter = exporting.Exporter(
-            config, rundir, ["savedmodel"], weights, hear, waiting, gives_way=own is not None
+            config, rundir, None, weights, hear, waiting, gives_way=own is not None
         )
         self.name = exporting.name_of(rundir, weights)
+        self.environment, self.origin = self._exporter.environment, self._exporter.origin
 
     def choose(self) -> Path:
         """Return the folder of the checkpoint that is meant now.

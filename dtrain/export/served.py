@@ -10,16 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import TrainingError
-from dtrain.export import sample
 from dtrain.export.formats import SIGNATURE
-from dtrain.run.exports import RECORD, SAMPLE
+from dtrain.export.tried import Tried
+from dtrain.run.exports import RECORD
 from dtrain.run.folder import read_json
-from dtrain.run.samples import Sample
 
-#: How far from the stored outputs those of this machine may be.
-_LIMIT = 1e-4
-#: How far a row's outputs may be from those that it has alone; beyond that its neighbours count.
-_ALONE = 1e-3
 _LONGEST = 300  # characters of TensorFlow's messages
 
 
@@ -30,17 +25,12 @@ def configure(threads: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
-class Served:
+class Served(Tried):
     """A loaded model, which computes what was stored with it.
 
     Args:
         path: of the SavedModel.
         max_batch: rows of a batch.
-
-    Attributes:
-        about: ``inputs`` and ``outputs``; the ``encoding`` of a table; whether requests may share a
-            batch: ``batched``; names of ``classes``; the largest ``deviation`` from the stored
-            outputs of so many ``examples``.
 
     Raises:
         TrainingError: it cannot be loaded or served, or computes other outputs than are stored.
@@ -50,7 +40,6 @@ class Served:
         # Of a model of MLflow's the record stands beside the folder of the SavedModel.
         places = (Path(path), Path(path).parent)
         record: Any = next(filter(None, (read_json(place / RECORD) for place in places)), {})
-        files = [place / SAMPLE for place in places if (place / SAMPLE).is_file()]
         try:
             self._model = tf.saved_model.load(path)  # kept: its variables are in it
         except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
@@ -67,15 +56,8 @@ class Served:
             "outputs": _listed(outputs, record.get("signature", {}).get("outputs", [])),
             "batched": all(spec.shape.rank and spec.shape[0] is None for spec in specs),
             "classes": record.get("classes", []), "encoding": record.get("encoding"),
-            "deviation": None, "examples": 0,
         }  # fmt: skip
-        if files:
-            stored = Sample.load(files[0])
-            self.about["deviation"] = sample.compared(self, stored, _LIMIT)
-            self.about["examples"] = len(stored)
-            self.about["batched"] = self.about["batched"] and self._independent(stored)
-            if self.about["batched"]:
-                self(stored.batch(max_batch))  # the largest, before a request waits for it
+        self._try(places, max_batch)
 
     def __call__(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a batch.
@@ -93,14 +75,6 @@ class Served:
             raise RuntimeError(_text(error)) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
             raise ValueError(_text(error)) from None
-
-    def _independent(self, stored: Sample) -> bool:
-        """Say whether a row has the outputs that it has alone, whatever stands beside it."""
-        batch = stored.batch(2)
-        together = self(batch)
-        alone = self({name: value[1:] for name, value in batch.items()})
-        second = {name: value[1:] for name, value in together.items()}
-        return sample.deviation(alone, second)[0] <= _ALONE
 
 
 def _text(error: BaseException) -> str:

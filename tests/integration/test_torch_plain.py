@@ -125,6 +125,7 @@ def loaded(folder: str, here: str) -> None:
     from safetensors.torch import load_file
 
     from dtrain.api.local_model import load_model
+    from dtrain.export.served_module import Served
     from dtrain.run.folder import RunDir
 
     os.environ["DTRAIN_TRUST"] = "mine"
@@ -143,4 +144,10 @@ def loaded(folder: str, here: str) -> None:
     with torch.no_grad():
         for each in (program, module):
             assert torch.allclose(each(torch.from_numpy(x)), torch.from_numpy(outputs), atol=1e-6)
+    served = Served(str(sample.parent), 8)
+    assert served.about["batched"] and served.about["deviation"] < 1e-5
+    [made] = served({"inputs": x[:3]}).values()
+    assert np.allclose(made, outputs[:3], atol=1e-6)
+    with pytest.raises(ValueError, match="size"):
+        served({"inputs": x[:, :3]})
     assert checkpoint.of_module(RunDir(folder).checkpoints)

@@ -53,11 +53,12 @@ class _Command:
 
     def __init__(self, given: str, options: Options, listener: socket.socket, own: Path):
         self.given, self.options, self.listener, self.own = given, options, listener, own
+        self.environment, self.origin = task_environment(), "Keras"
         self.activity, self._server = Activity(), Server(self._start, self._say)
 
     def _start(self) -> ModelProcess:
         token = os.environ.get(TOKEN)
-        return ModelProcess(task_environment(), self.options, token, self.listener)
+        return ModelProcess(self.environment, self.options, token, self.listener)
 
     def _say(self, text: str) -> None:
         self.activity.end()
@@ -100,7 +101,8 @@ class _Command:
         where = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         compared = "not compared: no examples are stored with it"
         if about["examples"]:
-            compared = f"within {about['deviation']:.2g} of Keras on {about['examples']} examples"
+            compared = f"within {about['deviation']:.2g} of {self.origin} on "
+            compared += f"{about['examples']} examples"
         inputs, _, outputs = about["signature"].partition(" -> ")
         lines = [
             f"serving: {name}, version {number} ({compared})",
@@ -133,6 +135,7 @@ class _Run(Export):
         own = command.own if follow else None
         weights = command.options.weights
         source = OfRun(self.rundir, settle(node), word, weights, own, begin, command.waiting)
+        command.environment, command.origin = source.environment, source.origin
         while (key := source.newest()) is None:
             if not follow or self.rundir.result.is_file():
                 source.choose()  # says what is wrong

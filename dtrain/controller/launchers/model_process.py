@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dtrain.host.forkserver import Process
+from dtrain.host.frameworks import VARIABLE
 from dtrain.serving.options import Options
 
 
@@ -19,7 +21,8 @@ def _enter(
     output: Connection, pipe: Any,
 ) -> None:  # fmt: skip
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    from dtrain.export import served
+    of_module = os.environ[VARIABLE] == "torch"
+    served: Any = importlib.import_module(f"dtrain.export.served{'_module' * of_module}")
     from dtrain.serving import server
     from dtrain.task.process import signals
 

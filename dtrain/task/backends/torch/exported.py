@@ -13,6 +13,12 @@ from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.plain import PlainModel
 
 
+def configure(threads: int) -> None:
+    """Choose the threads of an operation; 0: one on each core."""
+    if threads:
+        torch.set_num_threads(threads)
+
+
 def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments that a module is called with (:meth:`PlainModel.call`)."""
     if isinstance(x, dict):
@@ -49,7 +55,7 @@ def write(
         torch.export.save(program, path)
 
 
-def load(model: PlainModel, name: str, path: Path) -> Callable[[Any], Any]:
+def load(model: PlainModel | None, name: str, path: Path) -> Callable[[Any], Any]:
     """Return what a file computes, as a function of inputs.
 
     Args:
@@ -57,7 +63,7 @@ def load(model: PlainModel, name: str, path: Path) -> Callable[[Any], Any]:
         name: of the format.
         path: of the file.
     """
-    if name == "safetensors":
+    if model is not None and name == "safetensors":
         safetensors.torch.load_model(model.module, str(path))
         module: Any = model.module.eval()
     else:
