@@ -197,7 +197,7 @@ def test_a_wrong_converter_is_refused(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["to=tflite"], "to=tflite: is no format; accepted: savedmodel, onnx, litert, litert_f"),
+        (["to=tflite"], "to=tflite: is no format; type: to=litert; accepted: savedmodel"),
         (["weights=best"], "weights=best: are no weights of a run; accepted: raw or ema"),
         (["checkpoint=3"], "checkpoint=3: the run has no such checkpoint"),
         (["strategy=mirrored"], "strategy=mirrored: is no option of export"),
