@@ -1,4 +1,4 @@
-"""Starts the process of a server: forked from one that may import TensorFlow."""
+"""Starts the process of a server: forked from one that may import its framework."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def _enter(
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     from dtrain.export import served
     from dtrain.serving import server
+    from dtrain.task import backends
     from dtrain.task.process import signals
 
     signals.end_with_the_parent()
     pipe.close()
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
-    served.configure(options.threads)
+    backends.module("exported").configure(options.threads)
     load = functools.partial(served.Served, max_batch=options.max_batch)
     server.run(load, options, token, link, listener)
     os._exit(0)
@@ -36,7 +37,7 @@ class ModelProcess(Process):
     """One process, and the end of the pipe that it is asked by: :attr:`link`.
 
     Args:
-        environment: that TensorFlow is imported with.
+        environment: that its framework is imported with.
         options, token, listener: of :func:`dtrain.serving.server.run`.
 
     Raises:
