@@ -1,9 +1,8 @@
-"""SavedModels of TensorFlow's own, and a real server of them."""
+"""SavedModels of TensorFlow's own, and a real server of exported models."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import socket
 import threading
@@ -80,6 +79,42 @@ def make(folder: Path) -> None:
     save("touchy", touchy, spec([None, None], name="x"))
 
 
+def make_programs(folder: Path) -> None:
+    """Write versions of a program of PyTorch; outputs stored with the last are not its own."""
+    import torch
+
+    from dtrain.run.samples import Sample
+    from dtrain.task.backends.torch import exported
+    from dtrain.task.backends.torch.plain import PlainModel
+
+    class Net(torch.nn.Module):
+        def __init__(self, factor: float):
+            super().__init__()
+            self.words = torch.nn.Embedding.from_pretrained(torch.arange(5.0)[:, None])
+            self.factor = factor
+
+        def forward(self, words: torch.Tensor, add: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"z": self.factor * (self.words(words)[:, 0] + add), "y": add}
+
+    x = {"words": np.array([1, 4], np.int32), "add": np.array([0.5, 2], np.float32)}
+    tensors = {
+        "inputs": [("add", "float32"), ("words", "int32")],
+        "outputs": [("y", "float32"), ("z", "float32")],
+    }
+    signature = {
+        role: [{"name": name, "dtype": dtype, "shape": [None]} for name, dtype in each]
+        for role, each in tensors.items()
+    }
+    for version, factor in {"1": 1.0, "2": 2.0, "3": 3.0}.items():
+        path = folder / version
+        path.mkdir()
+        model = PlainModel(Net(factor), "net")
+        exported.write(model, "pt2", path / "model.pt2", x, ["add", "words"], ["y", "z"])
+        z = (min(factor, 2) * (x["words"] + x["add"])).astype(np.float32)
+        Sample(x, {"y": x["add"], "z": z}, None).save(path / "sample.npz")
+        (path / "export.json").write_text(json.dumps({"signature": signature}))
+
+
 class Client:
     """Asks a server, by Python's own client."""
 
@@ -109,14 +144,16 @@ def served(
     path: Path | None, own: Path, source: Source | None = None, token: str | None = None,
     name: str = "m", **limits: Any,
 ) -> Iterator[Client]:  # fmt: skip
-    """Serve a SavedModel, or the newest of a source, which is then followed."""
+    """Serve an exported model, or the newest of a source, which is then followed."""
     first = source or Folder(path or own)
     key = first.newest() or ""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         options = Options(name=name, threads=1, **limits)
         notices: list[str] = []
-        start = functools.partial(ModelProcess, warm.ENVIRONMENT, options, token, listener)
-        server = Server(start, notices.append)
+        server = Server(
+            lambda backend: ModelProcess(warm.ENVIRONMENTS[backend], options, token, listener),
+            notices.append,
+        )
         thread = threading.Thread(target=server.run, args=(source, key, own))
         try:
             about = server.load(first.fetch(key))

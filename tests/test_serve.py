@@ -23,7 +23,7 @@ from dtrain.run import checkpoint
 from dtrain.tracking.mlflow.registered import Registered
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests import serving_models, warm
-from tests.conftest import QUICK
+from tests.conftest import QUICK, need
 from tests.serving_models import Client, served
 from tests.test_export import expected
 
@@ -394,10 +394,49 @@ def test_a_run_is_served_and_followed(
     assert not (run / "exports").exists(), "what it exports to follow goes with it"
 
 
+def test_programs_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Served and followed by a process without TensorFlow; a wrong version does not serve."""
+    need("torch")
+    monkeypatch.setattr("dtrain.controller.served._LOOK", 0.05)
+    made, folder, own = (tmp_path / name for name in ("made", "folder", "own"))
+    for each in (made, folder, own):
+        each.mkdir()
+    warm.call(serving_models.make_programs, 1, {"folder": made}, backend="torch")
+    (made / "1").rename(folder / "1")
+    with served(None, own, Folder(folder)) as client:
+        assert client.about["batched"] and client.about["deviation"] == 0
+        assert client("/v2/models/m")[1] == {
+            "name": "m", "versions": ["1"], "platform": "pytorch_pt2",
+            "inputs": [{"name": "add", "datatype": "FP32", "shape": [-1]},
+                       {"name": "words", "datatype": "INT32", "shape": [-1]}],
+            "outputs": [{"name": name, "datatype": "FP32", "shape": [-1]} for name in "yz"],
+        }  # fmt: skip
+
+        def ask(*rows: tuple[int, float]) -> Any:
+            body = {"instances": [{"words": words, "add": add} for words, add in rows]}
+            return client("/invocations", body)[:2]
+
+        maps = Path(f"/proc/{client.server._process.pid}/maps").read_text()
+        assert "libtorch" in maps and "libtensorflow" not in maps
+        three = [(3, 0.5), (2, 1.0), (4, 0.0)]
+        assert ask(*three) == (200, {"predictions": {"y": [0.5, 1, 0], "z": [3.5, 3, 4]}})
+        status, answer = ask((9, 0.0))
+        assert status == 400 and "the model failed: index out of range" in answer["error"]
+        (made / "2").rename(folder / "2")
+        until(lambda: ask(three[0]) == (200, {"predictions": {"y": [0.5], "z": [7]}}))
+        (made / "3").rename(folder / "3")
+        until(lambda: any("output 'z' differs from" in text for text in client.notices))
+        shutil.copytree(folder / "1", made / "4")
+        (made / "4/model.pt2").write_bytes(b"no program")
+        (made / "4").rename(folder / "4")
+        until(lambda: any("version 4 does not serve: it cannot" in t for t in client.notices))
+        assert client("/v2/models/m")[1]["versions"] == ["2"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nothing"], "MODEL=nothing: is no run folder, no model of a registry and no SavedModel"),
+        (["nothing"], "MODEL=nothing: is no run folder, no model of a registry and no export"),
         (["models:/a"], "MODEL=models:/a: is no model of a registry"),
         (["models:/a/1", "follow=true"], "tracking.uri=: "),
         (["run", "prot=1"], "prot=1: is no option of serve; hint: the command with port="),

@@ -60,6 +60,15 @@ def name_of(rundir: RunDir, weights: str, given: str | None = None) -> str:
     return folders.check_name(given)
 
 
+def backend_of(rundir: RunDir) -> str:
+    """Return the backend that exports and serves the model of a run.
+
+    Formats of Keras are written by TensorFlow, whatever has trained: weights have the same names. A
+    plain module is PyTorch's.
+    """
+    return "torch" if checkpoint.of_module(rundir.checkpoints) else "tensorflow"
+
+
 class Exporter:
     """Exports checkpoints of one run.
 
@@ -85,10 +94,8 @@ class Exporter:
     ):
         plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
         values = section.plain(dataclasses.replace(config, hardware=plain))
-        # Formats of Keras are written by TensorFlow, whatever has trained: weights have the same
-        # names. A plain module is PyTorch's.
-        is_module = checkpoint.of_module(rundir.checkpoints)
-        backend = "torch" if is_module else "tensorflow"
+        backend = backend_of(rundir)
+        is_module = backend == "torch"
         formats = formats or ["pt2" if is_module else "savedmodel"]
         self._packages = {name: _packages(name, is_module) for name in formats}
         cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment(backend=backend))
@@ -96,7 +103,6 @@ class Exporter:
         self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
             "export", values, cluster, asked, hear, waiting, gives_way
         )
-        self.environment = cluster.environment
         #: What an export is compared with.
         self.origin = "the module" if is_module else "Keras"
         self._framework = frameworks.of(cluster.environment)

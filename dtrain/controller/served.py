@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import multiprocessing.connection
 import os
@@ -23,8 +24,9 @@ from dtrain.run.exports import FORMATS
 from dtrain.run.folder import RunDir
 from dtrain.tracking.mlflow.registered import Registered
 
-#: The file that makes a folder a SavedModel.
-SAVED = FORMATS["savedmodel"].files[-1]
+#: The file that makes a folder a version that may serve, and the backend that loads it.
+_LOADED_BY = {FORMATS[name].files[-1]: backend
+              for name, backend in (("savedmodel", "tensorflow"), ("pt2", "torch"))}  # fmt: skip
 _LOOK = 1.0  # seconds between two looks for a newer version
 _TRIES = 3  # of one version
 #: Seconds before a process that has died is started again, the last from then on.
@@ -32,10 +34,20 @@ _PAUSES = (0.0, 1.0, 5.0, 30.0)
 
 
 class Version(NamedTuple):
-    """A version that may serve: what answers call it, and its SavedModel's folder."""
+    """A version that may serve: what answers call it, and the folder of its model."""
 
     number: str
     path: Path
+
+    @property
+    def backend(self) -> str:
+        """What loads it."""
+        return _loaded_by(self.path) or "tensorflow"
+
+
+def _loaded_by(path: Path) -> str | None:
+    """Return the backend that loads the model in a folder; None where there is none."""
+    return next((name for file, name in _LOADED_BY.items() if (path / file).is_file()), None)
 
 
 class OfRun:
@@ -56,11 +68,11 @@ class OfRun:
     ):  # fmt: skip
         self._rundir, self._word, self._own = rundir, word, own
         self._mode = config.objective_mode.name
-        self._exporter = exporting.Exporter(
+        # Of a plain module or not, as the first checkpoint says.
+        self._exporter = functools.cache(lambda: exporting.Exporter(
             config, rundir, None, weights, hear, waiting, gives_way=own is not None
-        )
+        ))  # fmt: skip
         self.name = exporting.name_of(rundir, weights)
-        self.environment, self.origin = self._exporter.environment, self._exporter.origin
 
     def choose(self) -> Path:
         """Return the folder of the checkpoint that is meant now.
@@ -83,7 +95,7 @@ class OfRun:
         step = key.partition(" ")[0]
         own = self._own and Path(tempfile.mkdtemp(dir=self._own))
         place = (own or self._rundir.path / "exports") / self.name
-        [made] = self._exporter.export(
+        [made] = self._exporter().export(
             lambda: checkpoint.choose(self._rundir.checkpoints, step, self._mode), place
         )
         if made.refused:
@@ -107,17 +119,17 @@ class OfRegistry:
 
 
 class Folder:
-    """A SavedModel, or a folder of several with numbers for names: the highest is the newest."""
+    """An exported model, or a folder of several that have numbers for names."""
 
     def __init__(self, path: Path):
         self._path = path
 
     def newest(self) -> str | None:
-        """Return the number; ``.`` where the folder itself is a SavedModel."""
-        if (self._path / SAVED).is_file():
+        """Return the highest number; ``.`` where the folder itself is an exported model."""
+        if _loaded_by(self._path):
             return "."
         names = filter(str.isdecimal, os.listdir(self._path))
-        versions = [name for name in names if (self._path / name / SAVED).is_file()]
+        versions = [name for name in names if _loaded_by(self._path / name)]
         return max(versions, key=int, default=None)
 
     def fetch(self, key: str) -> Version:
@@ -135,11 +147,11 @@ class Server:
     """The process that serves; it is started again where it dies.
 
     Args:
-        start: starts one.
+        start: starts one for a backend.
         say: prints a sentence.
     """
 
-    def __init__(self, start: Callable[[], ModelProcess], say: Callable[[str], None]):
+    def __init__(self, start: Callable[[str], ModelProcess], say: Callable[[str], None]):
         self._start, self._say, self.ends = start, say, False
         self._process: ModelProcess | None = None
         self.version: Version | None = None
@@ -154,7 +166,7 @@ class Server:
         Raises:
             DtrainError: it cannot serve; the one before goes on.
         """
-        process = self._process = self._process or self._start()
+        process = self._process = self._process or self._start(version.backend)
         asked = {"version": version.number, "path": str(version.path)}
         try:
             process.link.send_bytes(json.dumps(asked).encode())

@@ -17,14 +17,12 @@ from dtrain.export.built import built
 from dtrain.export.model import Named, named
 from dtrain.export.sample import Run
 from dtrain.files import writing
-from dtrain.run.exports import FORMATS
+from dtrain.run.exports import FORMATS, SIGNATURE
 from dtrain.task import keras_internals
 
-__all__ = ["ONNX_THROUGH_SAVEDMODEL", "SIGNATURE", "built", "load", "named", "write"]
+__all__ = ["ONNX_THROUGH_SAVEDMODEL", "built", "load", "named", "write"]
 #: A SavedModel is what is converted to ONNX.
 ONNX_THROUGH_SAVEDMODEL = True
-#: The signature that TensorFlow Serving calls.
-SIGNATURE = "serving_default"
 #: LiteRT's formats, with the types that its converter may take for weights; None: those of the
 #: model, and where there are none int8 ("dynamic range quantization").
 #: https://ai.google.dev/edge/litert/conversion/tensorflow/quantization/post_training_quantization

@@ -36,7 +36,7 @@ class Named:
     rows = encoding = None
 
     def __init__(self, model: keras.Model, x: Any):
-        self.model, self._x = model, x
+        self.model, self.x = model, x
         self.inputs = _names("input", [place for place, _ in nest.named(x)])
         returned = nest.named(self._outputs(x))
         self.outputs = _names("output", [place for place, leaf in returned if leaf is not None])
@@ -49,19 +49,11 @@ class Named:
         [x] = runtime().computed(reading.first(source, count)[:1])
         return dict(zip(self.inputs, nest.leaves(x), strict=True))
 
-    def nested(self, batch: dict[str, np.ndarray]) -> Any:
-        """Return inputs by name as the module takes them."""
-        return nest.packed(self._x, [batch[name] for name in self.inputs])
-
-    def arrays(self, outputs: Any) -> dict[str, np.ndarray]:
-        """Return what the module has returned by name."""
-        leaves = [leaf for leaf in nest.leaves(outputs) if leaf is not None]
-        values = map(keras.ops.convert_to_numpy, leaves)
-        return {name: np.array(value) for name, value in zip(self.outputs, values, strict=True)}
-
     def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a batch, by name."""
-        return self.arrays(self._outputs(self.nested(batch)))
+        x = nest.packed(self.x, [batch[name] for name in self.inputs])
+        outputs: dict[str, np.ndarray] = module("exported").named(self.outputs, self._outputs(x))
+        return outputs
 
     def signature(self, source: Any) -> Signature:
         """Return what goes in and what comes out."""
@@ -93,12 +85,8 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
 
 def write(named: Named, name: str, folder: Path, saved: Path) -> None:
     """Write a format into a folder."""
-    path, batch = folder / FORMATS[name].files[-1], named.nested(_two(named))
-    module("exported").write(named.model, name, path, batch, named.inputs, named.outputs)
-
-
-def _two(named: Named) -> dict[str, np.ndarray]:
-    return dict(zip(named.inputs, nest.leaves(named._x), strict=True))
+    path = folder / FORMATS[name].files[-1]
+    module("exported").write(named.model, name, path, named.x, named.inputs, named.outputs)
 
 
 def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
@@ -109,5 +97,10 @@ def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
 
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         return lambda batch: dict(zip(made.outputs, session.run(made.outputs, batch), strict=True))
-    call = module("exported").load(made.model, name, path)
-    return lambda batch: made.arrays(call(made.nested(batch)))
+    exported = module("exported")
+    loaded, x = (
+        exported.program(path) if name == "pt2"
+        else (exported.with_weights(made.model, path), made.x)
+    )  # fmt: skip
+    run: Run = exported.run(loaded, x, made.inputs, made.outputs)
+    return run

@@ -1,4 +1,4 @@
-"""One version of a served model: a SavedModel, tried before it serves."""
+"""One version of a served model, tried before it serves."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from dtrain.errors import TrainingError
-from dtrain.export.formats import SIGNATURE
-from dtrain.export.tried import Tried
-from dtrain.run.exports import RECORD
+from dtrain.export import sample
+from dtrain.run.exports import RECORD, SAMPLE
 from dtrain.run.folder import read_json
+from dtrain.run.samples import Sample
+from dtrain.task import backends
 
-_LONGEST = 300  # characters of TensorFlow's messages
-
-
-def configure(threads: int) -> None:
-    """Set up TensorFlow: the CPU alone, and the threads of a batch; 0: one on each core."""
-    tf.config.set_visible_devices([], "GPU")
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+#: How far from the stored outputs those of this machine may be.
+_LIMIT = 1e-4
+#: How far a row's outputs may be from those that it has alone; beyond that its neighbours count.
+_ALONE = 1e-3
 
 
-class Served(Tried):
+class Served:
     """A loaded model, which computes what was stored with it.
 
     Args:
-        path: of the SavedModel.
+        path: its folder.
         max_batch: rows of a batch.
+
+    Attributes:
+        about: ``inputs`` and ``outputs``; the ``platform`` that runs it; the ``encoding`` of a
+            table; whether requests may share a batch: ``batched``; names of ``classes``; the
+            largest ``deviation`` from the stored outputs of so many ``examples``.
 
     Raises:
         TrainingError: it cannot be loaded or served, or computes other outputs than are stored.
@@ -40,24 +40,23 @@ class Served(Tried):
         # Of a model of MLflow's the record stands beside the folder of the SavedModel.
         places = (Path(path), Path(path).parent)
         record: Any = next(filter(None, (read_json(place / RECORD) for place in places)), {})
-        try:
-            self._model = tf.saved_model.load(path)  # kept: its variables are in it
-        except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
-            raise TrainingError(f"it cannot be loaded: {_text(error)}") from None
-        if SIGNATURE not in self._model.signatures:
-            names = ", ".join(self._model.signatures) or "none"
-            raise TrainingError(f"it has the signatures {names}, and {SIGNATURE} is served")
-        self._function = self._model.signatures[SIGNATURE]
-        self._inputs = self._function.structured_input_signature[1]
-        outputs = self._function.structured_outputs
-        specs = [*self._inputs.values(), *outputs.values()]
+        files = [place / SAMPLE for place in places if (place / SAMPLE).is_file()]
+        program = backends.module("exported").Program(path, record.get("signature", {}))
+        self._program = program
+        shapes = [each["shape"] for each in (*program.inputs, *program.outputs)]
         self.about: dict[str, Any] = {
-            "inputs": _listed(self._inputs, record.get("signature", {}).get("inputs", [])),
-            "outputs": _listed(outputs, record.get("signature", {}).get("outputs", [])),
-            "batched": all(spec.shape.rank and spec.shape[0] is None for spec in specs),
+            "inputs": program.inputs, "outputs": program.outputs, "platform": program.platform,
+            "batched": all(shape and shape[0] is None for shape in shapes),
             "classes": record.get("classes", []), "encoding": record.get("encoding"),
+            "deviation": None, "examples": 0,
         }  # fmt: skip
-        self._try(places, max_batch)
+        if files:
+            stored = Sample.load(files[0])
+            self.about["deviation"] = sample.compared(self, stored, _LIMIT)
+            self.about["examples"] = len(stored)
+            self.about["batched"] = self.about["batched"] and self._independent(stored)
+            if self.about["batched"]:
+                self(stored.batch(max_batch))  # the largest, before a request waits for it
 
     def __call__(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a batch.
@@ -66,33 +65,13 @@ class Served(Tried):
             ValueError: the model refuses the inputs.
             MemoryError: there is not enough memory.
         """
-        try:
-            tensors = {n: tf.constant(value, self._inputs[n].dtype) for n, value in arrays.items()}
-            return {name: value.numpy() for name, value in self._function(**tensors).items()}
-        except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-            raise MemoryError(_text(error)) from None
-        except tf.errors.InternalError as error:
-            raise RuntimeError(_text(error)) from None
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            raise ValueError(_text(error)) from None
+        outputs: dict[str, np.ndarray] = self._program(arrays)
+        return outputs
 
-
-def _text(error: BaseException) -> str:
-    """Return the problem in a message of TensorFlow's, without the trace around it."""
-    lines = (getattr(error, "message", None) or str(error)).splitlines()
-    lines = [line.strip() for line in lines if line.strip()]
-    plain = [line for line in lines if not line.startswith(
-        ("Graph execution error", "Detected at", "File ", "[[", "1 root", "2 root", "(0)", "(1)")
-    )]  # fmt: skip
-    return ((plain or lines or [type(error).__name__])[-1].partition(" [[")[0])[:_LONGEST]
-
-
-def _listed(specs: Mapping[str, Any], exported: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return names, types, shapes and columns, in the order of the export where that is known."""
-    order = {each["name"]: each for each in exported}
-    return [
-        {"name": name, "dtype": specs[name].dtype.name,
-         "columns": order.get(name, {}).get("columns", []),
-         "shape": None if specs[name].shape.rank is None else specs[name].shape.as_list()}
-        for name in (order if set(order) == set(specs) else sorted(specs))
-    ]  # fmt: skip
+    def _independent(self, stored: Sample) -> bool:
+        """Say whether a row has the outputs that it has alone, whatever stands beside it."""
+        batch = stored.batch(2)
+        together = self(batch)
+        alone = self({name: value[1:] for name, value in batch.items()})
+        second = {name: value[1:] for name, value in together.items()}
+        return sample.deviation(alone, second)[0] <= _ALONE

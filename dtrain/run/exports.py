@@ -18,6 +18,8 @@ from dtrain.run.folder import read_json, write_json
 RECORD = "export.json"
 #: A few of the examples that it was compared on, with Keras' outputs (:mod:`dtrain.run.samples`).
 SAMPLE = "sample.npz"
+#: The signature of a SavedModel that TensorFlow Serving calls.
+SIGNATURE = "serving_default"
 #: Largest deviation from Keras of what is exported in float32.
 LIMIT = 1e-5
 #: Examples that an exported model is compared on, at most.

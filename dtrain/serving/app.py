@@ -78,7 +78,7 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
         version, batcher = current.serves
         specs = {"inputs": batcher.signature.inputs, "outputs": batcher.signature.outputs}
         return {
-            "name": model, "versions": [version], "platform": "tensorflow_savedmodel",
+            "name": model, "versions": [version], "platform": batcher.signature.platform,
             **{role: [spec.metadata for spec in each] for role, each in specs.items()},
         }  # fmt: skip
 

@@ -69,7 +69,7 @@ def run(
     """Serve until the end of ``link``.
 
     Args:
-        load: loads a SavedModel: of its path, a function with an ``about``.
+        load: loads an exported model: of its path, a function with an ``about``.
         options: of the command, with a name.
         token: that requests bring; None or empty: requests need none.
         link: to the command.

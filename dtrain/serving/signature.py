@@ -81,6 +81,7 @@ class Signature:
 
     Attributes:
         inputs, outputs: in order.
+        platform: that runs the model, as the Open Inference Protocol names it.
         batched: whether the first length is that of a batch, which requests may share.
         classes: names of the classes that an output has a number for each of.
         encoding: of the table whose columns are the inputs; None of what is no table.
@@ -88,6 +89,7 @@ class Signature:
 
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
+    platform: str
     batched: bool
     classes: tuple[str, ...] = ()
     encoding: Encoding | None = None
@@ -106,7 +108,8 @@ class Signature:
                 )
         inputs, outputs = (tuple(Spec(**e) for e in about[role]) for role in ("inputs", "outputs"))
         encoding = Encoding.from_json(about["encoding"]) if about.get("encoding") else None
-        return cls(inputs, outputs, about["batched"], tuple(about["classes"]), encoding)
+        batched, classes = about["batched"], tuple(about["classes"])
+        return cls(inputs, outputs, about["platform"], batched, classes, encoding)
 
     def __str__(self) -> str:
         return " -> ".join(

@@ -9,13 +9,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dtrain.run import checkpoint
+from dtrain.run.samples import Sample
 from tests import warm
 from tests.conftest import QUICK, Run
 from tests.integration.test_jax import end
 from tests.sampled import sampled
+from tests.serving_models import Client
+from tests.test_serve import command, predict
 from tests.test_torch_plain import MODULE, NET
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
@@ -90,7 +94,9 @@ def test_a_run_goes_on_under_other_strategies(on_torch, user_code, tmp_path: Pat
         assert run.points(name) == pytest.approx(whole.points(name), abs=1e-5), name
 
 
-def test_a_run_is_used_by_the_commands(on_torch, user_code, tmp_path: Path) -> None:
+def test_a_run_is_used_by_the_commands(
+    on_torch, user_code, tmp_path: Path, capfd, monkeypatch
+) -> None:
     user_code(NET + KILLER)
     run = on_torch(*BASE, *LAYOUTS["one_device"])
     assert run.code == 0, run.output
@@ -108,6 +114,16 @@ def test_a_run_is_used_by_the_commands(on_torch, user_code, tmp_path: Path) -> N
     assert loss == pytest.approx(run.points("val_loss")[12], abs=1e-6)
     refused = on_torch("export", folder, "to=savedmodel")
     assert "is no format of plain modules of PyTorch's; accepted: onnx, pt2" in refused.output
+    [export] = Path(folder).glob("exports/*/12")
+    stored = Sample.load(export / "sample.npz")
+
+    def ask(client: Client) -> None:
+        outputs, version = predict(client, stored.inputs["inputs"])
+        assert version == "12"
+        np.testing.assert_allclose(outputs, stored.outputs["outputs"], atol=1e-6)
+
+    code, output, error = command([f"{folder}/checkpoints/12"], ask, monkeypatch, capfd)
+    assert code == 0 and "of the trained model on 16 examples)" in output, error
     arguments = {"folder": folder, "here": str(tmp_path)}
     warm.call(loaded, 1, arguments, backend="torch")
     for file, problem in {
@@ -120,12 +136,10 @@ def test_a_run_is_used_by_the_commands(on_torch, user_code, tmp_path: Path) -> N
 
 def loaded(folder: str, here: str) -> None:
     """Compare what is there after a run: the module, its weights, the exported program."""
-    import numpy as np
     import torch
     from safetensors.torch import load_file
 
     from dtrain.api.local_model import load_model
-    from dtrain.export.served_module import Served
     from dtrain.run.folder import RunDir
 
     os.environ["DTRAIN_TRUST"] = "mine"
@@ -144,10 +158,4 @@ def loaded(folder: str, here: str) -> None:
     with torch.no_grad():
         for each in (program, module):
             assert torch.allclose(each(torch.from_numpy(x)), torch.from_numpy(outputs), atol=1e-6)
-    served = Served(str(sample.parent), 8)
-    assert served.about["batched"] and served.about["deviation"] < 1e-5
-    [made] = served({"inputs": x[:3]}).values()
-    assert np.allclose(made, outputs[:3], atol=1e-6)
-    with pytest.raises(ValueError, match="size"):
-        served({"inputs": x[:, :3]})
     assert checkpoint.of_module(RunDir(folder).checkpoints)

@@ -1,4 +1,4 @@
-"""``python -m dtrain serve RUN|models:/NAME@ALIAS|SAVEDMODEL``: answer requests with a model.
+"""``python -m dtrain serve RUN|models:/NAME@ALIAS|FOLDER``: answer requests with a model.
 
 Exit codes: 0 it was asked to stop and has answered what was there, 1 the model cannot be served,
 2 wrong usage.
@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from dtrain import errors
 from dtrain.config.settle import settle
-from dtrain.controller import cli, folders
+from dtrain.controller import cli, exporting, folders
 from dtrain.controller.commands import failures, of_run
 from dtrain.controller.commands.export import Export
 from dtrain.controller.launchers.model_process import ModelProcess
@@ -53,12 +53,11 @@ class _Command:
 
     def __init__(self, given: str, options: Options, listener: socket.socket, own: Path):
         self.given, self.options, self.listener, self.own = given, options, listener, own
-        self.environment, self.origin = task_environment(), "Keras"
         self.activity, self._server = Activity(), Server(self._start, self._say)
 
-    def _start(self) -> ModelProcess:
-        token = os.environ.get(TOKEN)
-        return ModelProcess(self.environment, self.options, token, self.listener)
+    def _start(self, backend: str) -> ModelProcess:
+        environment, token = task_environment(backend=backend), os.environ.get(TOKEN)
+        return ModelProcess(environment, self.options, token, self.listener)
 
     def _say(self, text: str) -> None:
         self.activity.end()
@@ -101,8 +100,8 @@ class _Command:
         where = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         compared = "not compared: no examples are stored with it"
         if about["examples"]:
-            compared = f"within {about['deviation']:.2g} of {self.origin} on "
-            compared += f"{about['examples']} examples"
+            deviation, count = about["deviation"], about["examples"]
+            compared = f"within {deviation:.2g} of the trained model on {count} examples"
         inputs, _, outputs = about["signature"].partition(" -> ")
         lines = [
             f"serving: {name}, version {number} ({compared})",
@@ -135,7 +134,6 @@ class _Run(Export):
         own = command.own if follow else None
         weights = command.options.weights
         source = OfRun(self.rundir, settle(node), word, weights, own, begin, command.waiting)
-        command.environment, command.origin = source.environment, source.origin
         while (key := source.newest()) is None:
             if not follow or self.rundir.result.is_file():
                 source.choose()  # says what is wrong
@@ -189,8 +187,8 @@ def _serve(given: str, rest: list[str], own: Path) -> int:
     path, is_model = Path(given), given.startswith(SCHEME)
     if not is_model and not path.is_dir():
         raise UsageError(
-            "MODEL", path, "is no run folder, no model of a registry and no SavedModel",
-            "a run folder, models:/NAME@ALIAS, or a folder with a SavedModel",
+            "MODEL", path, "is no run folder, no model of a registry and no export",
+            "a run folder, models:/NAME@ALIAS, or a folder with a SavedModel or a model.pt2",
             "python -m dtrain serve outputs/DATE/TIME_NAME",
         )  # fmt: skip
     is_run = not is_model and Folder(path).newest() is None
@@ -200,10 +198,12 @@ def _serve(given: str, rest: list[str], own: Path) -> int:
     options = _options(values)
     with _listening(given, options) as listener:
         command = _Command(given, options, listener, own)
-        forkserver.guess(task_environment())
         if is_run:
-            return cli.composed(others, _Run(given, command))
+            run = _Run(given, command)
+            forkserver.guess(task_environment(backend=exporting.backend_of(run.rundir)))
+            return cli.composed(others, run)
         if is_model:
+            forkserver.guess(task_environment())
             model = Registered(given, options.uri)
             if options.follow and model.alias is None:
                 raise UsageError(
@@ -224,7 +224,7 @@ _PARSER = of_run.parser(
     "follow=true it switches to newer versions as they appear.",
     f"{', '.join(f'{word}=' for word in WORDS)}; for a run also overrides of the dataset, if "
     f"its files have moved. The variable {TOKEN} sets a token for requests.",
-    ("MODEL", "a run folder, RUN/checkpoints/STEP, models:/NAME@ALIAS, or a SavedModel's folder"),
+    ("MODEL", "a run folder, RUN/checkpoints/STEP, models:/NAME@ALIAS, or the folder of an export"),
 )
 
 

@@ -1,9 +1,8 @@
-"""Starts the process of a server: forked from one that may import TensorFlow."""
+"""Starts the process of a server: forked from one that may import its framework."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import socket
 import sys
@@ -12,7 +11,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dtrain.host.forkserver import Process
-from dtrain.host.frameworks import VARIABLE
 from dtrain.serving.options import Options
 
 
@@ -21,15 +19,15 @@ def _enter(
     output: Connection, pipe: Any,
 ) -> None:  # fmt: skip
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    of_module = os.environ[VARIABLE] == "torch"
-    served: Any = importlib.import_module(f"dtrain.export.served{'_module' * of_module}")
+    from dtrain.export import served
     from dtrain.serving import server
+    from dtrain.task import backends
     from dtrain.task.process import signals
 
     signals.end_with_the_parent()
     pipe.close()
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
-    served.configure(options.threads)
+    backends.module("exported").configure(options.threads)
     load = functools.partial(served.Served, max_batch=options.max_batch)
     server.run(load, options, token, link, listener)
     os._exit(0)
@@ -39,7 +37,7 @@ class ModelProcess(Process):
     """One process, and the end of the pipe that it is asked by: :attr:`link`.
 
     Args:
-        environment: that TensorFlow is imported with.
+        environment: that its framework is imported with.
         options, token, listener: of :func:`dtrain.serving.server.run`.
 
     Raises:

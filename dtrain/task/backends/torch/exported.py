@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import safetensors.torch
 import torch
 
+from dtrain.data import nest
+from dtrain.errors import TrainingError
+from dtrain.run.exports import FORMATS, RECORD
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.plain import PlainModel
 
-
-def configure(threads: int) -> None:
-    """Choose the threads of an operation; 0: one on each core."""
-    if threads:
-        torch.set_num_threads(threads)
+#: A module as a function of arrays by name.
+Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+_LONGEST = 300  # characters of PyTorch's messages
 
 
 def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -55,23 +59,91 @@ def write(
         torch.export.save(program, path)
 
 
-def load(model: PlainModel | None, name: str, path: Path) -> Callable[[Any], Any]:
-    """Return what a file computes, as a function of inputs.
+class Program:
+    """An exported program, which computes arrays by name.
 
     Args:
-        model: built anew, for weights alone.
-        name: of the format.
-        path: of the file.
+        path: of its folder.
+        signature: of the export: ``inputs`` and ``outputs``, with their names.
+
+    Attributes:
+        inputs, outputs: names, types and shapes.
+
+    Raises:
+        TrainingError: it cannot be loaded, or there is no signature.
     """
-    if model is not None and name == "safetensors":
-        safetensors.torch.load_model(model.module, str(path))
-        module: Any = model.module.eval()
-    else:
-        module = torch.export.load(path).module()
+
+    platform = "pytorch_pt2"
+
+    def __init__(self, path: str, signature: Mapping[str, Any]):
+        if not signature:
+            raise TrainingError(f"it has no {RECORD}, which names its inputs and outputs")
+        self.inputs, self.outputs = signature["inputs"], signature["outputs"]
+        names = ([each["name"] for each in role] for role in (self.inputs, self.outputs))
+        try:
+            self._run = run(*program(Path(path, FORMATS["pt2"].files[-1])), *names)
+        except Exception as error:  # of a reader of archives, or of JSON in them
+            raise TrainingError(f"it cannot be loaded: {_text(error)}") from None
+
+    def __call__(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of a batch.
+
+        Raises:
+            ValueError: the program refuses the inputs.
+            MemoryError: there is not enough memory.
+        """
+        try:
+            return self._run(arrays)
+        except Exception as error:
+            text = _text(error)
+            kind = MemoryError if "can't allocate memory" in text else ValueError
+            raise kind(text) from None
+
+
+def configure(threads: int) -> None:
+    """Set up PyTorch to serve on the CPU: the threads of a batch; 0: one on each core."""
+    logging.getLogger("torch.export").setLevel(logging.ERROR)  # what it warns of is raised, too
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def program(path: Path) -> tuple[Any, Any]:
+    """Return the module in a file of ``torch.export``, and some inputs that it takes."""
+    exported = torch.export.load(path)
+    args, kwargs = exported.example_inputs
+    return exported.module(), kwargs or args
+
+
+def with_weights(model: PlainModel, path: Path) -> Any:
+    """Return the module of a model that was built anew, with the weights in a file."""
+    safetensors.torch.load_model(model.module, str(path))
+    return model.module.eval()
+
+
+def run(module: Any, x: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
+    """Return what a module computes, as a function of arrays by name.
+
+    Args:
+        module: that computes.
+        x: some inputs that it takes.
+        inputs, outputs: names of their leaves.
+    """
 
     @torch.no_grad()
-    def call(x: Any) -> Any:
-        args, kwargs = _arguments(put(x))
-        return module(*args, **kwargs)
+    def call(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        args, kwargs = _arguments(put(nest.packed(x, [batch[name] for name in inputs])))
+        return named(outputs, module(*args, **kwargs))
 
     return call
+
+
+def named(names: Sequence[str], outputs: Any) -> dict[str, np.ndarray]:
+    """Return what a module has returned as arrays by name."""
+    leaves = [leaf for leaf in nest.leaves(outputs) if leaf is not None]
+    arrays = map(keras.ops.convert_to_numpy, leaves)
+    return {name: np.array(array) for name, array in zip(names, arrays, strict=True)}
+
+
+def _text(error: Exception) -> str:
+    """Return the first line of a message."""
+    return (str(error) or type(error).__name__).splitlines()[0][:_LONGEST]
