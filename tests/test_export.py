@@ -228,9 +228,9 @@ def test_a_damaged_checkpoint(export: Any, trained: Path, tmp_path: Path) -> Non
 
 
 def test_a_missing_converter(export: Any, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.controller.commands import export as command
+    from dtrain.controller import exporting
 
-    monkeypatch.setattr(command, "version", lambda package: None)
+    monkeypatch.setattr(exporting, "version", lambda package: None)
     found = export(trained, "to=litert")
     assert found.code == 2
     assert found.error == (
