@@ -83,11 +83,12 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
 @pytest.mark.faults
 def test_a_compiled_module_has_the_same_numbers(on_torch, user_code) -> None:
     user_code(NET.replace("nn.Dropout(0.2)", "nn.Identity()") + KILLER)
-    one, compiled = (
-        on_torch(*BASE, *LAYOUTS["mirrored"], *words) for words in ([], ["trainer.compile=true"])
-    )
+    compiling = (*BASE, "trainer.compile=true")
+    one, compiled = (on_torch(*words, *LAYOUTS["one_device"]) for words in (BASE, compiling))
     assert one.code == compiled.code == 0, compiled.output
     assert compiled.points("loss") == pytest.approx(one.points("loss"), abs=1e-5)
+    several = on_torch(*compiling, *LAYOUTS["mirrored"])
+    assert "trainer.compile=True: BatchNorm1d normalises by the batch of all" in several.output
 
 
 @pytest.mark.faults

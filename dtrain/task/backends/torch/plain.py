@@ -39,6 +39,11 @@ __all__ = [
 
 #: What a module may have in the place of ``trainer.loss``.
 STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
+#: Layers that normalise by the statistics of a batch.
+STATISTICS = (
+    torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d,
+    keras.layers.BatchNormalization,
+)  # fmt: skip
 #: What names of a ``validation_step`` need not begin with: every number of a validation does.
 PREFIX = "val_"
 
@@ -347,8 +352,24 @@ def returns_logits(model: Any) -> bool:
     return not isinstance(last, torch.nn.Softmax | torch.nn.Sigmoid)
 
 
-def compile_forward(model: keras.Model) -> None:
-    """Let ``torch.compile`` compile what a model computes, when it is first called."""
+def compile_forward(model: keras.Model, several: bool) -> None:
+    """Let ``torch.compile`` compile what a model computes, when it is first called.
+
+    Args:
+        model: built.
+        several: it is one of several replicas.
+
+    Raises:
+        UsageError: it has statistics of batches, which the replicas gather: PyTorch 2.13 cannot
+            compile that.
+    """
+    for each in (unwrapped(model) if several else torch.nn.Identity()).modules():
+        if isinstance(each, STATISTICS):
+            raise UsageError(
+                "trainer.compile", True, f"{type(each).__name__} normalises by the batch of all "
+                "processes, and torch.compile compiles no exchange between them",
+                "false, or one process", "trainer.compile=false",
+            )  # fmt: skip
     if isinstance(model, PlainModel):
         model.compile_forward()
     else:

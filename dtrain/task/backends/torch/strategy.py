@@ -173,7 +173,7 @@ class OneDevice:
             jit_compile: compile the model by ``torch.compile`` (``trainer.compile``).
         """
         if jit_compile:
-            compile_forward(model)
+            compile_forward(model, self.tasks.size > 1)
         summed = self.gradient_reduction == "sum"
         return Steps(model, inputs, self.tasks, summed, self.averages)
 
