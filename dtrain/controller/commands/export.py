@@ -76,8 +76,8 @@ def _print(made: exporting.Made, trained: Precision) -> None:
     if trained is not Precision.float32:
         print(f"trained in {trained.name}, exported in float32")
     record = made.record
-    lines = [f"step {record['step']}, {record['weights']} weights, compared with Keras on "
-             f"{record['examples']} examples"]  # fmt: skip
+    lines = [f"step {record['step']}, {record['weights']} weights, compared with the trained model "
+             f"on {record['examples']} examples"]  # fmt: skip
     lines += [f"{role}: {_shown(record['signature'][role])}" for role in ("inputs", "outputs")]
     if kept := record["formats"]:
         rows = [["format", "bytes", "deviation", "limit"]]
