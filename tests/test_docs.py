@@ -228,7 +228,7 @@ def test_the_overrides_of_each_task_compose() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 170
 
 
 def anchors(page: Path) -> set[str]:

@@ -270,18 +270,18 @@ def epochs(begins: dict[str, Any], backend: str) -> Any:
 
 
 @pytest.mark.parametrize("cases", sampled(BESIDE, "few"))
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_an_epoch_is_that_of_tensorflow(cases: str, backend: str) -> None:
-    need(backend)
+def test_an_epoch_is_that_of_tensorflow(cases: str) -> None:
     begins = dict.fromkeys(BESIDE[cases])
     expected = warm.call(epochs, 1, {"begins": begins, "backend": "tensorflow"})
     begins = {case: weights for case, (weights, _) in expected.items()}
-    devices = {"jax": 2, "torch": 1}[backend]
-    made = warm.call(epochs, devices, {"begins": begins, "backend": backend}, backend=backend)
-    for case, (_, numbers) in made.items():
-        limit = CLOSE if case.startswith("weights") else 1e-4
-        for step, pair in enumerate(zip(numbers, expected[case][1], strict=True)):
-            assert pair[0] == pytest.approx(pair[1], rel=limit, abs=1e-6), (case, step)
+    for backend, devices in (("jax", 2), ("torch", 1)):
+        need(backend)
+        arguments = {"begins": begins, "backend": backend}
+        for case, (_, numbers) in warm.call(epochs, devices, arguments, backend=backend).items():
+            limit = CLOSE if case.startswith("weights") else 1e-4
+            for step, pair in enumerate(zip(numbers, expected[case][1], strict=True)):
+                of = backend, case, step
+                assert pair[0] == pytest.approx(pair[1], rel=limit, abs=1e-6), of
 
 
 # --- a train_step of the user's

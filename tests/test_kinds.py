@@ -12,8 +12,10 @@ from dtrain.errors import UsageError
     ("key", "argument", "kind"),
     [
         ("model", False, [kinds.MODEL]), ("dataset.augment", False, [kinds.AUGMENT]),
-        ("trainer.metrics[3]", False, [kinds.METRIC]), ("trainer.loss.out", False, [kinds.LOSS]),
-        ("optimizer.schedule", False, [kinds.SCHEDULE]), ("model.x", False, []), ("", False, []),
+        ("trainer.metrics[3]", False, [kinds.METRIC, kinds.TORCH_METRIC]),
+        ("trainer.loss.out", False, [kinds.LOSS, kinds.TORCH_LOSS]),
+        ("optimizer.schedule", False, [kinds.SCHEDULE, kinds.TORCH_SCHEDULE]),
+        ("model.x", False, []), ("", False, []),
         ("strategy.plan", True, [kinds.PLAN]), ("tracking", False, [kinds.TRACKER]),
         ("launcher.environment", True, [kinds.ENVIRONMENT]), ("action", False, [kinds.ACTION]),
         ("hydra.callbacks.x", False, []), ("trainer", False, []),

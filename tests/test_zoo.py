@@ -262,7 +262,7 @@ def test_hosts_agree(part: str) -> None:
 
 #: Those whose numbers two processes of PyTorch have, too: each draws its own.
 ON_TORCH = [n for n in NAMES if not needs_tensorflow(n) and not declared(n, "DRAWS", False)]
-TORCH_PARTS = {"few": ["masked_tokens", "siamese"],
+TORCH_PARTS = {"few": ["masked_tokens"],
                **{str(part): ON_TORCH[part::3] for part in range(3)}}  # fmt: skip
 
 

@@ -103,6 +103,8 @@ class Exporter:
         self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
             "export", values, cluster, asked, hear, waiting, gives_way
         )
+        #: What an export is compared with.
+        self.origin = "the module" if is_module else "Keras"
         self._framework = frameworks.of(cluster.environment)
         self._rundir, self._formats, self._weights, self._hear = rundir, formats, weights, hear
 

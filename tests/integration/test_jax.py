@@ -13,6 +13,7 @@ import pytest
 
 from dtrain.run import checkpoint
 from tests.conftest import Run
+from tests.sampled import sampled
 
 USER = '''
 import json
@@ -119,13 +120,18 @@ KILLED = {
 @pytest.mark.parametrize(
     ("backend", "strategy", "kills"),
     [
-        ("jax", "fsdp", 3), ("torch", "mirrored", 2),
-        *(pytest.param("jax", name, 7, marks=pytest.mark.faults)
-          for name in ("one_device", "fsdp", "hybrid")),
-        *(pytest.param("torch", name, 10, marks=pytest.mark.faults)
-          for name in ("one_device", "mirrored")),
+        ("jax", "fsdp", 3),
+        ("torch", "mirrored", 2),
+        *(
+            pytest.param("jax", name, 7, marks=pytest.mark.faults)
+            for name in ("one_device", "fsdp", "hybrid")
+        ),
+        *(
+            pytest.param("torch", name, 10, marks=pytest.mark.faults)
+            for name in ("one_device", "mirrored")
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
     backend: str, strategy: str, kills: int, dtrain, user_code, tmp_path: Path
 ) -> None:
@@ -191,7 +197,7 @@ def end(run: Run) -> Any:
     return checkpoint.digest(arrays), *(run.points(name) for name in ("loss", "val_loss"))
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("backend", sampled(["jax", "torch"], "jax"))
 def test_a_run_is_used_by_the_commands(backend: str, on_jax, user_code) -> None:
     user_code(USER)
     strategy = {"jax": "fsdp", "torch": "mirrored"}[backend]

@@ -14,6 +14,7 @@ from dtrain.errors import INTERRUPTED
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task
 from tests.conftest import Run
+from tests.sampled import sampled
 from tests.test_strategies import together
 
 MODEL = '''
@@ -102,7 +103,7 @@ PROCESSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", PROCESSES)
+@pytest.mark.parametrize("backend", sampled(PROCESSES, "jax"))
 def test_two_processes_are_one_device_whatever_happens_to_them(
     backend: str, dtrain, user_code
 ) -> None:

@@ -81,6 +81,16 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
 
 
 @pytest.mark.faults
+def test_a_compiled_module_has_the_same_numbers(on_torch, user_code) -> None:
+    user_code(NET.replace("nn.Dropout(0.2)", "nn.Identity()") + KILLER)
+    one, compiled = (
+        on_torch(*BASE, *LAYOUTS["mirrored"], *words) for words in ([], ["trainer.compile=true"])
+    )
+    assert one.code == compiled.code == 0, compiled.output
+    assert compiled.points("loss") == pytest.approx(one.points("loss"), abs=1e-5)
+
+
+@pytest.mark.faults
 def test_a_run_goes_on_under_other_strategies(on_torch, user_code, tmp_path: Path) -> None:
     user_code(NET.replace("nn.Dropout(0.2)", "nn.Identity()") + KILLER)
     whole, run = on_torch(*BASE, *LAYOUTS["one_device"]), None

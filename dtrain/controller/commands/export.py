@@ -55,19 +55,20 @@ class Export(OfModel):
         try:
             for made in exporter.export(choose, place):
                 activity.end()
-                _print(made, trained)
+                _print(made, trained, exporter.origin)
                 code = errors.FAILED if made.refused else code
         finally:
             activity.end()
         return code
 
 
-def _print(made: exporting.Made, trained: Precision) -> None:
+def _print(made: exporting.Made, trained: Precision, origin: str) -> None:
     """Print what came of one checkpoint.
 
     Args:
         made: of it.
         trained: precision that the run was trained in.
+        origin: what it is compared with.
     """
     for name in made.already:
         print(f"{name} is there already: {short(made.path)}")
@@ -76,8 +77,8 @@ def _print(made: exporting.Made, trained: Precision) -> None:
     if trained is not Precision.float32:
         print(f"trained in {trained.name}, exported in float32")
     record = made.record
-    lines = [f"step {record['step']}, {record['weights']} weights, compared with the trained model "
-             f"on {record['examples']} examples"]  # fmt: skip
+    lines = [f"step {record['step']}, {record['weights']} weights, compared with {origin} on "
+             f"{record['examples']} examples"]  # fmt: skip
     lines += [f"{role}: {_shown(record['signature'][role])}" for role in ("inputs", "outputs")]
     if kept := record["formats"]:
         rows = [["format", "bytes", "deviation", "limit"]]

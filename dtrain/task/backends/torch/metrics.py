@@ -57,12 +57,12 @@ class Metric(keras.metrics.Metric):
         """Add a batch.
 
         Raises:
-            UsageError: its examples have weights.
+            UsageError: what it is given has weights.
         """
         if sample_weight is not None:
             raise UsageError(
-                "trainer.weighted_metrics", self.name, "takes no weights of examples",
-                "a metric of Keras'", "trainer.weighted_metrics=null",
+                "trainer.metrics", self.name, "takes no weights, and masked outputs have some",
+                "a metric of Keras'", "'trainer.metrics=[accuracy]'",
             )  # fmt: skip
         y_true = keras.ops.convert_to_tensor(y_true)
         self._load()

@@ -18,9 +18,9 @@ from dtrain.task.backends import across
 from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
 from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.torch import replica
-from dtrain.task.backends.torch.arrays import put
+from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws, hashed
-from dtrain.task.backends.torch.keras_internals import add, copy
+from dtrain.task.backends.torch.keras_internals import add
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.backends.unsummed import Trial
 from dtrain.task.data import reading
@@ -59,11 +59,17 @@ def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
     try:
         yield
     finally:
-        copy([variable.value for variable in tensors], before)
+        with torch.no_grad():
+            for variable, value in zip(tensors, before, strict=True):
+                variable.value.copy_(value)
+
+
+def _is_copy(value: torch.Tensor) -> bool:
+    return value.is_floating_point() and whole(value) is value
 
 
 def _array(variable: keras.Variable) -> np.ndarray:
-    return np.asarray(keras.ops.convert_to_numpy(variable.value), np.float64)
+    return np.asarray(keras.ops.convert_to_numpy(whole(variable.value)), np.float64)
 
 
 def notice(
@@ -82,7 +88,7 @@ def notice(
         A sentence or more; None where both are the same, or where that cannot be found out.
     """
     parts = strategy.tasks.size
-    if parts == 1 or batch is None or not strategy.averages:
+    if parts == 1 or batch is None:
         return None
     rows = min(batch // parts, max(across.FEWEST, across.EXAMPLES // parts))
     examples = reading.available(source, max(across.LOOKED_AT, parts * rows))
@@ -130,7 +136,7 @@ class _Step:
     def __init__(self, model: keras.Model, strategy: Any, rows: int, seed: int):
         self.model, self._tasks, self.parts, self.rows = model, strategy.tasks, strategy.parts, rows
         self._summed = strategy.gradient_reduction == "sum"
-        self._replica = replica.step(model, self.parts, self._summed)
+        self._replica = replica.step(model, self.parts, self._summed, strategy.averages)
         self._draws = Draws(model, seed, self._tasks.rank)
         self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
         self._returned = Returned(model)
@@ -176,8 +182,9 @@ class _Step:
             )
             if (old != one).any() and np.allclose(one, two)  # else it is noisy
         ]
-        for variable, value in zip(self._watched, whole.kept, strict=True):
-            variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
+        for variable, old, value in zip(self._watched, before, whole.kept, strict=True):
+            if (old != value).any():
+                variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
         values = [
             across.Value(name, a, b, c, 1) if name == NORM else
             across.Value(
@@ -210,9 +217,9 @@ class _Step:
                 self.drawn |= begun != self._draws.state()
             kept = [variable.value for variable in self._watched]
             if step is not None:
-                replica.average([v for v in kept if v.is_floating_point()], self.parts)
+                replica.average([v for v in kept if _is_copy(v)], self.parts)
             squares = [
-                gradient.detach().double().square().sum()
+                whole(gradient.detach()).double().square().sum()
                 for update in updates
                 for gradient in update.gradients
                 if gradient is not None
@@ -223,7 +230,7 @@ class _Step:
             ]  # fmt: skip
             return _Outcome(
                 [name for name, _ in numbers],
-                [float(value) for _, value in numbers],
+                [float(value.detach()) for _, value in numbers],
                 [_array(variable) for variable in self._metrics],
                 [_array(variable) for variable in self._watched],
             )
