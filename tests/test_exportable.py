@@ -92,7 +92,7 @@ def test_weights_of_fewer_bits(tmp_path: Path) -> None:
     assert found[0] < 1e-6 < found[1] < found[2], "rounded, the one more than the other"
     whole, half, quarter = ((tmp_path / FORMATS[n].files[0]).stat().st_size for n in names)
     assert half < 0.55 * whole and quarter < 0.3 * whole
-    with pytest.raises(TrainingError, match=r"differs from Keras' by .*; at most 1e-05 may be"):
+    with pytest.raises(TrainingError, match=r"trained model by .*; at most 1e-05 may be"):
         sample.compared(runs["litert_int8"], examples)
 
 
@@ -192,7 +192,7 @@ def test_subclasses_and_what_cannot_be_compared(tmp_path: Path) -> None:
         return run
 
     for name, by in (("sum", 1e-3), ("sign", 1), ("sum", np.nan)):
-        with pytest.raises(TrainingError, match=f"output '{name}' differs from Keras'"):
+        with pytest.raises(TrainingError, match=f"output '{name}' differs from that"):
             sample.compared(changed(name, by), examples)
     with pytest.raises(TrainingError, match="its outputs are other, not"):
         sample.compared(lambda batch: {"other": batch["input_0"]}, examples)

@@ -221,7 +221,7 @@ def test_models_that_take_batches_otherwise(models: Path, tmp_path: Path) -> Non
         _, answer, _ = client("/invocations", {"inputs": [[1, 3], [5, 7]]})
         assert answer == {"predictions": [[-3, -1], [1, 3]]}
     with (
-        pytest.raises(DtrainError, match="output 'y' differs from Keras'"),
+        pytest.raises(DtrainError, match="output 'y' differs from that of the trained model by"),
         served(models / "wrong", tmp_path),
     ):
         pass
@@ -425,7 +425,7 @@ def test_programs_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (made / "2").rename(folder / "2")
         until(lambda: ask(three[0]) == (200, {"predictions": {"y": [0.5], "z": [7]}}))
         (made / "3").rename(folder / "3")
-        until(lambda: any("output 'z' differs from" in text for text in client.notices))
+        until(lambda: any("output 'z' differs from that of" in text for text in client.notices))
         shutil.copytree(folder / "1", made / "4")
         (made / "4/model.pt2").write_bytes(b"no program")
         (made / "4").rename(folder / "4")

@@ -94,7 +94,7 @@ def written(
         made, splits = kit.built(config)
         train_state.restore_weights(made, Default([]), restored.arrays, averaged)
         named = kit.named(made, splits, config)
-        doing("computing Keras' own outputs")
+        doing("computing the trained model's outputs")
         examples = sample.sample_of(named, splits)
     examples.save(Path(work, SAMPLE))
     examples.shortened().save(Path(folder, SAMPLE))

@@ -98,7 +98,8 @@ def compared(run: Run, sample: Sample, limit: float = LIMIT) -> float:
     worst, name = deviation(outputs, sample.outputs)
     if not worst <= limit:
         how = f"by {worst:.3g}" if worst < float("inf") else "in shape, type or altogether"
-        raise TrainingError(f"output {name!r} differs from Keras' {how}; at most {limit:g} may be")
+        problem = f"output {name!r} differs from that of the trained model {how}"
+        raise TrainingError(f"{problem}; at most {limit:g} may be")
     return worst
 
 
