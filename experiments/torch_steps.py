@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+from jax_steps import fit
 from steps import BATCH, MODELS, Side, against, config_of, extremes, timed
 
 #: Plain modules, by the model of Keras' whose data they have.
@@ -154,23 +155,6 @@ def raw(model: Any, source: Any, share: tuple[int, int] = (0, 1)) -> Side:
     return train
 
 
-def fit(model: Any, source: Any) -> Side:
-    """Return Keras' ``fit``."""
-    import numpy as np
-
-    arrays = [np.asarray(part) for part in source[np.arange(len(source))]]
-    model.compile("adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    count = len(arrays[0]) // BATCH * BATCH
-
-    def train(steps: int) -> None:
-        while steps:
-            now = min(steps, count // BATCH)
-            model.fit(*(part[: now * BATCH] for part in arrays), batch_size=BATCH, verbose=0)
-            steps -= now
-
-    return train
-
-
 def lightning(module: Any, source: Any) -> Side:
     """Return Lightning's ``Trainer``, which reads batches as the loop by hand does."""
     import lightning
@@ -215,6 +199,7 @@ def measured(
 ) -> dict[str, list[float]]:
     """Return the seconds of a step of each side, round by round."""
     import keras
+    import numpy as np
 
     keras.utils.set_random_seed(0)
     own, model, source = dtrain(name)
@@ -222,7 +207,8 @@ def measured(
     if "dtrain -accuracy" in only:
         sides["dtrain -accuracy"] = dtrain(name, accuracy=False)[0]
     if "fit" in only and name in MODELS:
-        sides["fit"] = fit(keras.models.clone_model(model), source)
+        arrays = [np.asarray(part) for part in source[np.arange(len(source))]]
+        sides["fit"] = fit(keras.models.clone_model(model), arrays)
     if "lightning" in only and name in PLAIN and importlib.util.find_spec("lightning"):
         sides["lightning"] = lightning(copy.deepcopy(model), source)
     sides = {side: train for side, train in sides.items() if side in only}

@@ -15,7 +15,8 @@ from dtrain.run import checkpoint
 from tests.conftest import Run
 from tests.sampled import sampled
 
-USER = '''
+#: Of a user's module, too: kills its task, once.
+KILLER = '''
 import json
 import os
 import pathlib
@@ -23,6 +24,27 @@ import signal
 import threading
 
 import keras
+
+
+def best(outputs):
+    return {"best": keras.ops.argmax(outputs, axis=-1)}
+
+
+class Killer(keras.callbacks.Callback):
+    """Kills its task after the step that kill.json says, once."""
+
+    every_batch = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        order = pathlib.Path("kill.json")
+        if order.exists() and json.loads(order.read_text()) == int(self.model.optimizer.iterations):
+            order.rename("killed.json")
+            os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()
+'''
+USER = (
+    KILLER
+    + '''
 from keras import layers
 
 
@@ -50,24 +72,8 @@ def build(input_shape, classes, dropout=0.0):
         layers.Dense(8, "gelu"),
         layers.Dense(classes, activation="softmax"),
     ])
-
-
-def best(outputs):
-    return {"best": keras.ops.argmax(outputs, axis=-1)}
-
-
-class Killer(keras.callbacks.Callback):
-    """Kills its task after the step that kill.json says, once."""
-
-    every_batch = True
-
-    def on_train_batch_end(self, batch, logs=None):
-        order = pathlib.Path("kill.json")
-        if order.exists() and json.loads(order.read_text()) == int(self.model.optimizer.iterations):
-            order.rename("killed.json")
-            os.kill(os.getpid(), signal.SIGKILL)
-            threading.Event().wait()
 '''
+)
 pytestmark = pytest.mark.skipif(
     find_spec("jax") is None or find_spec("torch") is None, reason="needs jax and torch"
 )

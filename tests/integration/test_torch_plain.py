@@ -16,32 +16,13 @@ from dtrain.run import checkpoint
 from dtrain.run.samples import Sample
 from tests import warm
 from tests.conftest import QUICK, Run
-from tests.integration.test_jax import end
+from tests.integration.test_jax import KILLER, end
 from tests.sampled import sampled
 from tests.serving_models import Client
 from tests.test_serve import command, predict
 from tests.test_torch_plain import MODULE, NET
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-KILLER = '''
-import json, os, pathlib, signal, threading
-import keras
-
-class Killer(keras.callbacks.Callback):
-    """Kills its task after the step that kill.json says, once."""
-
-    every_batch = True
-
-    def on_train_batch_end(self, batch, logs=None):
-        order = pathlib.Path("kill.json")
-        if order.exists() and json.loads(order.read_text()) == int(self.model.optimizer.iterations):
-            order.rename("killed.json")
-            os.kill(os.getpid(), signal.SIGKILL)
-            threading.Event().wait()
-
-def best(outputs):
-    return {"best": keras.ops.argmax(outputs, axis=-1)}
-'''
 #: Of 12 steps, which move the rate and what is drawn.
 BASE = (
     *QUICK[:1], *QUICK[3:], *MODULE, "dataset.examples=96", "trainer.batch_size=16",

@@ -1,13 +1,18 @@
-"""What the steps of each backend do on the host with their rows of numbers."""
+"""What the steps of each backend do on the host: with their rows of numbers, and between them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.norms import Norms
+from dtrain.task.data.inputs import Inputs
+from dtrain.task.model import finetune
 
 
 class RowSteps:
@@ -54,3 +59,45 @@ class RowSteps:
 
     def restore(self, summary: dict[str, Any]) -> None:
         """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
+
+
+class HostSteps(RowSteps, ABC):
+    """Steps that the host calls one after the other, or some in one call.
+
+    Args:
+        model: compiled and built.
+        inputs: what to read.
+    """
+
+    def __init__(self, model: keras.Model, inputs: Inputs):
+        self._model, self._inputs = model, inputs
+        self._norms = Norms(model, ())
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what depends on which weights are trained."""
+
+    def unsaved(self) -> list[str]:
+        """Return nothing: what a step assigns and no checkpoint has is refused before."""
+        return []
+
+    def log(self, names: Sequence[str]) -> None:
+        """Let training steps compute norms (``trainer.log``); before the first of them."""
+        self._norms = Norms(self._model, names)
+
+    @property
+    def evaluation_batch(self) -> int:
+        """How many examples a batch of an evaluation has."""
+        return self._inputs.evaluation_batch
+
+    def enter(self, epoch: int) -> list[str]:
+        """Train what is trained in an epoch, from 1.
+
+        Returns:
+            The paths of the weights that are frozen in it, where they are others than before.
+        """
+        schedule = finetune.schedule_of(self._model)
+        if schedule is None or not schedule.enter(epoch):
+            return []
+        self._prepare()
+        return schedule.frozen or ["none"]

@@ -79,6 +79,19 @@ def read(source: Source, rows: np.ndarray, key: Key | None) -> Example:
     return example.map(_array)
 
 
+def refuse_texts(array: np.ndarray, framework: str) -> None:
+    """Refuse texts where a framework computes with numbers alone.
+
+    Raises:
+        UsageError: the array has texts.
+    """
+    if array.dtype.kind in "OSU":
+        raise UsageError(
+            "dataset", "texts", f"are no numbers, and {framework} computes with numbers alone",
+            "numbers, such as of tokens, or a backend that has texts", "backend=tensorflow",
+        )  # fmt: skip
+
+
 def _array(value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow

@@ -8,6 +8,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
+from dtrain.task.data.batch_reader import refuse_texts
 
 #: What 64-bit types become. JAX would cut whole numbers off without a word.
 NARROW = {
@@ -27,11 +28,7 @@ def narrowed(batch: Any) -> Any:
 
 def _narrowed(leaf: Any) -> np.ndarray:
     array = np.asarray(leaf)
-    if array.dtype.kind in "OSU":
-        raise UsageError(
-            "dataset", "texts", "are no numbers, and JAX computes with numbers alone",
-            "numbers, such as of tokens, or a backend that has texts", "backend=tensorflow",
-        )  # fmt: skip
+    refuse_texts(array, "JAX")
     narrow: np.dtype[Any] | None = NARROW.get(array.dtype)
     if narrow is None:
         return array

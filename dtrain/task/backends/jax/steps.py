@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,15 +16,13 @@ from dtrain.task.backends.jax.feed import feed
 from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.norms import Norms
-from dtrain.task.backends.row_steps import RowSteps
+from dtrain.task.backends.row_steps import HostSteps
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.model import finetune
 
 
-class Steps(RowSteps):
+class Steps(HostSteps):
     """Training and evaluation of one model.
 
     Args:
@@ -38,15 +35,14 @@ class Steps(RowSteps):
         self._model, self._inputs, self._placed = model, inputs, placed
         self.waiting = Waiting()
         self._rows = Rows(model)
-        self._norms = Norms(model, ())
         if inputs.train is not None:
             self._feed = feed(inputs, placed)
         if inputs.validation is not None:
             share = placed.share(inputs.evaluation_batch)
             self._held = iter(HostPipeline(inputs, training=False, share=share))
-        self._compile()
+        self._prepare()
 
-    def _compile(self) -> None:
+    def _prepare(self) -> None:
         self._state = State(self._model)
         training, evaluation = self._shardings()
         self._train = traceable.compiled(
@@ -75,19 +71,6 @@ class Steps(RowSteps):
             return None, None
         layouts = jax.tree.map(lambda value: value.sharding, self._state.read())
         return (layouts, rows), (layouts[1], rows)
-
-    def unsaved(self) -> list[str]:
-        """Return nothing: what a step assigns and no checkpoint has is refused before."""
-        return []
-
-    def log(self, names: Sequence[str]) -> None:
-        """Let training steps compute norms (``trainer.log``); before the first of them."""
-        self._norms = Norms(self._model, names)
-
-    @property
-    def evaluation_batch(self) -> int:
-        """How many examples a batch of an evaluation has."""
-        return self._inputs.evaluation_batch
 
     @property
     def evaluation_examples(self) -> int:
@@ -158,18 +141,6 @@ class Steps(RowSteps):
             logs, metrics, held = self._state.evaluated(values, data)
             numbers = self._rows.logs(logs, False)
         return held, self._rows.vectors(metrics, numbers, False)
-
-    def enter(self, epoch: int) -> list[str]:
-        """Train what is trained in an epoch, from 1, and compile the steps anew where need be.
-
-        Returns:
-            The paths of the weights that are frozen in it, where they are others than before.
-        """
-        schedule = finetune.schedule_of(self._model)
-        if schedule is None or not schedule.enter(epoch):
-            return []
-        self._compile()
-        return schedule.frozen or ["none"]
 
     def interval(self) -> dict[str, float]:
         """Return for how many more shapes of batches a step was compiled, if it was for any."""

@@ -10,6 +10,7 @@ import torch
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
+from dtrain.task.data.batch_reader import refuse_texts
 
 #: What types become that PyTorch has not, or that weights have not.
 CHANGED: dict[Any, np.dtype[Any]] = {
@@ -29,11 +30,7 @@ def computed(batch: Any) -> Any:
 
 def _changed(leaf: Any) -> np.ndarray:
     array = np.asarray(leaf)
-    if array.dtype.kind in "OSU":
-        raise UsageError(
-            "dataset", "texts", "are no numbers, and PyTorch computes with numbers alone",
-            "numbers, such as of tokens, or a backend that has texts", "backend=tensorflow",
-        )  # fmt: skip
+    refuse_texts(array, "PyTorch")
     dtype = CHANGED.get(array.dtype)
     if dtype is None:
         return array

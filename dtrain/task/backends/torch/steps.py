@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,8 +12,7 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.base import Tasks
 from dtrain.task.backends.host_waiting import Waiting
 from dtrain.task.backends.metric_sums import Sums
-from dtrain.task.backends.norms import Norms
-from dtrain.task.backends.row_steps import RowSteps
+from dtrain.task.backends.row_steps import HostSteps
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import replica
 from dtrain.task.backends.torch.arrays import put, whole
@@ -23,10 +21,9 @@ from dtrain.task.backends.torch.rows import Rows
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
-from dtrain.task.model import finetune
 
 
-class Steps(RowSteps):
+class Steps(HostSteps):
     """Training and evaluation of one model.
 
     Args:
@@ -44,7 +41,6 @@ class Steps(RowSteps):
         self._summed, self._averages = summed and tasks.size > 1, averages
         self.waiting = Waiting()
         self._rows = Rows(model, tasks.size if self._summed else 1)
-        self._norms = Norms(model, ())
         self._draws = Draws(model, inputs.seed, tasks.rank)
         self._step = inputs.start_step
         own = slice(tasks.rank, tasks.rank + 1)
@@ -59,19 +55,6 @@ class Steps(RowSteps):
         self._replica = replica.step(model, self._tasks.size, self._summed, self._averages)
         kept = replica.kept_by_hand(model) if self._replica is not None else []
         self._kept = [variable for variable in kept if not variable.trainable]
-
-    def unsaved(self) -> list[str]:
-        """Return nothing: what plain attributes of layers hold is in checkpoints."""
-        return []
-
-    def log(self, names: Sequence[str]) -> None:
-        """Let training steps compute norms (``trainer.log``); before the first of them."""
-        self._norms = Norms(self._model, names)
-
-    @property
-    def evaluation_batch(self) -> int:
-        """How many examples a batch of an evaluation has."""
-        return self._inputs.evaluation_batch
 
     @property
     def evaluation_examples(self) -> int:
@@ -146,15 +129,3 @@ class Steps(RowSteps):
     def _sums(self, table: list[torch.Tensor], examples: int, training: bool) -> Sums:
         rows = self._tasks.all_reduce(self._rows.table(table))
         return self._rows.sums(rows, examples, training)
-
-    def enter(self, epoch: int) -> list[str]:
-        """Train what is trained in an epoch, from 1.
-
-        Returns:
-            The paths of the weights that are frozen in it, where they are others than before.
-        """
-        schedule = finetune.schedule_of(self._model)
-        if schedule is None or not schedule.enter(epoch):
-            return []
-        self._prepare()
-        return schedule.frozen or ["none"]
