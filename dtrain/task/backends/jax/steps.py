@@ -32,7 +32,8 @@ class Steps(HostSteps):
     """
 
     def __init__(self, model: keras.Model, inputs: Inputs, placed: Batches):
-        self._model, self._inputs, self._placed = model, inputs, placed
+        super().__init__(model, inputs)
+        self._placed = placed
         self.waiting = Waiting()
         self._rows = Rows(model)
         if inputs.train is not None:

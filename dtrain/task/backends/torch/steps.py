@@ -37,7 +37,8 @@ class Steps(HostSteps):
     def __init__(
         self, model: keras.Model, inputs: Inputs, tasks: Tasks, summed: bool, averages: bool = True
     ):
-        self._model, self._inputs, self._tasks = model, inputs, tasks
+        super().__init__(model, inputs)
+        self._tasks = tasks
         self._summed, self._averages = summed and tasks.size > 1, averages
         self.waiting = Waiting()
         self._rows = Rows(model, tasks.size if self._summed else 1)
