@@ -22,7 +22,7 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rundir.path == tmp_path / "run"
     assert rundir.config == tmp_path / "run" / "config.yaml"
     assert rundir.log("worker-1") == tmp_path / "run" / "logs" / "worker-1.log"
-    assert len(set(names.values())) == len(names) == 15
+    assert len(set(names.values())) == len(names) == 16
     assert all(path.parent == rundir.path for path in names.values())
     assert not rundir.path.exists()
 
