@@ -285,8 +285,9 @@ def _processes(cluster: Any, task: Any, devices: list[str], ones: dict[str, Any]
 def test_processes_of_pytorch_agree(part: str) -> None:
     need("torch")
     ones = warm.call(on_one, 1, {"names": TORCH_PARTS[part]}, 300, "torch")
-    found = together(_processes, [Task("chief", 0, 1), Task("worker", 0, 1)], 2, "torch", ones=ones)
-    assert not any(found), "\n".join(map(str, found[0]))
+    tasks = [Task("chief", 0, 1), Task("worker", 0, 1)]
+    problems = together(_processes, tasks, 2, "torch", ones=ones)
+    assert not any(problems), "\n".join(map(str, problems[0]))
 
 
 @pytest.mark.parametrize("part", sampled(PARTS, "few"))

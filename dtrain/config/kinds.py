@@ -242,7 +242,7 @@ def _is(found: Any, kind: Kind) -> bool:
 
 
 def _base(package: str, name: str) -> Any:
-    found: Any = sys.modules[package]
+    value: Any = sys.modules[package]
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

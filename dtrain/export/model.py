@@ -61,8 +61,8 @@ class Named(keras.Model):
     @property
     def rows(self) -> int | None:
         """How many examples a batch has; None where any number will do."""
-        found: int | None = next(iter(self.specs.values())).shape[0]
-        return found
+        rows: int | None = next(iter(self.specs.values())).shape[0]
+        return rows
 
     def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a batch, by name, in types that NumPy has."""

@@ -128,9 +128,9 @@ def check_weights(path: Path, weights: str) -> None:
     Raises:
         UsageError: it has none.
     """
-    if weights != "ema" or (found := _names(path)) is None:
+    if weights != "ema" or (names := _names(path)) is None:
         return
-    if not any(name.startswith("optimizer/") and is_average(name) for name in found):
+    if not any(name.startswith("optimizer/") and is_average(name) for name in names):
         raise UsageError(
             "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
             "raw, or a run with optimizer.use_ema=true", "weights=raw",
@@ -146,8 +146,8 @@ def of_module(folder: Path) -> bool:
         folder: ``checkpoints`` of a run.
     """
     paths, _ = store.candidates(folder)
-    found = _names(paths[0]) if paths else None
-    weights = [name for name in found or () if name.startswith("model/")]
+    names = (_names(paths[0]) if paths else None) or ()
+    weights = [name for name in names if name.startswith("model/")]
     return bool(weights) and all(name.count("/") == 1 for name in weights)
 
 
