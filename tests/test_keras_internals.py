@@ -169,7 +169,7 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
         assert "keeps the masks of tensors" in refused(internals.mask, keras.ops.ones(1))
         assert "keeps the masks" in refused(internals.set_mask, keras.ops.ones(1), None)
         patch.setattr(losses, "LOSS", "keras.not_there")
-        text = refused(internals.see_batches_of_their_own, lambda: None, lambda values: values)
+        text = refused(internals.divide_losses_by_global_batch, lambda: None, lambda values: values)
         assert "has losses (scale_loss_for_distribution), and computes them" in text
         patch.setattr(contexts, "MODULE", "keras.not_there")
         assert "leave hardware.remat empty" in refused(contexts.check)

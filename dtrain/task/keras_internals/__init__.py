@@ -15,7 +15,7 @@ has something else, the run ends with a sentence that says what to do instead.
 
 from dtrain.task.keras_internals.callbacks import choose_comparison
 from dtrain.task.keras_internals.contexts import fresh_names, without_tensorflow
-from dtrain.task.keras_internals.losses import see_batches_of_their_own
+from dtrain.task.keras_internals.losses import divide_losses_by_global_batch
 from dtrain.task.keras_internals.masks import mask, set_mask
 from dtrain.task.keras_internals.model_parts import (
     generator_states,
@@ -40,6 +40,7 @@ __all__ = [
     "adam_slots",
     "average_trainable",
     "choose_comparison",
+    "divide_losses_by_global_batch",
     "exchange",
     "exchanged",
     "fresh_names",
@@ -53,7 +54,6 @@ __all__ = [
     "of_own_classes",
     "plain_variables",
     "scale_learning_rates",
-    "see_batches_of_their_own",
     "set_mask",
     "states",
     "stored",

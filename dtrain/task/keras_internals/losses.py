@@ -19,10 +19,10 @@ PARAMETERS = {
 }
 
 
-def see_batches_of_their_own(
+def divide_losses_by_global_batch(
     step: Callable[[], Any], mean: Callable[[list[Any]], list[Any]]
 ) -> None:
-    """Let Keras' losses take the part of a replica for a batch, with denominators of the whole.
+    """Let Keras' losses on a replica divide by denominators of the global batch.
 
     Keras divides a loss by the number of replicas; here nothing does, unless the step says that
     losses are summed over the replicas (``summed``). Where Keras divides by a number that depends

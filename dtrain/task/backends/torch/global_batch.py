@@ -18,12 +18,12 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.keras_internals import divide_added_losses, use_moments
 from dtrain.task.backends.tracing import now
-from dtrain.task.keras_internals import see_batches_of_their_own
+from dtrain.task.keras_internals import divide_losses_by_global_batch
 
 
 def install() -> None:
     """Wrap them, once in a process."""
-    see_batches_of_their_own(gradients.current, gradients.mean)
+    divide_losses_by_global_batch(gradients.current, gradients.mean)
     use_moments(_keras_moments)
     divide_added_losses(lambda: now().parts)
     functional: Any = torch.nn.functional
@@ -42,6 +42,7 @@ def _marked(original: Any, of_replicas: Any) -> Any:
             return original(*args, **options)
         return of_replicas(original, *args, **options)
 
+    # A mark on a function, which types of functions do not have.
     call.by_dtrain = True  # type: ignore[attr-defined]
     return call
 

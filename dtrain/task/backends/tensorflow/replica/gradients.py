@@ -27,7 +27,7 @@ from dtrain.errors import UsageError
 from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import declared, dependence, reduction
 from dtrain.task.backends.tracing import now, tracing
-from dtrain.task.keras_internals import see_batches_of_their_own
+from dtrain.task.keras_internals import divide_losses_by_global_batch
 
 #: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
 GATHER = "gathered_by_replicas"
@@ -206,7 +206,7 @@ def install() -> None:
     The functions of TensorFlow are ``tf.nn.compute_average_loss`` and
     ``tf.nn.scale_regularization_loss``.
     """
-    see_batches_of_their_own(current, mean)
+    divide_losses_by_global_batch(current, mean)
     declared.install(current)
     original = tf.GradientTape.gradient
     if getattr(original, "by_dtrain", False):
@@ -234,6 +234,7 @@ def install() -> None:
             return gradients
         return _of_the_global_batch(gradients, _tensors(target), sources, step)
 
+    # A mark on a function, which types of functions do not have.
     gradient.by_dtrain = True  # type: ignore[attr-defined]
     tf.GradientTape.gradient = gradient
 
