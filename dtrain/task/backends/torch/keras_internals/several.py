@@ -14,31 +14,27 @@ import torch
 @torch.no_grad()
 def copy(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Set each tensor to its value."""
-    function = getattr(torch, "_foreach_copy_", None)
-    if function is not None and tensors:
-        function(list(tensors), list(values))
-        return
-    for tensor, value in zip(tensors, values, strict=True):
-        tensor.copy_(value)
+    _each("copy_", tensors, values)
 
 
 @torch.no_grad()
 def add(tensors: Sequence[torch.Tensor], number: int) -> None:
     """Add a number to each tensor."""
-    function = getattr(torch, "_foreach_add_", None)
-    if function is not None and tensors:
-        function(list(tensors), number)
-        return
-    for tensor in tensors:
-        tensor.add_(number)
+    _each("add_", tensors, number)
 
 
 @torch.no_grad()
 def divide(tensors: Sequence[torch.Tensor], number: int) -> None:
     """Divide each tensor by a number."""
-    function = getattr(torch, "_foreach_div_", None)
+    _each("div_", tensors, number)
+
+
+def _each(name: str, tensors: Sequence[torch.Tensor], value: Sequence[torch.Tensor] | int) -> None:
+    """Call a method of each tensor, with one value for all, or with one for each."""
+    function = getattr(torch, f"_foreach_{name}", None)
     if function is not None and tensors:
-        function(list(tensors), number)
+        function(list(tensors), value if isinstance(value, int) else list(value))
         return
-    for tensor in tensors:
-        tensor.div_(number)
+    values = [value] * len(tensors) if isinstance(value, int) else value
+    for tensor, one in zip(tensors, values, strict=True):
+        getattr(tensor, name)(one)
