@@ -17,8 +17,8 @@ from dtrain.errors import printable
 from dtrain.files.tail import Tail
 
 #: Lines of C++ in a framework, such as ``E0000 00:00:17... cuda_platform.cc:52] ...`` or
-#: ``[rank0]:[W1126 13:00:17... ProcessGroupNCCL.cpp:1479] ...``, and those that it adds where a
-#: task ends before another has the last part of a sum that nobody needs.
+#: ``[rank0]:[W1126 13:00:17... ProcessGroupNCCL.cpp:1479] ...``, and those of gRPC and gloo about
+#: connections that open, or close when a task ends.
 _CHATTER = re.compile(
     r"(?:\[rank\d+\]:)?\[?[IWEF]\d{4} \d\d:\d\d:|WARNING: All log messages before absl"
     r"|\d{4}-\d\d-\d\d .*: [IWEF] "

@@ -110,6 +110,7 @@ def _wrapped(
             returned = original(*args, **options)
         return averaging(traced.step, returned, *args, **options)
 
+    # A mark on a function, which types of functions do not have.
     call.by_dtrain = True  # type: ignore[attr-defined]
     return call
 

@@ -200,10 +200,10 @@ class PlainModel(keras.Model):
             variable.value.grad = None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Say nothing: a module is called to know.
+        """Leave the shape to Keras, which calls the module to know it.
 
         Raises:
-            NotImplementedError: always.
+            NotImplementedError: always; so a Keras layer says that it has no rule of its own.
         """
         raise NotImplementedError
 

@@ -119,6 +119,10 @@ def notice(
     return "; ".join(filter(None, [drawn if draws else None, difference])) or None
 
 
+class _NotRehearsedError(Exception):
+    """A step that cannot be compared; its own steps will say what is wrong with it."""
+
+
 class _Outcome(NamedTuple):
     """What a step gives: names and values of numbers, states of metrics, and watched variables."""
 
@@ -153,7 +157,8 @@ class _Step:
         """Return what a step of all examples gives in this process, twice, with other draws.
 
         Raises:
-            NotImplementedError: it fails in one of the processes.
+            Exception: the step's own error, where it fails in this process.
+            _NotRehearsedError: it fails in another process, or its parts return other numbers.
         """
         outcomes: list[_Outcome] = []
         error: Exception | None = None
@@ -162,11 +167,11 @@ class _Step:
             part = self._outcome(_rows(batch, rank), 0)  # alone: the others would wait for it
             outcomes = [self._outcome(batch, number) for number in range(2)]
             if any(each.names != part.names for each in outcomes):
-                error = NotImplementedError("its parts return other numbers")
+                error = _NotRehearsedError("its parts return other numbers")
         except Exception as raised:
             error = raised
         if self._tasks.sum([error is not None]) != [0]:
-            raise error or NotImplementedError("it fails in another process")
+            raise error or _NotRehearsedError("it fails in another process")
         return outcomes[0], outcomes[1]
 
     def run(self, batch: Any) -> tuple[list[across.Value], list[across.Kept]]:

@@ -44,6 +44,7 @@ def install(current: Callable[[], Any]) -> None:
     def scale_regularization_loss(regularization_loss: Any) -> Any:
         return of_the_part(scale(regularization_loss))
 
+    # A mark on a function, which types of functions do not have.
     compute_average_loss.by_dtrain = True  # type: ignore[attr-defined]
     tf.nn.compute_average_loss = compute_average_loss
     tf.nn.scale_regularization_loss = scale_regularization_loss

@@ -86,5 +86,6 @@ def _take_seeds() -> None:
         step = tf.cast(batch.number, state.dtype) * batch.draws.of(self) + count
         return state + tf.stack([tf.zeros([], state.dtype), tf.cast(step, state.dtype)])
 
+    # A mark on a function, which types of functions do not have.
     following.by_dtrain = True  # type: ignore[attr-defined]
     kind.next = following

@@ -44,5 +44,6 @@ def _install() -> None:
             host_random.put(outside)
             return original(self, *args, **kwargs)
 
+    # A mark on a function, which types of functions do not have.
     merge_call.by_dtrain = True  # type: ignore[attr-defined]
     kind.merge_call = merge_call

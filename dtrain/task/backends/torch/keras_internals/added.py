@@ -30,5 +30,6 @@ def divide_added_losses(parts: Callable[[], int]) -> None:
         def divided(self: Any, loss: Any) -> Any:
             return original(self, loss) / parts()
 
+        # A mark on a function, which types of functions do not have.
         divided.by_dtrain = True  # type: ignore[attr-defined]
         kind._aggregate_additional_loss = divided

@@ -30,5 +30,6 @@ def use_moments(moments: Callable[..., Any]) -> None:
         def of_replicas(self: Any, inputs: Any, mask: Any) -> Any:
             return moments(original, self, inputs, mask)
 
+        # A mark on a function, which types of functions do not have.
         of_replicas.by_dtrain = True  # type: ignore[attr-defined]
         kind._moments = of_replicas
