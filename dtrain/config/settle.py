@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain.config import environment, groups, load, names, references, switches, targets, values
 from dtrain.config.presets.debug import TRAIN
 from dtrain.config.schema import Config
-from dtrain.data.data_file import is_address
+from dtrain.data.files import is_address
 from dtrain.files import addresses
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dtrain.config import given
 from dtrain.controller import rollback
-from dtrain.data.data_file import is_address
+from dtrain.data.files import is_address
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import addresses, reading, writing
 from dtrain.run.folder import LOCK, RunDir

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dtrain.config.overrides import key_of, parse
 from dtrain.controller import folders
-from dtrain.data.data_file import is_address
+from dtrain.data.files import is_address
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run.folder import RunDir, short
 

@@ -13,7 +13,7 @@ from dtrain.controller.job import Job
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import machine
-from dtrain.data.data_file import is_address
+from dtrain.data.files import is_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 from dtrain.host import forkserver

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from dtrain.data.data_file import DataFile, check_whole, is_full
+from dtrain.data.files import DataFile, check_whole, is_full
 from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, nearest
 

@@ -1,30 +1,161 @@
-"""Files of a dataset: found by name, pattern, address or list, and ordered by name."""
+"""Files of a dataset: found by name, pattern, address or list, and ordered by name.
+
+Those at addresses, such as ``s3://bucket/x-*.parquet``, are found and copied by fsspec: each once,
+into the cache (:mod:`dtrain.data.cache`), when it is first read. Credentials are those that fsspec
+finds in the environment; retries are those of its file systems.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import errno
 import glob
 import itertools
-from collections.abc import Sequence
-from pathlib import Path
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.parse import urlsplit
 
-from dtrain.data.data_file import DataFile, is_address
-from dtrain.errors import UsageError
+from dtrain import secrets
+from dtrain.data import cache, servers
+from dtrain.errors import DataError, UsageError, printable
 
-__all__ = ["DataFile", "files"]
+#: Servers that are asked at once.
+_THREADS = 16
+#: Bytes of a file above which a notice says that it is copied.
+_LARGE = 10**9
+
+
+class DataFile:
+    """One file of a dataset, on this machine. A subclass has one that is elsewhere.
+
+    Args:
+        name: its path, as messages show it.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def place(self) -> str:
+        """Return what names it from any current folder: its absolute path, or its address."""
+        return self.name if is_address(self.name) else os.path.abspath(self.name)
+
+    def size(self) -> int:
+        """Return its bytes.
+
+        Raises:
+            DataError: it is not there any more.
+        """
+        return self._stat().st_size
+
+    def stamp(self) -> str:
+        """Return what changes when the file does: its size and the time of its last change.
+
+        Raises:
+            DataError: it is not there any more.
+        """
+        found = self._stat()
+        return f"{found.st_size}-{found.st_mtime_ns}"
+
+    def _stat(self) -> os.stat_result:
+        try:
+            return self.local().stat()
+        except OSError as error:
+            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
+
+    def open(self) -> IO[bytes]:
+        """Open it to read from any place of it.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        try:
+            return self.local().open("rb")
+        except OSError as error:
+            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
+
+    def local(self) -> Path:
+        """Return where the whole of it is on this machine.
+
+        Raises:
+            DataError: it cannot be brought here.
+        """
+        return Path(self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class RemoteFile(DataFile):
+    """A file at an address.
+
+    Args:
+        address: of it.
+        info: what its server says of it, of fsspec.
+        key: that names it, for messages.
+
+    Attributes:
+        name: its address without passwords.
+    """
+
+    def __init__(self, address: str, info: Mapping[str, Any], key: str):
+        super().__init__(secrets.mask(address))
+        self._address, self._key = address, key
+        self._size, self._stamp = servers.facts(info)
+
+    def size(self) -> int:
+        """Return its bytes."""
+        return self._size
+
+    def stamp(self) -> str:
+        """Return what changes when the file does: its size, and what its server says."""
+        return self._stamp
+
+    def local(self) -> Path:
+        """Return the copy in the cache, which is fetched where it is not there.
+
+        Raises:
+            DataError: it cannot be fetched.
+            UsageError: the cache cannot be written.
+        """
+        name = PurePosixPath(urlsplit(self._address).path).name or "data"
+        return cache.cached(name, ["copy", self.name, self._stamp], self._fetch)
+
+    def _fetch(self, target: Path) -> None:
+        if self._size > _LARGE:
+            text = f"{self.name}: {self._size / 1e9:,.1f} GB are copied once, into {cache.folder()}"
+            print(printable(f"notice: {text}"), file=sys.stderr, flush=True)
+        server = servers.filesystem(self._address, self._key)
+        try:
+            server.get_file(self._address, str(target))
+            server.invalidate_cache()
+            facts = servers.facts(server.info(self._address))
+        except Exception as error:  # of each kind of server another
+            if is_full(error):
+                raise
+            problem = f"cannot be fetched ({servers.reason(error)})"
+            raise DataError(self.name, problem) from None
+        if {facts, (target.stat().st_size, self._stamp)} != {(self._size, self._stamp)}:
+            raise DataError(self.name, "has changed while it was fetched")
 
 
 def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile]:
     """Return the files that a path, a pattern (``shards/*.parquet``), or a list of them names.
 
-    Each may be an address as well (:mod:`dtrain.data.remote`). They are ordered by name, whatever
-    order they were given in: that of a folder is the order of the machine.
+    Each may be an address as well. They are ordered by name, whatever order they were given in:
+    that of a folder is the order of the machine.
 
     Args:
         path: value of the key.
         key: for messages.
 
     Raises:
-        UsageError: one is not there, is no regular file, or is named twice.
+        UsageError: one is not there, is no regular file, or is named twice; a server cannot be
+            asked, or a package is not installed.
     """
     paths = [path] if isinstance(path, str) else list(path)
     if not paths:
@@ -32,11 +163,12 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
             key, "[]", "names no file", "a file, a pattern, or a list of them", f"{key}=FILE"
         )
     addresses = [each for each in paths if is_address(each)]
-    matches = [file for each in paths if each not in addresses for file in _matching(each, key)]
-    if addresses:
-        from dtrain.data import remote  # not above: what is on this machine needs no cache
-
-        matches += remote.matching(addresses, key)
+    matches = [file for each in paths if each not in addresses for file in _on_disk(each, key)]
+    for address in addresses:
+        servers.filesystem(address, key)  # what is missing is reported before anything is asked
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        each = pool.map(lambda address: _at_address(address, key), addresses)
+        matches += itertools.chain.from_iterable(each)
     places = sorted(map(DataFile.place, matches))
     for one, other in itertools.pairwise(places):
         if one == other:
@@ -47,7 +179,7 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
     return sorted(matches, key=lambda file: file.name)
 
 
-def _matching(path: str, key: str) -> list[DataFile]:
+def _on_disk(path: str, key: str) -> list[DataFile]:
     place = Path(path)
     if place.is_file():
         return [DataFile(path)]
@@ -65,3 +197,59 @@ def _matching(path: str, key: str) -> list[DataFile]:
         else ("there is no such file", "a file that exists", f"{key}=FILE")
     )
     raise UsageError(key, path, f"{problem} (looked in {Path.cwd()})", accepted, hint)
+
+
+def _at_address(address: str, key: str) -> list[RemoteFile]:
+    server = servers.filesystem(address, key)
+    try:
+        server.invalidate_cache()
+        try:
+            infos = {address: server.info(address)}
+        except FileNotFoundError:
+            if not servers.is_pattern(address):
+                raise
+            places = server.glob(address)
+            infos = {server.unstrip_protocol(place): server.info(place) for place in places}
+        files = {at: info for at, info in infos.items() if info["type"] != "directory"}
+        if any(info.get("size") is None for info in files.values()):
+            raise OSError("its server does not say how large it is")
+    except Exception as error:  # of each kind of server another
+        raise UsageError(
+            key, address, f"cannot be found ({servers.reason(error)})",
+            "an address that can be read with the credentials of the environment",
+            f"{key}=ADDRESS",
+        ) from None  # fmt: skip
+    if not files:
+        problem = "is a folder" if address in infos else "no file has such an address"
+        pattern = f"'{key}={address.rstrip('/')}/*'" if address in infos else f"{key}=ADDRESS"
+        raise UsageError(key, address, problem, "a file, or a pattern that files match", pattern)
+    return [RemoteFile(at, info, key) for at, info in files.items()]
+
+
+def is_address(path: str) -> bool:
+    """Say whether a path is an address, such as ``s3://bucket/x``, and no file of this machine."""
+    return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", path) is not None
+
+
+def is_full(error: BaseException) -> bool:
+    """Say whether an error means that what is written has no room, and not what is read."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_whole(name: str, path: Path, size: int) -> None:
+    """Refuse a mapped file that was cut off: to touch its pages would end the process by SIGBUS.
+
+    Raises:
+        DataError: it has less than ``size`` bytes.
+    """
+    with contextlib.suppress(FileNotFoundError):  # what is mapped stays
+        if (now := path.stat().st_size) < size:
+            raise DataError(name, f"was cut off: it has {now:,} bytes, not {size:,}")
+
+
+def not_installed(dataset: str, extra: str, error: ImportError) -> UsageError:
+    """Return the error of a dataset whose package is not installed."""
+    return UsageError(
+        "dataset", dataset, f"needs a package that is not installed ({error})",
+        f"what dtrain[{extra}] installs", f'pip install "dtrain[{extra}]"',
+    )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data import cache
-from dtrain.data.data_file import DataFile, check_whole, is_address, not_installed
+from dtrain.data.files import DataFile, check_whole, is_address, not_installed
 from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, printable
 

@@ -22,8 +22,8 @@ from dtrain.data.transforms import Padding, Transform, then
 from dtrain.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from dtrain.data.data_file import DataFile
     from dtrain.data.encoding import Encoding
+    from dtrain.data.files import DataFile
 
 #: Examples of which one that can be read shows the structure.
 TRIED = 100

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.data_file import is_address, not_installed
-from dtrain.data.files import files
+from dtrain.data.files import files, is_address, not_installed
 from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
 from dtrain.data.record_kinds import Examples, Feature
 from dtrain.data.records import RecordSource, RecordTable

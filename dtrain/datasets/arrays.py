@@ -8,9 +8,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.data_file import is_address
 from dtrain.data.file_arrays import Archive, is_large, of_files
-from dtrain.data.files import files
+from dtrain.data.files import files, is_address
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.splits import split

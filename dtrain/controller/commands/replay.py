@@ -26,7 +26,7 @@ from dtrain.controller.code.checkout import Checkout, link_data
 from dtrain.controller.code.state import State
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.parsing import Parser
-from dtrain.data.data_file import is_address
+from dtrain.data.files import is_address
 from dtrain.errors import UsageError, printable
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short, write_json

@@ -11,7 +11,7 @@ from typing import Any
 
 from dtrain.controller import resume
 from dtrain.controller.remote.output import State, owner_of
-from dtrain.data.data_file import is_address
+from dtrain.data.files import is_address
 from dtrain.data.servers import reason
 from dtrain.errors import UsageError
 from dtrain.files import addresses, writing

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data import cache
-from dtrain.data.data_file import DataFile, not_installed
+from dtrain.data.files import DataFile, not_installed
 from dtrain.data.tabular.arrow import column_of, is_list
 from dtrain.data.tabular.parts import MappedFile, Reading
 from dtrain.data.tabular.reader import ArrowTable

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dtrain.data import cache
-from dtrain.data.data_file import DataFile, is_full
+from dtrain.data.files import DataFile, is_full
 from dtrain.data.tabular import text
 from dtrain.data.tabular.arrow import columns_of, plain
 from dtrain.errors import DataError, UsageError, printable

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dtrain.data.data_file import DataFile
+from dtrain.data.files import DataFile
 from dtrain.data.tabular.arrow import agreed, cells, converted, field, joined, plain
 from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
 from dtrain.data.tabular.table import Column, Pieces, Table

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from dtrain.data.data_file import DataFile
-from dtrain.data.files import files
+from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout
 from dtrain.data.images import with_images
 from dtrain.data.sources import Splits

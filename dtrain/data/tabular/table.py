@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.data_file import DataFile
+from dtrain.data.files import DataFile
 from dtrain.errors import UsageError, nearest
 
 #: Names of columns for one role: one, a list of numbers that are put side by side, or by name.

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
-from dtrain.data.data_file import DataFile, is_full
+from dtrain.data.files import DataFile, is_full
 from dtrain.errors import UsageError
 from dtrain.files import writing
 
