@@ -339,7 +339,7 @@ def test_mixtures() -> None:
 
 
 def test_data_that_cannot_be_read_before_training_is_a_mistake_of_the_configuration() -> None:
-    from dtrain.data.checked import before_training
+    from dtrain.data.failures import before_training
 
     node = {"_target_": "mine.load"}
     text = r"dataset=mine\.load: FILE, row 3: is damaged; .*=skip"

@@ -1,7 +1,8 @@
-"""What reading examples has raised, kept where TensorFlow makes an error of its own of it.
+"""What reading examples has raised, and what of it the user is told.
 
 An exception inside of tf.data becomes one of TensorFlow's, with a traceback in the place of a
-sentence.
+sentence: it is kept here. Data that cannot be read before training is a mistake of the
+configuration.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from dtrain import secrets
-from dtrain.errors import DataError, DtrainError
+from dtrain.errors import DataError, DtrainError, UsageError
 
 _found: list[Exception] = []
 
@@ -75,3 +77,22 @@ def reason(error: Exception) -> str:
 def _of_tensorflow(error: Exception) -> bool:
     """Whether an operation has failed."""
     return type(error).__module__.startswith("tensorflow.")
+
+
+@contextlib.contextmanager
+def before_training(node: Mapping[str, Any]) -> Iterator[None]:
+    """Refuse data that cannot be read as what is wrong with the configuration: nothing has begun.
+
+    Args:
+        node: the ``dataset`` group.
+
+    Raises:
+        UsageError: in the place of a :class:`DataError`.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise UsageError(
+            "dataset", node["_target_"], str(error), "data that can be read",
+            "sound files, or dataset.on_error=skip to leave out what cannot be read",
+        ) from None  # fmt: skip

@@ -226,6 +226,13 @@ def _at_address(address: str, key: str) -> list[RemoteFile]:
     return [RemoteFile(at, info, key) for at, info in files.items()]
 
 
+def divided(path: str) -> list[str]:
+    """Return the folders to train and to evaluate on, of one that has such; else none."""
+    train, *others = (Path(path, name) for name in ("train", "val", "valid", "validation"))
+    held = [str(folder) for folder in others if folder.is_dir()]
+    return [str(train), *held[:1]] if train.is_dir() else []
+
+
 def is_address(path: str) -> bool:
     """Say whether a path is an address, such as ``s3://bucket/x``, and no file of this machine."""
     return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", path) is not None

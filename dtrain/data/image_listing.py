@@ -20,8 +20,6 @@ CONVERTED = frozenset({".webp", ".tif", ".tiff"})
 KINDS = DIRECT | CONVERTED
 #: TensorFlow decodes other kinds in colour only.
 GREY = frozenset({".png", ".jpg", ".jpeg"})
-#: Names of the folders that a dataset is divided into.
-TRAIN, VALIDATION = "train", ("val", "valid", "validation")
 #: Names of the column of classes, in a CSV of more than two columns.
 _LABELS = ("label", "class", "target", "category", "y")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from dtrain.data.files import DataFile, files
+from dtrain.data.files import DataFile, divided, files
 from dtrain.data.holdout import Holdout
-from dtrain.data.image_listing import TRAIN, VALIDATION
 from dtrain.data.sources import Splits, Windows
 from dtrain.errors import UsageError, nearest
 
@@ -60,10 +58,9 @@ def text(
                 f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=64"
             )
     Holdout(validation_split)
-    if isinstance(path, str) and Path(path, TRAIN).is_dir():
-        parts = [str(Path(path, name)) for name in VALIDATION if Path(path, name).is_dir()]
-        validation = validation or (f"{parts[0]}/*" if parts else None)
-        path = f"{path}/{TRAIN}/*"
+    if isinstance(path, str) and (folders := divided(path)):
+        path, *parts = [f"{folder}/*" for folder in folders]
+        validation = validation or next(iter(parts), None)
     beside = [] if validation is None else files(validation, "dataset.validation")
     given = [*([] if path is None else files(path)), *beside]
     read = functools.cache(lambda: _bytes(given))
@@ -78,6 +75,7 @@ def text(
         return len(_bytes(beside).decode())
 
     classes: int | Callable[[], int]
+    count: int | None
     if tokens == "bytes":
         classes, count = 256, size
         whole = functools.cache(lambda: np.frombuffer(read(), np.uint8))
@@ -85,22 +83,31 @@ def text(
         both = functools.cache(lambda: _characters(read(), path))
         whole = functools.cache(lambda: both()[0])
         if size > SMALL:  # the task reads it
-            return _large(whole, lambda: both()[1], length, stride, held_of, path)
-        classes, count = both()[1], len(whole())
+            classes, count = lambda: both()[1], None
+        else:
+            classes, count = both()[1], len(whole())
     else:
         raise UsageError(
             "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
             f"dataset.tokens={nearest(tokens, ('bytes', 'characters')) or 'bytes, or characters'}",
         )  # fmt: skip
-    held = held_of(count)
-    _check_room(count - held, "to train on", tokens, length, path)
-    if held:
-        _check_room(held, "to evaluate on", tokens, length, path)
+
+    def cut(count: int) -> int:
+        """Return how many of the tokens, which are the first, are trained on."""
+        held = held_of(count)
+        _check_room(count - held, "to train on", tokens, length, path)
+        if held:
+            _check_room(held, "to evaluate on", tokens, length, path)
+        return count - held
+
+    first = None if count is None else cut(count)
+    last = None if count is None or first is None else count - first
     return Splits(
-        Windows(lambda: whole()[: count - held], length, stride, count - held),
-        Windows(lambda: whole()[count - held :], length, stride, held) if held else None,
+        Windows(lambda: whole()[: cut(len(whole()))], length, stride, first),
+        Windows(lambda: whole()[cut(len(whole())) :], length, stride, last)
+        if held_of(count or 1 << 20) else None,
         classes,
-    )
+    )  # fmt: skip
 
 
 def _bytes(given: Sequence[DataFile]) -> bytes:
@@ -112,29 +119,6 @@ def _bytes(given: Sequence[DataFile]) -> bytes:
         with file.open() as opened:
             parts.append(opened.read())
     return b"".join(parts)
-
-
-def _large(
-    whole: Callable[[], np.ndarray],
-    classes: Callable[[], int],
-    length: int,
-    stride: int,
-    held_of: Callable[[int], int],
-    path: object,
-) -> Splits:
-    """Return windows of a text whose characters are counted when they are read."""
-
-    def part(first: bool) -> np.ndarray:
-        sequence = whole()
-        held = held_of(len(sequence))
-        _check_room(len(sequence) - held, "to train on", "characters", length, path)
-        return sequence[: len(sequence) - held] if first else sequence[len(sequence) - held :]
-
-    return Splits(
-        Windows(lambda: part(True), length, stride),
-        Windows(lambda: part(False), length, stride) if held_of(1 << 20) else None,
-        classes,
-    )
 
 
 def sample(characters: int = 200_000, seed: int = 0) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
+from dtrain.data.files import divided
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.image_files import ImageFiles
-from dtrain.data.image_listing import TRAIN, VALIDATION, Listing, as_png, listed
+from dtrain.data.image_listing import Listing, as_png, listed
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 
@@ -47,10 +47,9 @@ def image_folder(
     """
     size = list(_SIZE if size is None else size)
     _check(size, channels, cache)
-    root = Path(path)
-    if (root / TRAIN).is_dir():
-        parts = [root / name for name in VALIDATION if (root / name).is_dir()]
-        path, validation = str(root / TRAIN), validation or (str(parts[0]) if parts else None)
+    if folders := divided(path):
+        path, *parts = folders
+        validation = validation or next(iter(parts), None)
     every = listed(path)
     if validation is None:
         rows = Holdout(**holdout).rows(len(every.paths), lambda: every.labels)

@@ -14,7 +14,7 @@ import numpy as np
 from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data import failures, nest
-from dtrain.data.checked import before_training
+from dtrain.data.failures import before_training
 from dtrain.data.mixture import Concatenated
 from dtrain.data.order import Sequential
 from dtrain.data.ragged import Ragged

@@ -13,9 +13,9 @@ import numpy as np
 from dtrain.config import callables, targets
 from dtrain.config.schema import Config
 from dtrain.data import nest
-from dtrain.data.checked import before_training
 from dtrain.data.convert import adapted
 from dtrain.data.encoding import Encoding
+from dtrain.data.failures import before_training
 from dtrain.data.image_cache import DecodedImages
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.options import OnError, Options, Shuffle, divided
