@@ -203,7 +203,7 @@ def test_text_is_classes_by_its_alphabet_and_images_are_decoded(kind: str) -> No
 def test_labels_classes_and_columns_are_read_without_the_inputs(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dtrain.data.records.BYTES", 700)  # in several pieces
+    monkeypatch.setattr("dtrain.data.record_files.BYTES", 700)  # in several pieces
     several(kind, 7)
     found = splits(kind, f"part-00.{kind}", validation_split=0.3)
     assert found.count_classes() == 3

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import mmap
 import os
 import re
 import struct
 import sys
 import zlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from dtrain.data import cache
 from dtrain.data.files import DataFile, check_whole, is_address, not_installed
-from dtrain.data.tabular.table import Pieces
+from dtrain.data.tabular.table import Pieces, Table
 from dtrain.errors import DataError, UsageError, printable
 
+#: Bytes of records that are in memory at once where all of a feature is read.
+BYTES = 32 << 20
 #: Files that are open at once, at most.
 _OPEN = 256
 #: Files that are indexed at once, and bytes of all above which a notice says so.
@@ -38,12 +42,17 @@ _OPTIONS: dict[str, Any] = {
 _GROUP = re.compile(r"(?:^|,)group_size:(\d+)")
 
 
-class RecordFiles(ABC):
-    """Records of files, one file after the other. They can be pickled, and are opened anew.
+class RecordFiles(Table):
+    """Rows that are records of files, one file after the other.
 
     Args:
         files: in order.
+
+    Attributes:
+        kind: what a record is (:mod:`dtrain.data.records`), which says what the columns are.
     """
+
+    kind: Any
 
     def __init__(self, files: list[DataFile]):
         self.files = files
@@ -52,6 +61,12 @@ class RecordFiles(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_opened": {}}
+
+    def of_kind(self, kind: Any) -> Self:
+        """Return the same records, read as those of a kind."""
+        made = copy.copy(self)
+        made.kind, made.columns = kind, kind.columns
+        return made
 
     @abstractmethod
     def _counts(self) -> list[int]:
@@ -83,7 +98,7 @@ class RecordFiles(ABC):
         """Return how many records there are; None where that takes reading files."""
         return None if self._pieces is None else len(self)
 
-    def file(self, owner: int) -> Any:
+    def opened(self, owner: int) -> Any:
         """Return an open file."""
         if owner not in self._opened:
             if len(self._opened) >= _OPEN:
@@ -91,7 +106,7 @@ class RecordFiles(ABC):
             self._opened[owner] = self._open(owner)
         return self._opened[owner]
 
-    def read(self, rows: np.ndarray) -> np.ndarray:
+    def records(self, rows: np.ndarray) -> np.ndarray:
         """Read: int64 ``[b]``, in any order, with repetitions, to objects ``[b]``, each ``bytes``.
 
         Raises:
@@ -102,14 +117,22 @@ class RecordFiles(ABC):
             records[at] = np.fromiter(self._read(owner, own.tolist()), object, len(at))
         return records
 
+    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Read features of some records, outside of a graph."""
+        size = sum(file.size() for file in self.files)
+        step = max(1, BYTES * len(self) // max(1, size))
+        parts = [
+            self.kind.read(
+                self.records(some), names, lambda at, some=some: self.where(int(some[at]))
+            )
+            for some in (rows[at : at + step] for at in range(0, len(rows), step))
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
     def where(self, row: int) -> str:
         """Return the place of a record for messages."""
         owner, number = self.pieces.place(row)
         return f"{self.files[owner].name}, record {number:,}"
-
-    def blocks(self) -> np.ndarray | None:
-        """Return how many records, one after the other, are read at once; None for one."""
-        return None
 
 
 class TFRecordFiles(RecordFiles):
@@ -195,7 +218,7 @@ class TFRecordFiles(RecordFiles):
         return path, len(mapped), mapped
 
     def _read(self, owner: int, own: list[int]) -> list[bytes]:
-        path, size, mapped = self.file(owner)
+        path, size, mapped = self.opened(owner)
         check_whole(self.files[owner].name, path, size)
         return [mapped[begin : begin + n] for begin, n in self._indexes[owner][own].tolist()]
 
@@ -314,9 +337,9 @@ class ArrayRecordFiles(RecordFiles):
         return array_record_module
 
     def _counts(self) -> list[int]:
-        counts = []
+        counts, self._groups = [], []
         for owner, file in enumerate(self.files):
-            reader = self.file(owner)
+            reader = self.opened(owner)
             if not reader.ok():
                 raise UsageError(
                     "dataset.path", file.name, "is no ArrayRecord file, or not all of one",
@@ -336,7 +359,7 @@ class ArrayRecordFiles(RecordFiles):
 
     def _read(self, owner: int, own: list[int]) -> list[bytes]:
         try:
-            return list(self.file(owner).read(own))
+            return list(self.opened(owner).read(own))
         except (RuntimeError, OSError) as error:
             for number in own if len(own) > 1 else ():
                 self._read(owner, [number])  # which of them it is

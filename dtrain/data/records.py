@@ -1,65 +1,189 @@
-"""Examples of records: in any order, most of them parsed in the input graph."""
+"""Examples of records: what a record is, and how most of them are parsed in the input graph."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import io
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.example import place
+from dtrain.data.example import place, trimmed
 from dtrain.data.record_files import RecordFiles
-from dtrain.data.record_kinds import Examples
 from dtrain.data.tabular.source import TableSource
-from dtrain.data.tabular.table import Table, arranged
+from dtrain.data.tabular.table import Column, arranged
 from dtrain.data.transforms import InGraph
-from dtrain.errors import UsageError
+from dtrain.errors import DataError, UsageError
 
-#: Bytes of records that are in memory at once where all of a feature is read.
-BYTES = 32 << 20
+#: The feature of records that are not taken apart.
+RECORD = "record"
+#: Types of NumPy, by those that ``dataset.features`` declares.
+_DTYPES = {"string": np.dtype(object), "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 
 
-class RecordTable(Table):
-    """Rows that are records, whose columns are their features.
+def declared(features: Mapping[str, Mapping[str, Any]]) -> dict[str, Column]:
+    """Return the features that ``dataset.features`` declares."""
+    return {
+        name: Column(_DTYPES[how["dtype"]], tuple(how.get("shape") or ()))
+        for name, how in features.items()
+    }
+
+
+class Examples:
+    """Records that are ``tf.train.Example``.
 
     Args:
-        records: all of them.
-        kind: what a record is: :class:`Examples`, :class:`SavedArrays` or :class:`Bytes`.
+        features: by name, as the records have them.
+        lengths: that rows of different lengths are padded to, and cut after: ``length`` and
+            ``value`` by the feature.
+
+    Attributes:
+        columns: what becomes of the features.
     """
 
-    def __init__(self, records: RecordFiles, kind: Any):
-        self.files, self.records, self.kind = records.files, records, kind
-        self.columns = {name: feature.column() for name, feature in kind.features.items()}
+    def __init__(
+        self, features: Mapping[str, Column], lengths: Mapping[str, Mapping[str, Any]] = {}
+    ):
+        self.features, self._lengths = features, lengths
+        self.columns = dict(features)
+        for name, how in lengths.items():
+            shape = (int(how["length"]), *features[name].shape[1:])
+            self.columns[name] = dataclasses.replace(features[name], shape=shape)
 
-    def known_length(self) -> int | None:
-        """Return how many there are; None where files would have to be read to know it."""
-        return self.records.known_length()
+    def parsed(self, records: Any, names: Sequence[str]) -> dict[str, Any]:
+        """Parse records, a tensor of text ``[b]``: in the graph, or at once outside of one."""
+        import tensorflow as tf
 
-    def __len__(self) -> int:
-        return len(self.records)
+        specs: dict[str, Any] = {}
+        for name in names:
+            feature = self.features[name]
+            kind = tf.string if feature.dtype == object else feature.dtype
+            if feature.is_ragged:
+                sizes = [tf.io.RaggedFeature.UniformRowLength(n) for n in feature.shape[1:]]
+                specs[name] = tf.io.RaggedFeature(kind, None, sizes, tf.int64)
+            else:
+                specs[name] = tf.io.FixedLenFeature(feature.shape, kind)
+        parsed = tf.io.parse_example(records, specs)
+        for name in self._lengths.keys() & set(names):
+            fill, column = self._lengths[name].get("value"), self.columns[name]
+            if fill is None:
+                fill = 0 if column.is_number else ""
+            parsed[name] = parsed[name].to_tensor(fill, shape=[None, *column.shape])
+        return dict(parsed)
 
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Read features of some records, outside of a graph."""
-        size = sum(file.size() for file in self.files)
-        step = max(1, BYTES * len(self) // max(1, size))
-        parts = [self._read(rows[at : at + step], names) for at in range(0, len(rows), step)]
-        return {name: np.concatenate([part[name] for part in parts]) for name in names}
+    def read(
+        self, records: np.ndarray, names: Sequence[str], where: Callable[[int], str]
+    ) -> dict[str, np.ndarray]:
+        """Parse records at once.
 
-    def _read(self, rows: np.ndarray, names: Sequence[str]) -> Mapping[str, np.ndarray]:
-        values: Mapping[str, np.ndarray] = self.kind.read(
-            self.records.read(rows), names, lambda at: self.where(int(rows[at]))
-        )
-        return values
+        Args:
+            records: objects ``[b]``.
+            names: of features.
+            where: returns the place of a record.
 
-    def where(self, row: int) -> str:
-        """Return the place of a record."""
-        return self.records.where(row)
+        Raises:
+            DataError: one is not as it is declared.
+        """
+        import tensorflow as tf
 
-    def blocks(self) -> np.ndarray | None:
-        """Return how many records, one after the other, are read at once; None for one."""
-        return self.records.blocks()
+        try:
+            # At once, also where the classes of text are first needed: while a graph is traced.
+            with tf.init_scope(), tf.device("CPU:0"):
+                parsed = self.parsed(tf.constant(records), names)
+        except (tf.errors.OpError, UnicodeDecodeError):  # whose text has the bytes of a record
+            for at, record in enumerate(records):
+                problem = self._problem(record, names)
+                if problem is not None:
+                    raise DataError(where(at), problem) from None
+            raise
+        return {name: value.numpy() for name, value in parsed.items()}
+
+    def _problem(self, record: bytes, names: Sequence[str]) -> str | None:
+        """Return what is wrong with a record; None where nothing is."""
+        import tensorflow as tf
+        from google.protobuf.message import DecodeError
+
+        try:
+            there = tf.train.Example.FromString(record).features.feature
+        except DecodeError:
+            return "is no tf.train.Example"
+        kinds = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
+        for name in names:
+            feature = self.features[name]
+            kind = there[name].WhichOneof("kind") if name in there else None
+            if kind is None:
+                if feature.is_ragged:
+                    continue
+                return f"has no feature {name!r}; it has {', '.join(sorted(there)) or 'none'}"
+            dtype = "string" if feature.dtype == object else str(feature.dtype)
+            if kinds[kind] != dtype:
+                return f"feature {name!r} holds {kinds[kind]}, and is declared {dtype}"
+            count = len(getattr(there[name], kind).value)
+            size = int(np.prod([n for n in feature.shape if n is not None]))
+            if count % size if feature.is_ragged else count != size:
+                text = ", ".join("null" if n is None else str(n) for n in feature.shape)
+                return f"feature {name!r} has {count:,} values, which are none of shape [{text}]"
+        return None
+
+
+class SavedArrays:
+    """Records that are what ``numpy.save`` or ``numpy.savez`` writes.
+
+    Those of ``save`` are a feature, ``record``; of ``savez`` each array is one. Their types and
+    shapes are those of the first record.
+
+    Args:
+        files: have the records.
+    """
+
+    def __init__(self, files: RecordFiles):
+        first = _saved(files.records(np.array([0]))[0], files.where(0)) if len(files) else {}
+        self.columns = {name: Column(value.dtype, value.shape) for name, value in first.items()}
+
+    def read(
+        self, records: np.ndarray, names: Sequence[str], where: Callable[[int], str]
+    ) -> dict[str, np.ndarray]:
+        """Read arrays (arguments of :meth:`Examples.read`)."""
+        made = {
+            name: np.empty((len(records), *self.columns[name].item), self.columns[name].dtype)
+            for name in names
+        }
+        for at, record in enumerate(records):
+            arrays = _saved(record, where(at))
+            for name, values in made.items():
+                array, like = arrays.get(name), (values.dtype, values.shape[1:])
+                if array is None or (array.dtype, array.shape) != like:
+                    has = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+                    raise DataError(
+                        f"{where(at)}, column {name!r}",
+                        f"holds {has}, and the first record {like[0]} {list(like[1])}",
+                    )
+                values[at] = array
+        return made
+
+
+def _saved(record: bytes, where: str) -> dict[str, np.ndarray]:
+    try:
+        loaded = np.load(io.BytesIO(record), allow_pickle=False)
+        return {RECORD: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:
+        reason = str(error).split("\n")[0]
+        raise DataError(where, f"is no array of NumPy ({reason})") from None
+
+
+class Bytes:
+    """Records as they are: one feature, ``record``."""
+
+    columns = {RECORD: Column(np.dtype(object))}
+
+    def read(
+        self, records: np.ndarray, names: Sequence[str], where: Callable[[int], str]
+    ) -> dict[str, np.ndarray]:
+        """Return records."""
+        return dict.fromkeys(names, records)
 
 
 class RecordSource(TableSource):
@@ -72,9 +196,9 @@ class RecordSource(TableSource):
         UsageError: a feature is not declared.
     """
 
-    table: RecordTable
+    table: RecordFiles
 
-    def __init__(self, table: RecordTable, *arguments: Any, **options: Any):
+    def __init__(self, table: RecordFiles, *arguments: Any, **options: Any):
         super().__init__(table, *arguments, **options)
         self._last = np.zeros(0, np.int64)
         self.transforms = (InGraph(self.parse),)
@@ -90,8 +214,9 @@ class RecordSource(TableSource):
         """
         roles = tuple(role.names for role in (self.inputs, self.target, self.weight) if role)
         places = {place(where): name for where, name in nest.named(roles)}
-        features = dict(self.table.kind.features)
+        features = self.table.kind.features
         ragged = [name for name, feature in features.items() if feature.is_ragged]
+        made = {}
         for key, how in lengths.items():
             name = places.get(key, key)
             if name not in ragged:
@@ -105,11 +230,8 @@ class RecordSource(TableSource):
                     "dataset.pad", f"{{{key}: {dict(how)}}}", "features of TFRecord files are "
                     "padded to one length", "a length", f"dataset.pad={{{key}:{{length:128}}}}",
                 )  # fmt: skip
-            features[name] = dataclasses.replace(
-                features[name], length=int(how["length"]), value=how.get("value")
-            )
-        table = RecordTable(self.table.records, Examples(features))
-        return self._changed(table=table)
+            made[name] = how
+        return self._changed(table=self.table.of_kind(Examples(features, made)))
 
     def _changed(self, **attributes: Any) -> Self:
         made = super()._changed(**attributes)
@@ -130,7 +252,7 @@ class RecordSource(TableSource):
                     "a length for each such feature", f"dataset.pad={{{name}:{{length:128}}}}",
                 )  # fmt: skip
         self._last = np.asarray(indices)
-        return (self.table.records.read(self._at(self._last)),)
+        return (self.table.records(self._at(self._last)),)
 
     def parse(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Parse: to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
@@ -154,15 +276,14 @@ class RecordSource(TableSource):
         import tensorflow as tf
 
         values = self.table.kind.parsed(records, self._names)
-        made = [arranged(self.inputs.names, values, _side_by_side)]
+        y = weight = None
         if self.target is not None:
             targets = {n: self._graph_target(values[n], n) for n in self.target.columns()}
-            made.append(arranged(self.target.names, targets, _side_by_side))
+            y = arranged(self.target.names, targets, _side_by_side)
         if self.weight is not None:
-            made += [None] if self.target is None else []
             weights = {n: tf.cast(values[n], tf.float32) for n in self.weight.columns()}
-            made.append(arranged(self.weight.names, weights, _side_by_side))
-        return tuple(made)
+            weight = arranged(self.weight.names, weights, _side_by_side)
+        return trimmed([arranged(self.inputs.names, values, _side_by_side), y, weight])
 
     def _graph_target(self, value: Any, name: str) -> Any:
         """Return targets: those of text as numbers of classes, others if they are finite."""

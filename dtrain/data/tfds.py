@@ -13,9 +13,8 @@ import numpy as np
 
 from dtrain.data.files import files, is_address, not_installed
 from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
-from dtrain.data.record_kinds import Examples, Feature
-from dtrain.data.records import RecordSource, RecordTable
-from dtrain.data.tabular.table import Names
+from dtrain.data.records import Examples, RecordSource
+from dtrain.data.tabular.table import Column, Names
 from dtrain.errors import UsageError, nearest
 
 #: Formats of files that have records of ``tf.train.Example``, by their names.
@@ -51,7 +50,7 @@ class Prepared:
                 "examples", " or ".join(_FORMATS),
                 "prepare it with download_and_prepare(file_format='array_record')",
             )  # fmt: skip
-        self.features: dict[str, Feature] = {}
+        self.features: dict[str, Column] = {}
         self.images: dict[str, list[int]] = {}
         self.encoded: set[str] = set()
         self.classes: dict[str, int] = {}
@@ -78,7 +77,7 @@ class Prepared:
         if kind == "ClassLabel" and feature.num_classes is not None:
             self.classes[name] = int(feature.num_classes)
         kinds: dict[str, Any] = {"O": object, "f": np.float32}
-        self.features[name] = Feature(np.dtype(kinds.get(dtype.kind, np.int64)), shape)
+        self.features[name] = Column(np.dtype(kinds.get(dtype.kind, np.int64)), shape)
 
     def source(
         self,
@@ -122,7 +121,7 @@ class Prepared:
                     f"its dataset_info.json says {sum(sizes):,}", "files as they were prepared",
                     "prepare it again",
                 )  # fmt: skip
-        table = RecordTable(records, Examples(self.features))
+        table = records.of_kind(Examples(self.features))
         source = RecordSource(table, inputs, target, weight, **options)
         for name in [] if source.target is None else source.target.columns():
             if name not in self.encoded:
@@ -166,14 +165,7 @@ def _leaves(features: Any, stored: Any, name: str = "") -> Iterator[tuple[str, A
             if key in stored:
                 yield from _leaves(part, stored[key], f"{name}/{key}" if name else str(key))
     elif not isinstance(stored, Mapping):
-        yield name, features if inner is features else _Listed(inner), stored
-
-
-class _Listed:
-    """A feature of a list: of its own kind only that it is one of numbers or text."""
-
-    def __init__(self, feature: Any):
-        self.np_dtype = feature.np_dtype
+        yield name, features, stored
 
 
 def _builder(name: str, data_dir: str | None) -> Any:

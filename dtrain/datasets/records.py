@@ -8,8 +8,7 @@ from typing import Any, Unpack
 from dtrain.data.files import DataFile
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
-from dtrain.data.record_kinds import Bytes, Examples, SavedArrays, declared
-from dtrain.data.records import RecordSource, RecordTable
+from dtrain.data.records import Bytes, Examples, RecordSource, SavedArrays, declared
 from dtrain.data.sources import Splits
 from dtrain.data.tabular.source import TableSource
 from dtrain.data.tabular.splits import of_sources, of_tables
@@ -48,8 +47,8 @@ def tfrecord(
     """
     known = declared(features)
     return of_tables(
-        lambda files: RecordTable(TFRecordFiles(files), Examples(known)), path, inputs, target,
-        weight, validation, Holdout(**holdout), classes, images, RecordSource,
+        lambda files: TFRecordFiles(files).of_kind(Examples(known)), path, inputs, target, weight,
+        validation, Holdout(**holdout), classes, images, RecordSource,
     )  # fmt: skip
 
 
@@ -98,9 +97,9 @@ def array_record(
             "types of features by name", "'dataset.features={x: {dtype: float32, shape: [8]}}'",
         )  # fmt: skip
 
-    def table(files: list[DataFile]) -> RecordTable:
+    def table(files: list[DataFile]) -> RecordFiles:
         records = ArrayRecordFiles(files)
-        return RecordTable(records, kinds[decode](records))
+        return records.of_kind(kinds[decode](records))
 
     return of_tables(
         table, path, inputs, target, weight, validation, Holdout(**holdout), classes,
