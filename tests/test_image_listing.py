@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from dtrain import datasets
-from dtrain.data.image_listing import as_png
+from dtrain.datasets.images import as_png
 from dtrain.errors import DataError, UsageError
 
 

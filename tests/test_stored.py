@@ -14,7 +14,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data import cache, file_arrays
-from dtrain.data.stored import StoredArrays
+from dtrain.datasets.arrays import StoredArrays
 from dtrain.errors import DataError, UsageError
 
 N = 60
@@ -186,7 +186,7 @@ def test_the_controller_reads_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> Any:
         pytest.fail("rows were read")
 
-    for name in ("take", "whole"):
+    for name in ("__getitem__", "whole"):
         monkeypatch.setattr(file_arrays.FileArray, name, never)
     for splits in (datasets.npz("a.npz"), datasets.npy("x.npy", "y.npy")):
         assert len(splits.train) == 48 and len(splits.validation) == 12

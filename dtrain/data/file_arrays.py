@@ -8,12 +8,13 @@ import math
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from dtrain.data import cache
 from dtrain.data.files import DataFile, check_whole, is_full
 from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, nearest
@@ -68,7 +69,7 @@ class FileArray:
         """Its size."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def take(self, rows: np.ndarray) -> np.ndarray:
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         """Read: int64 ``[b]``, in any order, with repetitions, to ``[b, ...]`` of ``dtype``.
 
         Raises:
@@ -83,14 +84,13 @@ class FileArray:
 
     def whole(self) -> np.ndarray:
         """Read all of it."""
-        arrays = [part.read() for part in self._parts]
-        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return np.concatenate([np.asarray(part.load()) for part in self._parts])
 
     def pieces(self) -> Iterator[np.ndarray]:
         """Read all rows in order, some at a time."""
         step = max(1, _PIECE * len(self) // max(1, self.nbytes))
         for begin in range(0, len(self), step):
-            yield self.take(np.arange(begin, min(begin + step, len(self))))
+            yield self[np.arange(begin, min(begin + step, len(self)))]
 
     def where(self, row: int) -> str:
         """Return the place of a row for messages: ``FILE, row 17``, from 0."""
@@ -106,42 +106,47 @@ class Part:
         file: where it is.
         shape, dtype: as it is stored.
         by_rows: whether its rows lie one after the other (in the order of C).
-        npy: returns a ``.npy`` file that has it; None: it is held in memory.
-        read: reads all of it.
+        read: returns the array, or the path of a ``.npy`` file that has it and is mapped.
     """
 
     file: DataFile
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     by_rows: bool
-    npy: Callable[[], Path] | None
-    read: Callable[[], np.ndarray]
+    read: Callable[[], np.ndarray | Path]
     _array: np.ndarray | None = None
-    _mapped: tuple[Path, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_array": None, "_mapped": None}
+        return self.__dict__ | {"_array": None}
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows."""
         if self._array is None:
-            self._array = self.read() if self.npy is None else self._map(self.npy())
-        if self._mapped is not None:
-            check_whole(self.file.name, *self._mapped)
-        return np.asarray(self._array)[rows]
+            self._array = self.load()
+        array = self._array
+        if isinstance(array, np.memmap):
+            check_whole(self.file.name, Path(str(array.filename)), array.offset + array.nbytes)
+        return np.asarray(array)[rows]
 
-    def _map(self, path: Path) -> np.ndarray:
-        array = self._load(path)
-        if not self.by_rows:
-            from dtrain.data import cache  # not above: what is in memory needs none
+    def load(self) -> np.ndarray:
+        """Return all of it.
 
-            key = ["rows", DataFile(str(path)).place(), DataFile(str(path)).stamp()]
-            path = cache.cached("rows.npy", key, functools.partial(_write_rows, array))
-            array = self._load(path)
-        self._mapped = path, path.stat().st_size
-        return array
+        Raises:
+            DataError: the file has changed, or cannot be read.
+        """
+        found = self.read()
+        if isinstance(found, np.ndarray):
+            return found
+        array = self._mapped(found)
+        if self.by_rows:
+            return array
+        step = max(1, _PIECE * len(array) // max(1, array.nbytes))
+        pieces = (array[begin : begin + step] for begin in range(0, len(array), step))
+        key = ["rows", DataFile(str(found)).place(), DataFile(str(found)).stamp()]
+        make = functools.partial(write, dtype=array.dtype, shape=array.shape, pieces=pieces)
+        return self._mapped(cache.cached("rows.npy", key, make))
 
-    def _load(self, path: Path) -> np.ndarray:
+    def _mapped(self, path: Path) -> np.ndarray:
         try:
             array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         except OSError as error:
@@ -153,14 +158,15 @@ class Part:
         return array
 
 
-def _write_rows(array: np.ndarray, path: Path) -> None:
-    """Write an array in the order of C, some rows at a time."""
-    with path.open("xb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False}
-        np.lib.format.write_array_header_1_0(file, {**header, "shape": array.shape})
-        step = max(1, _PIECE * len(array) // max(1, array.nbytes))
-        for begin in range(0, len(array), step):
-            file.write(np.ascontiguousarray(array[begin : begin + step]).data)
+def write(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterable[np.ndarray]
+) -> None:
+    """Write a ``.npy`` file in the order of C, of arrays that follow each other in it."""
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(file, {**header, "shape": shape})
+        for piece in pieces:
+            file.write(np.ascontiguousarray(piece).data)
 
 
 def _header(opened: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
@@ -217,24 +223,11 @@ def _npy_part(file: DataFile, key: str) -> Part:
         if not shape:
             raise ValueError("it holds a single value")
     except (ValueError, EOFError, OSError) as error:
-        raise _not_npy(file, key, error) from None
-    is_mapped = by_rows or is_large(math.prod(shape) * dtype.itemsize)
-    read = functools.partial(_read_npy, file, key)
-    return Part(file, shape, dtype, by_rows, file.local if is_mapped else None, read)
-
-
-def _read_npy(file: DataFile, key: str) -> np.ndarray:
-    try:
-        return np.asarray(np.load(file.local(), allow_pickle=False))
-    except (ValueError, EOFError, OSError) as error:
-        raise _not_npy(file, key, error) from None
-
-
-def _not_npy(file: DataFile, key: str, problem: object) -> UsageError:
-    return UsageError(
-        key, file.name, f"cannot be read as .npy ({problem})", "a file written by numpy.save",
-        f"{key}=FILE.npy",
-    )  # fmt: skip
+        raise UsageError(
+            key, file.name, f"cannot be read as .npy ({error})", "a file written by numpy.save",
+            f"{key}=FILE.npy",
+        ) from None  # fmt: skip
+    return Part(file, shape, dtype, by_rows, file.local)
 
 
 # .npz
@@ -272,9 +265,8 @@ class Archive:
             member = archive.zip.getinfo(f"{name}.npy")
             with archive.zip.open(member) as opened:
                 header = _header(opened, member.file_size)
-            npy = functools.partial(self._unpacked, name) if is_large(member.file_size) else None
-            read = functools.partial(self._read, name)
-            return FileArray(name, [Part(self._file, *header, npy, read)])
+            read = self._unpacked if is_large(member.file_size) else self._read
+            return FileArray(name, [Part(self._file, *header, functools.partial(read, name))])
 
         return self._reading(described, f"{name}: ")
 
@@ -283,8 +275,6 @@ class Archive:
 
     def _unpacked(self, name: str) -> Path:
         """Return an array as a ``.npy`` file of the cache; its checksum is verified."""
-        from dtrain.data import cache  # not above: what is in memory needs none
-
         key = ["npz", self._file.place(), self._file.stamp(), name]
         return cache.cached(f"{name}.npy", key, functools.partial(self._unpack, name))
 

@@ -1,19 +1,36 @@
-"""Images in files of their own: read and decoded in the input graph, or in Python."""
+"""Images in files of their own: read and decoded in the input graph, or in Python.
+
+With ``dataset.cache`` they are decoded once, and kept in memory or in a file.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
+import importlib
+import os
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dtrain.data import cache
+from dtrain.data.file_arrays import FileArray, of_files, write
 from dtrain.data.files import DataFile
-from dtrain.data.images import decoded
-from dtrain.data.sources import Captured, Info
-from dtrain.data.transforms import InGraph
-from dtrain.errors import DataError
+from dtrain.data.images import NoImageError, by_pillow, decoded
+from dtrain.data.sources import Captured, Info, Source
+from dtrain.data.transforms import InGraph, operations
+from dtrain.errors import DataError, UsageError
+from dtrain.host import memory
+
+#: Images that are decoded at once.
+_BATCH = 64
+#: Of the free memory, what decoded images may take.
+_SHARE = 0.8
 
 
 class ImageFiles(Captured):
@@ -131,3 +148,186 @@ class ImageFiles(Captured):
                 reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", str(error.message))
                 path = self._originals[int(index)]
                 raise DataError(path, f"is no image that can be read ({reason})") from None
+
+
+class _OtherSizeError(Exception):
+    """An image has another size than is asked for."""
+
+
+class Decoded:
+    """All images of files, decoded and resized when one of them is first needed.
+
+    They are kept as bytes where each file has the size that is asked for, which are the numbers of
+    the input graph before it divides them by 255; else as float32, as the graph makes them.
+
+    Args:
+        images: which.
+        place: ``memory`` or ``disk``.
+
+    Raises:
+        UsageError: they do not fit into the memory that is free.
+    """
+
+    def __init__(self, images: ImageFiles, place: str):
+        self.images = images
+        self._place = place
+        self._shape = (len(images), *images.size, images.channels)
+        self._check_room(np.dtype(np.uint8))
+
+    @functools.cached_property
+    def array(self) -> np.ndarray | FileArray:
+        """All of them: ``[n, height, width, channels]``, uint8 or float32.
+
+        Raises:
+            UsageError: they do not fit where they are to be kept.
+            DataError: naming a file that cannot be read or decoded.
+        """
+        if self._place == "memory":
+            return self._made(self._in_memory)
+
+        def make(path: Path) -> None:
+            self._made(lambda dtype, batches: write(path, dtype, self._shape, batches))
+
+        path = cache.cached("images.npy", self._key(), make)
+        return of_files([DataFile(str(path))], "dataset.cache")
+
+    def _check_room(self, dtype: np.dtype[Any]) -> None:
+        need, free = int(np.prod(self._shape)) * dtype.itemsize, memory.available()
+        if self._place == "memory" and need > _SHARE * free:
+            raise UsageError(
+                "dataset.cache", "memory",
+                f"{len(self.images):,} images of {list(self._shape[1:])} as {dtype} take "
+                f"{memory.text(need)}, and {memory.text(free)} are free",
+                "disk, or none", "dataset.cache=disk",
+            )  # fmt: skip
+
+    def _key(self) -> str:
+        """Return what decoded images depend on; another version may decode otherwise."""
+        decoder = importlib.import_module("tensorflow" if _by_tensorflow() else "PIL")
+        name = "" if _by_tensorflow() else "Pillow "
+        found = hashlib.sha256()
+        for path in self.images.paths:
+            found.update(f"{os.path.abspath(path)}\0{DataFile(path).stamp()}\0".encode())
+        version = f"{name}{decoder.__version__}"
+        return f"dtrain images 1 {version} {self._shape[1:]} {found.hexdigest()}"
+
+    def _made(self, keep: Callable[[np.dtype[Any], Iterator[np.ndarray]], Any]) -> Any:
+        """Return what ``keep`` makes of the type of the images, and of them, batch by batch."""
+        text = f"notice: dataset.cache={self._place}: {len(self.images):,} images are decoded once"
+        print(text, file=sys.stderr, flush=True)
+        try:
+            return keep(np.dtype(np.uint8), self._as_they_are())
+        except _OtherSizeError:
+            self._check_room(np.dtype(np.float32))
+            resized = (images for images, _ in self._batches(self.images.decode))
+            return keep(np.dtype(np.float32), resized)
+
+    def _in_memory(self, dtype: np.dtype[Any], batches: Iterator[np.ndarray]) -> np.ndarray:
+        made, at = np.empty(self._shape, dtype), 0
+        for batch in batches:
+            made[at : at + len(batch)] = batch
+            at += len(batch)
+        return made
+
+    def _as_they_are(self) -> Iterator[np.ndarray]:
+        finish = functools.partial(_as_they_are, self._shape[1:])
+        for batch, is_same in self._batches(finish):
+            if not is_same.all():
+                raise _OtherSizeError
+            yield batch
+
+    def _batches(self, finish: Callable[[tuple[Any, Any]], Any]) -> Iterator[Any]:
+        """Read all images as the input pipeline does, so that their numbers are those of it."""
+        count = len(self.images)
+        if not _by_tensorflow():
+            for at in range(0, count, _BATCH):
+                try:
+                    yield finish(self.images[np.arange(at, min(at + _BATCH, count))])
+                except NoImageError as error:
+                    place = self.images.info.place(at + error.row)
+                    raise DataError(place, str(error)) from None
+            return
+        import tensorflow as tf
+
+        def plain(function: Any) -> Any:
+            return tf.autograph.experimental.do_not_convert(function)
+
+        with tf.device("CPU:0"):
+            batches = tf.data.Dataset.range(count).batch(_BATCH)
+            read = batches.map(plain(lambda rows: self.images.gather(rows)), tf.data.AUTOTUNE)
+            made = read.map(plain(lambda *parts: finish(parts)), tf.data.AUTOTUNE)
+            at = 0
+            try:
+                for found in made.prefetch(2).as_numpy_iterator():
+                    yield found
+                    at += _BATCH
+            except tf.errors.OpError:
+                self.images.check(np.arange(at, min(at + _BATCH, count)))
+                raise
+
+
+def _as_they_are(shape: tuple[int, int, int], parts: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Decode: to ``(uint8 [b, ...], bool [b])``; where that is False the size is another."""
+    if isinstance(parts[0], np.ndarray):
+        images = list(by_pillow(parts[0], shape[2]))
+        is_same = np.array([image.shape == shape for image in images])
+        return np.stack(images) if is_same.all() else images, is_same
+    import tensorflow as tf
+
+    def load(image: Any) -> tuple[Any, Any]:
+        image = tf.io.decode_image(image, channels=shape[2], expand_animations=False)
+        same = tf.reduce_all(tf.equal(tf.shape(image), shape))
+        image = tf.cond(same, lambda: image, lambda: tf.zeros(shape, tf.uint8))
+        return tf.ensure_shape(image, shape), same
+
+    return tf.map_fn(load, parts[0], fn_output_signature=(tf.uint8, tf.bool))
+
+
+def _by_tensorflow() -> bool:
+    """Whether TensorFlow decodes: other backends do not import it."""
+    import keras
+
+    return str(keras.config.backend()) == "tensorflow"
+
+
+class DecodedImages(Source):
+    """Examples of decoded images.
+
+    Args:
+        decoded: has them.
+        rows: int64 ``[n]``, which of them.
+    """
+
+    def __init__(self, decoded: Decoded, rows: np.ndarray):
+        self._decoded = decoded
+        self._rows = rows
+        self.transforms = (InGraph(self.scaled, takes_arrays=True),)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def info(self) -> Info:
+        """That of the images, at these rows."""
+        own, rows = self._decoded.images.info, self._rows
+
+        def files() -> list[DataFile]:
+            every = own.files()
+            return [every[int(row)] for row in rows]
+
+        return dataclasses.replace(
+            own, files=files, place=lambda i: own.place(int(rows[i])),
+            labels=lambda: self._decoded.images.y[rows],
+        )  # fmt: skip
+
+    def __getitem__(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Read: int64 ``[b]`` to ``([b, height, width, channels], int64 [b])``."""
+        rows = self._rows[np.asarray(indices)]
+        return self._decoded.array[rows], self._decoded.images.y[rows]
+
+    def scaled(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return the images as float32 in 0..1."""
+        pixels, labels = parts
+        if pixels.dtype.name == "uint8":
+            pixels = operations(pixels).cast(pixels, "float32") / 255.0
+        return pixels, labels

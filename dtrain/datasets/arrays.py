@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.data.file_arrays import Archive, is_large, of_files
+from dtrain.data.example import trimmed
+from dtrain.data.file_arrays import Archive, FileArray, is_large, of_files
 from dtrain.data.files import files, is_address
 from dtrain.data.holdout import Holdout, HoldoutKeys
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.data.splits import split
-from dtrain.data.stored import StoredArrays, Targets, as_input
-from dtrain.data.target_kind import of_labels
-from dtrain.errors import UsageError
+from dtrain.data.target_kind import Counted, of_labels
+from dtrain.errors import DataError, UsageError
 
 #: Names of arrays: one, several that are a tuple, or by the names of inputs or outputs.
 Names = str | Sequence[Any] | Mapping[str, Any]
@@ -67,10 +69,10 @@ def npz(
         beside = _in_archive(validation, "dataset.validation", keys)
     elif _is_whole(held, target is not None, "NAME"):
         beside = _in_archive(path, "dataset.path", held)
-    return train.splits(beside, float(scale), Holdout(**holdout))
+    return _splits(train, beside, scale, Holdout(**holdout))
 
 
-def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> _Examples:
+def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> dict[str, Any]:
     """Return arrays of a file, by the keys that name them."""
     first, *others = files(path, key)
     if others:
@@ -82,7 +84,7 @@ def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> _Examp
     def arrays(key: str, names: Names | None) -> Any:
         return nest.mapped(lambda name: archive.array(f"dataset.{key}", name), names)
 
-    return _Examples({key: arrays(key, names) for key, names in keys.items()})
+    return {key: arrays(key, names) for key, names in keys.items()}
 
 
 def _is_whole(held: Mapping[str, Any], has_targets: bool, name: str) -> bool:
@@ -127,8 +129,8 @@ def npy(
     def array(key: str, paths: Any) -> Any:
         return None if paths is None else of_files(files(paths, f"dataset.{key}"), f"dataset.{key}")
 
-    def arrays(keys: Mapping[str, Any]) -> _Examples:
-        return _Examples({key: array(key, paths) for key, paths in keys.items()})
+    def arrays(keys: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: array(key, paths) for key, paths in keys.items()}
 
     train = arrays({"path": path, "target": target, "weight": weight})
     held = {
@@ -136,79 +138,197 @@ def npy(
         "validation_weight": validation_weight,
     }  # fmt: skip
     beside = arrays(held) if _is_whole(held, target is not None, "FILE.npy") else None
-    return train.splits(beside, float(scale), Holdout(**holdout))
+    return _splits(train, beside, scale, Holdout(**holdout))
 
 
-class _Examples:
-    """Arrays with a row for each example.
+def _splits(
+    arrays: Mapping[str, Any], held: Mapping[str, Any] | None, scale: float, holdout: Holdout
+) -> Splits:
+    """Return examples of arrays with others to evaluate on, or with a part of them held out.
+
+    Where they are large together, or at an address, they stay in their files.
 
     Args:
         arrays: structures of :class:`FileArray`, or None, by the keys that name them: of inputs,
             targets and weights.
+        held: the same of what is evaluated on; None: a part is held out.
+        scale: the inputs are multiplied by it.
+        holdout: how a part is held out.
 
     Raises:
-        UsageError: they are no numbers, or have other numbers of rows.
+        UsageError: they are no numbers, or have other numbers of rows; the others have another
+            structure, or other shapes.
+    """
+    train = _examples(arrays, scale)
+    validation = None
+    if held is not None:
+        validation = _examples(held, scale)
+        _compare(arrays, held)
+    every = [*train.arrays, *([] if validation is None else validation.arrays)]
+    is_far = any(is_address(file.name) for array in every for file in array.files)
+    if is_far or is_large(sum(array.nbytes for array in every)):
+        if validation is not None:
+            return Splits(train, validation, train.counted(validation))
+        rows, others = holdout.rows(len(train), train.info.labels)
+        part = train.subset(others) if len(others) else None
+        return Splits(train.subset(rows), part, train.counted())
+    if validation is None:
+        return split(train.in_memory(), holdout)
+    one, other = train.in_memory(), validation.in_memory()
+    return Splits(one, other, of_labels(one.y, other.y))
+
+
+def _examples(arrays: Mapping[str, Any], scale: float) -> StoredArrays:
+    """Return the examples of arrays, which have a row for each."""
+    (_, x), (target, y), (_, weight) = arrays.items()
+    first = nest.leaves(x)[0]
+    count = len(first) if first.shape else 0
+    for role, part in arrays.items():
+        for array in [] if part is None else nest.leaves(part):
+            key, problem, accepted = f"dataset.{role}", None, f"{count} rows"
+            if array.dtype.kind not in "biuf" or not array.shape:
+                problem = f"has type {array.dtype} and shape {array.shape}"
+                accepted = "numbers in rows, one row an example"
+            elif len(array) != count:
+                problem = f"has {len(array)} rows and the inputs {count}"
+            if problem is not None:
+                raise UsageError(key, array.name, problem, accepted, f"{key}=NAME")
+    targets = nest.mapped(lambda array: Targets(array, f"dataset.{target}"), y)
+    return StoredArrays(x, targets, weight, scale)
+
+
+def _compare(arrays: Mapping[str, Any], held: Mapping[str, Any]) -> None:
+    """Refuse inputs to evaluate on that are unlike those to train on."""
+    x, (key, y) = next(iter(arrays.values())), next(iter(held.items()))
+    ours, theirs = dict(nest.named(x)), dict(nest.named(y))
+    key, hint = f"dataset.{key}", f"dataset.{key}=NAME"
+    if list(ours) != list(theirs):
+        own, other = (nest.mapped(lambda array: array.name, each) for each in (x, y))
+        problem = f"is no structure like that of {own}"
+        raise UsageError(key, other, problem, "an array for each input", hint)
+    for name, array in ours.items():
+        other = theirs[name]
+        if other.shape[1:] != array.shape[1:]:
+            problem = f"holds examples of shape {other.shape[1:]}"
+            accepted = f"the shape of {array.name}, {array.shape[1:]}"
+            raise UsageError(key, other.name, problem, accepted, hint)
+
+
+class StoredArrays(Source):
+    """Examples whose rows are read from files when they are taken.
+
+    Args:
+        x: inputs, a :class:`FileArray` or a structure of such; they become float32.
+        y: :class:`Targets`, as ``x``; None for none.
+        weight: of the examples, as ``x``; None for none.
+        scale: the inputs are multiplied by it.
+
+    Attributes:
+        arrays: all of them.
     """
 
-    def __init__(self, arrays: Mapping[str, Any]):
-        (self.key, self.x), (self._target, self.y), (_, self.weight) = arrays.items()
-        self._rows = len(nest.leaves(self.x)[0]) if nest.leaves(self.x)[0].shape else 0
-        self.arrays = [a for part in arrays.values() for a in nest.leaves(part) if a is not None]
-        for role, part in arrays.items():
-            for array in [] if part is None else nest.leaves(part):
-                key, problem, accepted = f"dataset.{role}", None, f"{self._rows} rows"
-                if array.dtype.kind not in "biuf" or not array.shape:
-                    problem = f"has type {array.dtype} and shape {array.shape}"
-                    accepted = "numbers in rows, one row an example"
-                elif len(array) != self._rows:
-                    problem = f"has {len(array)} rows and the inputs {self._rows}"
-                if problem is not None:
-                    raise UsageError(key, array.name, problem, accepted, f"{key}=NAME")
+    thread_safe = True
 
-    def _source(self, scale: float, stored: bool) -> Any:
-        """Return the source that reads rows from the files, or that holds all of them."""
-        targets = nest.mapped(lambda array: Targets(array, f"dataset.{self._target}"), self.y)
-        if stored:
-            return StoredArrays(self.x, targets, self.weight, scale)
+    def __init__(self, x: Any, y: Any, weight: Any, scale: float):
+        self._x, self._y, self._weight, self._scale = x, y, weight, np.float32(scale)
+        targets = nest.mapped(lambda target: target.array, y)
+        leaves = [leaf for part in (x, targets, weight) for leaf in nest.leaves(part)]
+        self.arrays: list[FileArray] = [leaf for leaf in leaves if leaf is not None]
+        self._rows = np.arange(len(self.arrays[0]))
+
+    def subset(self, rows: np.ndarray) -> StoredArrays:
+        """Return the source of some of the rows, in their order."""
+        made = copy.copy(self)
+        made._rows = self._rows[rows]
+        return made
+
+    def in_memory(self) -> Arrays:
+        """Return all examples in memory, the inputs when they are first needed."""
         return Arrays(
-            lambda: nest.mapped(lambda a: as_input(a.whole(), np.float32(scale)), self.x),
-            nest.mapped(lambda target: target.take(np.arange(self._rows)), targets),
-            nest.mapped(lambda array: array.whole().astype(np.float32), self.weight), self._rows,
+            lambda: nest.mapped(lambda array: self._input(array.whole()), self._x),
+            nest.mapped(lambda target: target[self._rows], self._y),
+            nest.mapped(lambda array: array.whole().astype(np.float32), self._weight), len(self),
         )  # fmt: skip
 
-    def splits(self, held: _Examples | None, scale: float, holdout: Holdout) -> Splits:
-        """Return them with others to evaluate on, or with a part of them held out.
+    def __len__(self) -> int:
+        return len(self._rows)
 
-        Where they are large together, or at an address, they stay in their files.
+    def _input(self, values: np.ndarray) -> np.ndarray:
+        made = values.astype(np.float32, copy=False)
+        return made if self._scale == 1 else made * self._scale
+
+    def __getitem__(self, indices: Any) -> tuple[Any, ...]:
+        """Read: int64 ``[b]`` to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
         Raises:
-            UsageError: the others have another structure, or other shapes.
+            DataError: naming file and row.
+            UsageError: the targets, all of which are looked at once, can be none.
         """
-        arrays = [*self.arrays, *([] if held is None else held.arrays)]
-        far = any(is_address(file.name) for array in arrays for file in array.files)
-        stored = far or is_large(sum(array.nbytes for array in arrays))
-        train = self._source(scale, stored)
-        if held is not None:
-            self._compare(held)
-            validation = held._source(scale, stored)
-            count = train.counted(validation) if stored else of_labels(train.y, validation.y)
-            return Splits(train, validation, count)
-        if not stored:
-            return split(train, holdout)
-        rows, others = holdout.rows(self._rows, train.info.labels)
-        part = train.subset(others) if len(others) else None
-        return Splits(train.subset(rows) if len(others) else train, part, train.counted())
+        rows = self._rows[np.asarray(indices, np.int64)]
+        x = nest.mapped(lambda array: self._input(array[rows]), self._x)
+        y = nest.mapped(lambda target: target[rows], self._y)
+        return trimmed([x, y, nest.mapped(lambda a: a[rows].astype(np.float32), self._weight)])
 
-    def _compare(self, held: _Examples) -> None:
-        ours, theirs = (dict(nest.named(each.x)) for each in (self, held))
-        key, hint = f"dataset.{held.key}", f"dataset.{held.key}=NAME"
-        if list(ours) != list(theirs):
-            own, other = (nest.mapped(lambda array: array.name, each.x) for each in (self, held))
-            problem = f"is no structure like that of {own}"
-            raise UsageError(key, other, problem, "an array for each input", hint)
-        for name, array in ours.items():
-            other = theirs[name]
-            if other.shape[1:] != array.shape[1:]:
-                problem = f"holds examples of shape {other.shape[1:]}"
-                accepted = f"the shape of {array.name}, {array.shape[1:]}"
-                raise UsageError(key, other.name, problem, accepted, hint)
+    @property
+    def info(self) -> Info:
+        """Its files, the targets and the places of examples there."""
+        files = {file.name: file for array in self.arrays for file in array.files}
+        return Info(
+            files=lambda: list(files.values()), labels=self._labels,
+            place=lambda index: self.arrays[0].where(int(self._rows[index])),
+        )  # fmt: skip
+
+    def _labels(self) -> np.ndarray | None:
+        return self._y[self._rows] if isinstance(self._y, Targets) else None
+
+    def counted(self, *others: StoredArrays) -> Counted:
+        """Return what counts the classes of all rows of the arrays, and of those of others."""
+        targets = [each._y for each in (self, *others)]
+        return Counted(*(y.array.pieces for y in targets if isinstance(y, Targets)))
+
+
+class Targets:
+    """An array of targets in files: whole numbers in one column are int64, others float32.
+
+    Args:
+        array: numbers.
+        key: that names it.
+    """
+
+    def __init__(self, array: FileArray, key: str):
+        self.array = array
+        self._key = key
+
+    @functools.cached_property
+    def _dtype(self) -> np.dtype[Any]:
+        """int64 where all are whole numbers, of several numbers a row by their type alone.
+
+        Raises:
+            UsageError: one is NaN or infinite.
+        """
+        whole = self.array.dtype.kind in "iub"
+        if not whole and len(self.array.shape) == 1:
+            whole = True
+            for part in self.array.pieces():
+                if not np.isfinite(part).all():
+                    raise UsageError(
+                        self._key, self.array.name, "holds NaN or infinity", "finite numbers",
+                        f"{self._key}=NAME",
+                    )  # fmt: skip
+                whole = whole and np.array_equal(part, np.floor(part))
+        return np.dtype(np.int64 if whole else np.float32)
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        """Read: int64 ``[b]`` to ``[b, ...]``, int64 or float32.
+
+        Raises:
+            DataError: naming file and row.
+            UsageError: of one number a row, one can be no target.
+        """
+        dtype, found = self._dtype, self.array[rows]
+        if found.dtype.kind == "f":
+            finite = np.isfinite(found).all(axis=tuple(range(1, found.ndim)))
+            if not finite.all():
+                place = self.array.where(int(rows[int(np.argmin(finite))]))
+                raise DataError(place, f"{self.array.name} is NaN or infinite there")
+        return found.astype(dtype)

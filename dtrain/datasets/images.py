@@ -1,20 +1,34 @@
-"""Images in files of their own."""
+"""Images in files of their own: those of a folder or a CSV of paths, with the class of each."""
 
 from __future__ import annotations
 
+import collections
+import csv
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
+from dtrain.data.cache import cached
 from dtrain.data.files import divided
 from dtrain.data.holdout import Holdout, HoldoutKeys
-from dtrain.data.image_files import ImageFiles
-from dtrain.data.image_listing import Listing, as_png, listed
+from dtrain.data.image_files import Decoded, DecodedImages, ImageFiles
 from dtrain.data.sources import Splits
-from dtrain.errors import UsageError
+from dtrain.errors import DataError, UsageError, nearest
 
+#: What TensorFlow decodes in the input graph.
+DIRECT = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif"})
+#: What is converted to PNG once, in the cache.
+CONVERTED = frozenset({".webp", ".tif", ".tiff"})
+KINDS = DIRECT | CONVERTED
+#: TensorFlow decodes other kinds in colour only.
+GREY = frozenset({".png", ".jpg", ".jpeg"})
+#: Names of the column of classes, in a CSV of more than two columns.
+_LABELS = ("label", "class", "target", "category", "y")
 #: Height and width where none are given, in pixels.
 _SIZE = (64, 64)
 
@@ -70,9 +84,6 @@ def image_folder(
 
     part: Callable[[np.ndarray], Any] = files
     if cache != "none":
-        # Not above: with NumPy alone the other datasets can be imported.
-        from dtrain.data.image_cache import Decoded, DecodedImages
-
         part = functools.partial(DecodedImages, Decoded(files(np.arange(len(paths))), cache))
     train, evaluated = rows
     validated = part(evaluated) if len(evaluated) else None
@@ -94,3 +105,154 @@ def _check(size: Sequence[int], channels: int, cache: str) -> None:
             "dataset.cache", cache, "is no place for decoded images", "none, memory or disk",
             "dataset.cache=none",
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """Images and their classes.
+
+    Attributes:
+        paths: of the files, ``n``.
+        labels: int64 ``[n]``.
+        names: of the classes, in their order.
+        notices: what was left out.
+    """
+
+    paths: list[str]
+    labels: np.ndarray
+    names: list[str]
+    notices: tuple[str, ...] = ()
+
+
+def listed(path: str, key: str = "dataset.path", names: Sequence[str] | None = None) -> Listing:
+    """List the images of a folder with one sub-folder a class, or of a CSV of paths and classes.
+
+    Sub-folders of a class folder belong to the class. Files are in the order of their paths.
+
+    Args:
+        path: the folder, or the CSV; paths in it are relative to its folder.
+        key: that ``path`` is the value of.
+        names: of the classes, where they are those of other images; None: those found here.
+
+    Raises:
+        UsageError: there are no such images, or one is of a class that is not among ``names``.
+    """
+    root = Path(path)
+    accepted = (
+        f"a folder with CLASS/NAME ({' '.join(sorted(KINDS))}), or a CSV of paths and classes"
+    )
+    pairs, notices = list[tuple[Path, str]](), list[str]()
+    if root.suffix.lower() == ".csv" and root.is_file():
+        pairs = list(_in_csv(root, key))
+        classes = sorted({name for _, name in pairs})
+    elif root.is_dir():
+        classes = [p.name for p in sorted(root.iterdir()) if p.is_dir() and not _is_hidden(p, root)]
+        pairs, notices = _in_folders(root, classes)
+    else:
+        raise UsageError(key, path, "there is no such folder", accepted, f"{key}=FOLDER")
+    if not pairs:
+        raise UsageError(key, path, "holds no images in sub-folders", accepted, f"{key}=FOLDER")
+    for name in classes if names is not None else ():
+        if names is not None and name not in names:
+            near = nearest(name, names)
+            problem = f"has a class {name} that the training images do not have"
+            raise UsageError(
+                key, path, problem + (f" (but {near})" if near else ""),
+                f"the classes {', '.join(names)}", f"{key}=ANOTHER",
+            )  # fmt: skip
+    classes = classes if names is None else list(names)
+    numbers = {name: index for index, name in enumerate(classes)}
+    labels = np.array([numbers[name] for _, name in pairs], np.int64)
+    return Listing([str(file) for file, _ in pairs], labels, classes, tuple(notices))
+
+
+def _in_folders(root: Path, classes: Sequence[str]) -> tuple[list[tuple[Path, str]], list[str]]:
+    pairs, notices = list[tuple[Path, str]](), list[str]()
+    others = collections.Counter[str]()
+    for name in classes:
+        count = len(pairs)
+        for file in sorted((root / name).rglob("*")):
+            if _is_hidden(file, root) or file.is_dir():
+                continue
+            if file.suffix.lower() in KINDS:
+                pairs.append((file, name))
+            else:
+                others[file.suffix.lower() or file.name] += 1
+        if len(pairs) == count:
+            notices.append(f"the class folder {name} has no image")
+    beside = [p for p in root.iterdir() if p.suffix.lower() in KINDS]
+    if beside:
+        notices.append(
+            f"images beside the class folders are left out ({len(beside):,}, the first: "
+            f"{min(beside).name})"
+        )
+    if others:
+        kinds = ", ".join(f"{kind} ({count:,})" for kind, count in sorted(others.items()))
+        notices.append(f"files that are no images are left out: {kinds}")
+    return pairs, [f"dataset.path={root}: {notice}" for notice in notices]
+
+
+def _is_hidden(file: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def _in_csv(path: Path, key: str) -> Iterator[tuple[Path, str]]:
+    """Yield the files and the classes of a CSV with one column of paths and one of classes."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.DictReader(file)
+        columns, first = list(rows.fieldnames or ()), next(rows, None)
+        where = [c for c in columns if first and first[c] and (path.parent / first[c]).is_file()]
+        rest = [c for c in columns if c not in where]
+        named = [c for c in rest if c.lower() in _LABELS] if len(rest) > 1 else rest
+        if len(where) != 1 or len(named) != 1:
+            raise UsageError(
+                key, path, "is no CSV of images and classes: its columns are "
+                + (", ".join(columns) or "none"), "one column of paths, relative to the CSV, and "
+                "one of classes", f"{key}=FOLDER, with one sub-folder a class",
+            )  # fmt: skip
+        for row in itertools.chain(filter(None, [first]), rows):
+            image = path.parent / (row[where[0]] or "")
+            place = f"{path}, line {rows.line_num}"
+            if not image.is_file():
+                raise DataError(place, f"there is no file {image}")
+            if image.suffix.lower() not in KINDS:
+                raise DataError(place, f"{image.name} is no image ({', '.join(sorted(KINDS))})")
+            yield image, row[named[0]]
+
+
+def as_png(paths: Sequence[str], channels: int) -> list[str]:
+    """Return paths of images that TensorFlow decodes; others are converted once, into the cache.
+
+    Of 16 bits the upper 8 are kept, as TensorFlow does of a PNG; an alpha channel is dropped.
+
+    Args:
+        paths: of images of :data:`KINDS`.
+        channels: 1 or 3.
+
+    Raises:
+        DataError: naming a file that cannot be converted.
+    """
+    direct = DIRECT if channels == 3 else GREY
+    return [p if Path(p).suffix.lower() in direct else str(_converted(p)) for p in paths]
+
+
+def _converted(path: str) -> Path:
+    stat = Path(path).stat()
+    key = ("png", str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns)
+    return cached("image.png", key, lambda made: _convert(path, made))
+
+
+def _convert(path: str, made: Path) -> None:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            image.seek(0)
+            if image.mode.startswith("I"):  # 16 bits, or 32 that hold 16
+                values = np.asarray(image).astype(np.int64)
+                pixels = Image.fromarray((np.clip(values, 0, 65535) >> 8).astype(np.uint8))
+            else:
+                pixels = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+            pixels.save(made, "PNG")
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(path, f"is no image that can be read ({error})") from None

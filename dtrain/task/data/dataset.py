@@ -16,7 +16,7 @@ from dtrain.data import nest
 from dtrain.data.convert import adapted
 from dtrain.data.encoding import Encoding
 from dtrain.data.failures import before_training
-from dtrain.data.image_cache import DecodedImages
+from dtrain.data.image_files import DecodedImages
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced, Order, order_of
