@@ -168,7 +168,7 @@ def test_what_the_folder_says(data: str) -> None:
     found = Prepared("tiny_things", data)
     assert list(found.features) == sorted(found.features)
     assert "packed" not in found.features and found.supervised == ("image", "label")
-    assert found.images == {"image": [6, 5, 3]} and found.encoded == {"image", "free"}
+    assert found.images == {"image": [6, 5, 3], "free": None}
     assert found.classes == {"label": 3}
     train = datasets.tfds("tiny_things", data_dir=data).train
     files = [Path(file.name).name for file in train.info.files()]

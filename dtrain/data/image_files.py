@@ -5,7 +5,6 @@ With ``dataset.cache`` they are decoded once, and kept in memory or in a file.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import importlib
@@ -68,6 +67,11 @@ class ImageFiles(Captured):
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def subset(self, rows: np.ndarray) -> ImageFiles:
+        """Return some of the images, in their order."""
+        paths, originals = ([each[i] for i in rows] for each in (self.paths, self._originals))
+        return ImageFiles(paths, self.y[rows], self.size, self.channels, self._names, originals)
 
     @property
     def info(self) -> Info:
@@ -299,8 +303,8 @@ class DecodedImages(Source):
     """
 
     def __init__(self, decoded: Decoded, rows: np.ndarray):
-        self._decoded = decoded
-        self._rows = rows
+        self._decoded, self._rows = decoded, rows
+        self._images = decoded.images.subset(rows)
         self.transforms = (InGraph(self.scaled, takes_arrays=True),)
 
     def __len__(self) -> int:
@@ -308,22 +312,13 @@ class DecodedImages(Source):
 
     @property
     def info(self) -> Info:
-        """That of the images, at these rows."""
-        own, rows = self._decoded.images.info, self._rows
-
-        def files() -> list[DataFile]:
-            every = own.files()
-            return [every[int(row)] for row in rows]
-
-        return dataclasses.replace(
-            own, files=files, place=lambda i: own.place(int(rows[i])),
-            labels=lambda: self._decoded.images.y[rows],
-        )  # fmt: skip
+        """That of the images."""
+        return self._images.info
 
     def __getitem__(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read: int64 ``[b]`` to ``([b, height, width, channels], int64 [b])``."""
-        rows = self._rows[np.asarray(indices)]
-        return self._decoded.array[rows], self._decoded.images.y[rows]
+        indices = np.asarray(indices)
+        return self._decoded.array[self._rows[indices]], self._images.y[indices]
 
     def scaled(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """Return the images as float32 in 0..1."""

@@ -5,16 +5,14 @@ PNGs become the same numbers, JPEGs and colors that become gray do not: the two 
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dtrain.data import nest
-from dtrain.data.example import Example
-from dtrain.data.transforms import then
+from dtrain.data.transforms import InGraph, then
 from dtrain.errors import UsageError
 
 #: Images of a batch that are decoded without a loop, at most.
@@ -46,39 +44,28 @@ def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
                 "two numbers of pixels, and 1 (gray) or 3 (colors)",
                 f"dataset.images={{{name}:[64,64,3]}}",
             )  # fmt: skip
-    return then(source, Decode(sizes, nest.leaves(_places(source.inputs.names))))
+    shapes = {name: tuple(size) for name, size in sizes.items()}
+    decode = functools.partial(_with_decoded, shapes, source.inputs.names)
+    return then(source, InGraph(decode, takes_arrays=True))
 
 
-class Decode:
-    """Decodes images: to float32 ``[b, height, width, channels]`` in 0..1.
+def _with_decoded(
+    sizes: Mapping[str, tuple[int, ...]], names: Any, parts: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Return a batch, its images float32 ``[b, height, width, channels]`` in 0..1.
 
     Args:
         sizes: by the column: height, width, channels.
-        names: of the columns of the inputs, in the order of their leaves.
+        names: of the columns of the inputs; those of a list are one array, and no images.
+        parts: inputs, targets and weights.
     """
 
-    of_arrays = False
-    of_tensors_alone = False
-    by_batch: frozenset[str] = frozenset()
+    def finished(names: Any, x: Any) -> Any:
+        if isinstance(names, Mapping):
+            return {str(key): finished(part, x[str(key)]) for key, part in names.items()}
+        return decoded(x, *sizes[names]) if isinstance(names, str) and names in sizes else x
 
-    def __init__(self, sizes: Mapping[str, Sequence[int]], names: Sequence[str]):
-        self._sizes = {name: tuple(size) for name, size in sizes.items()}
-        self._names = names
-
-    def __call__(self, example: Example) -> Example:
-        """Return the batch, its images decoded."""
-        leaves = [
-            decoded(leaf, *self._sizes[name]) if name in self._sizes else leaf
-            for name, leaf in zip(self._names, nest.leaves(example.x), strict=True)
-        ]
-        return dataclasses.replace(example, x=nest.packed(example.x, leaves))
-
-
-def _places(names: Any) -> Any:
-    """Return the structure of inputs with the column of each leaf; a list has none of images."""
-    if isinstance(names, Mapping):
-        return {key: _places(part) for key, part in names.items()}
-    return names if isinstance(names, str) else "\0"
+    return finished(names, parts[0]), *parts[1:]
 
 
 class NoImageError(ValueError):

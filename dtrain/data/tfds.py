@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.files import files, is_address, not_installed
-from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFiles
+from dtrain.data.record_files import ArrayRecordFiles, TFRecordFiles
 from dtrain.data.records import Examples, RecordSource
 from dtrain.data.tabular.table import Column, Names
 from dtrain.errors import UsageError, nearest
@@ -30,8 +30,7 @@ class Prepared:
 
     Attributes:
         features: by name; those inside of others as ``OUTER/INNER``.
-        images: of those that are images of one shape: height, width, channels.
-        encoded: those that are images.
+        images: of those that are images: height, width, channels; None where they differ.
         classes: of those that are classes, how many there are.
         supervised: (inputs, target), or None.
 
@@ -51,33 +50,21 @@ class Prepared:
                 "prepare it with download_and_prepare(file_format='array_record')",
             )  # fmt: skip
         self.features: dict[str, Column] = {}
-        self.images: dict[str, list[int]] = {}
-        self.encoded: set[str] = set()
+        self.images: dict[str, list[int] | None] = {}
         self.classes: dict[str, int] = {}
         for column, feature, stored in _leaves(info.features, info.features.get_serialized_info()):
-            self._add(column, feature, stored)
+            kind = type(feature).__name__
+            found = _column(feature, stored, kind == "Image")
+            if found is None:
+                continue
+            self.features[column] = found
+            if kind == "Image":
+                self.images[column] = None if None in feature.shape else list(feature.shape)
+            if kind == "ClassLabel" and feature.num_classes is not None:
+                self.classes[column] = int(feature.num_classes)
         keys = info.supervised_keys
         pair = keys is not None and all(isinstance(each, str) for each in keys[:2])
         self.supervised: tuple[str, str] | None = keys[:2] if pair else None
-
-    def _add(self, name: str, feature: Any, stored: Any) -> None:
-        """Note a feature, where its records have it in a way that can be parsed."""
-        kind = type(feature).__name__
-        dtype, shape = np.dtype(stored.np_dtype), tuple(stored.shape)
-        if kind == "Image":
-            if np.dtype(feature.np_dtype) != np.uint8:
-                return
-            self.encoded.add(name)
-            if None not in feature.shape:
-                self.images[name] = list(feature.shape)
-        elif dtype.kind == "O" and np.dtype(feature.np_dtype).kind != "O":
-            return  # numbers that are packed
-        if None in shape[1:] or getattr(stored, "sequence_rank", 0) not in (0, 1, None):
-            return  # lists of lists
-        if kind == "ClassLabel" and feature.num_classes is not None:
-            self.classes[name] = int(feature.num_classes)
-        kinds: dict[str, Any] = {"O": object, "f": np.float32}
-        self.features[name] = Column(np.dtype(kinds.get(dtype.kind, np.int64)), shape)
 
     def source(
         self,
@@ -110,36 +97,27 @@ class Prepared:
         # They are in the order of their names, which is that of files().
         paths = files([str(shard.filename) for shard in shards], key)
         sizes = [int(shard.examples_in_shard) for shard in shards]
-        records: RecordFiles
-        if self.format == "tfrecord":
-            records = TFRecordFiles(paths)
-        else:
-            records = ArrayRecordFiles(paths)
-            if len(records) != sum(sizes):
-                raise UsageError(
-                    "dataset.builder", self.name, f"its files have {len(records):,} records, and "
-                    f"its dataset_info.json says {sum(sizes):,}", "files as they were prepared",
-                    "prepare it again",
-                )  # fmt: skip
+        records = (TFRecordFiles if self.format == "tfrecord" else ArrayRecordFiles)(paths)
+        if self.format == "array_record" and len(records) != sum(sizes):
+            raise UsageError(
+                "dataset.builder", self.name, f"its files have {len(records):,} records, and its "
+                f"dataset_info.json says {sum(sizes):,}", "files as they were prepared",
+                "prepare it again",
+            )  # fmt: skip
         table = records.of_kind(Examples(self.features))
         source = RecordSource(table, inputs, target, weight, **options)
         for name in [] if source.target is None else source.target.columns():
-            if name not in self.encoded:
-                continue
-            raise UsageError(
-                "dataset.target", name, "is an image", "a feature of numbers or text",
-                "dataset.target=FEATURE",
-            )  # fmt: skip
+            if name in self.images:
+                raise UsageError(
+                    "dataset.target", name, "is an image", "a feature of numbers or text",
+                    "dataset.target=FEATURE",
+                )  # fmt: skip
         rows = [
             np.arange(begin + shard.skip, begin + shard.skip + shard.take)
             for begin, shard in zip(np.cumsum([0, *sizes]), shards, strict=False)
         ]
         taken = np.concatenate(rows)
-        if len(taken) == sum(sizes):
-            return source
-        subset = source.subset(taken)
-        assert isinstance(subset, RecordSource)
-        return subset
+        return source if len(taken) == sum(sizes) else source.subset(taken)
 
     def sizes(
         self, source: RecordSource, images: Mapping[str, Sequence[int]] | None
@@ -147,14 +125,28 @@ class Prepared:
         """Return the sizes of the images among the inputs: as given, else as they are declared."""
         found: dict[str, Sequence[int]] = dict(images or {})
         for name in source.inputs.columns():
-            if name in self.images:
-                found.setdefault(name, self.images[name])
-            elif name in self.encoded and name not in found:
-                raise UsageError(
-                    "dataset.images", "null", f"the images {name} have different sizes",
-                    "a size that they are resized to", f"dataset.images={{{name}:[64,64,3]}}",
-                )  # fmt: skip
+            if name in self.images and name not in found:
+                size = self.images[name]
+                if size is None:
+                    raise UsageError(
+                        "dataset.images", "null", f"the images {name} have different sizes",
+                        "a size that they are resized to", f"dataset.images={{{name}:[64,64,3]}}",
+                    )  # fmt: skip
+                found[name] = size
         return found
+
+
+def _column(feature: Any, stored: Any, is_image: bool) -> Column | None:
+    """Return what a feature is in its records; None where it cannot be parsed."""
+    dtype, shape, whole = np.dtype(stored.np_dtype), stored.shape, np.dtype(feature.np_dtype)
+    if is_image and whole != np.uint8:
+        return None
+    if not is_image and dtype.kind == "O" and whole.kind != "O":
+        return None  # numbers that are packed
+    if None in shape[1:] or getattr(stored, "sequence_rank", 0) not in (0, 1, None):
+        return None  # lists of lists
+    kinds: dict[str, Any] = {"O": object, "f": np.float32}
+    return Column(np.dtype(kinds.get(dtype.kind, np.int64)), tuple(shape))
 
 
 def _leaves(features: Any, stored: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

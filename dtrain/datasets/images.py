@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import csv
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -64,30 +63,26 @@ def image_folder(
     if folders := divided(path):
         path, *parts = folders
         validation = validation or next(iter(parts), None)
-    every = listed(path)
+    images, names, notices = listed(path)
+    count = len(images)
+    if validation is not None:
+        held, others, more = listed(validation, "dataset.validation")
+        _check_classes(others, names, validation)
+        images, notices = images + held, notices + more
+    numbers = {name: number for number, name in enumerate(names)}
+    labels = np.array([numbers[name] for _, name in images], np.int64)
     if validation is None:
-        rows = Holdout(**holdout).rows(len(every.paths), lambda: every.labels)
+        rows = Holdout(**holdout).rows(count, lambda: labels)
     else:
-        held, count = listed(validation, "dataset.validation", every.names), len(every.paths)
-        rows = np.arange(count), np.arange(count, count + len(held.paths))
-        every = Listing(
-            every.paths + held.paths, np.concatenate([every.labels, held.labels]), every.names,
-            every.notices + held.notices,
-        )  # fmt: skip
-    paths = as_png(every.paths, channels)
-
-    def files(some: np.ndarray) -> ImageFiles:
-        return ImageFiles(
-            [paths[i] for i in some], every.labels[some], (size[0], size[1]), channels,
-            every.names, [every.paths[i] for i in some],
-        )  # fmt: skip
-
-    part: Callable[[np.ndarray], Any] = files
+        rows = np.arange(count), np.arange(count, len(images))
+    paths = [str(file) for file, _ in images]
+    whole = ImageFiles(as_png(paths, channels), labels, (size[0], size[1]), channels, names, paths)
+    part: Callable[[np.ndarray], Any] = whole.subset
     if cache != "none":
-        part = functools.partial(DecodedImages, Decoded(files(np.arange(len(paths))), cache))
+        part = functools.partial(DecodedImages, Decoded(whole, cache))
     train, evaluated = rows
     validated = part(evaluated) if len(evaluated) else None
-    return Splits(part(train), validated, len(every.names), notices=every.notices)
+    return Splits(part(train), validated, len(names), notices=tuple(notices))
 
 
 def _check(size: Sequence[int], channels: int, cache: str) -> None:
@@ -107,24 +102,20 @@ def _check(size: Sequence[int], channels: int, cache: str) -> None:
         )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Listing:
-    """Images and their classes.
-
-    Attributes:
-        paths: of the files, ``n``.
-        labels: int64 ``[n]``.
-        names: of the classes, in their order.
-        notices: what was left out.
-    """
-
-    paths: list[str]
-    labels: np.ndarray
-    names: list[str]
-    notices: tuple[str, ...] = ()
+def _check_classes(classes: Sequence[str], names: Sequence[str], path: str) -> None:
+    for name in classes:
+        if name not in names:
+            near = nearest(name, names)
+            problem = f"has a class {name} that the training images do not have"
+            raise UsageError(
+                "dataset.validation", path, problem + (f" (but {near})" if near else ""),
+                f"the classes {', '.join(names)}", "dataset.validation=ANOTHER",
+            )  # fmt: skip
 
 
-def listed(path: str, key: str = "dataset.path", names: Sequence[str] | None = None) -> Listing:
+def listed(
+    path: str, key: str = "dataset.path"
+) -> tuple[list[tuple[Path, str]], list[str], list[str]]:
     """List the images of a folder with one sub-folder a class, or of a CSV of paths and classes.
 
     Sub-folders of a class folder belong to the class. Files are in the order of their paths.
@@ -132,38 +123,29 @@ def listed(path: str, key: str = "dataset.path", names: Sequence[str] | None = N
     Args:
         path: the folder, or the CSV; paths in it are relative to its folder.
         key: that ``path`` is the value of.
-        names: of the classes, where they are those of other images; None: those found here.
+
+    Returns:
+        The files with the class of each; the classes, in their order; notices of what was left out.
 
     Raises:
-        UsageError: there are no such images, or one is of a class that is not among ``names``.
+        UsageError: there are no such images.
     """
     root = Path(path)
     accepted = (
         f"a folder with CLASS/NAME ({' '.join(sorted(KINDS))}), or a CSV of paths and classes"
     )
-    pairs, notices = list[tuple[Path, str]](), list[str]()
+    notices: list[str] = []
     if root.suffix.lower() == ".csv" and root.is_file():
-        pairs = list(_in_csv(root, key))
-        classes = sorted({name for _, name in pairs})
+        images = list(_in_csv(root, key))
+        classes = sorted({name for _, name in images})
     elif root.is_dir():
         classes = [p.name for p in sorted(root.iterdir()) if p.is_dir() and not _is_hidden(p, root)]
-        pairs, notices = _in_folders(root, classes)
+        images, notices = _in_folders(root, classes)
     else:
         raise UsageError(key, path, "there is no such folder", accepted, f"{key}=FOLDER")
-    if not pairs:
+    if not images:
         raise UsageError(key, path, "holds no images in sub-folders", accepted, f"{key}=FOLDER")
-    for name in classes if names is not None else ():
-        if names is not None and name not in names:
-            near = nearest(name, names)
-            problem = f"has a class {name} that the training images do not have"
-            raise UsageError(
-                key, path, problem + (f" (but {near})" if near else ""),
-                f"the classes {', '.join(names)}", f"{key}=ANOTHER",
-            )  # fmt: skip
-    classes = classes if names is None else list(names)
-    numbers = {name: index for index, name in enumerate(classes)}
-    labels = np.array([numbers[name] for _, name in pairs], np.int64)
-    return Listing([str(file) for file, _ in pairs], labels, classes, tuple(notices))
+    return images, classes, notices
 
 
 def _in_folders(root: Path, classes: Sequence[str]) -> tuple[list[tuple[Path, str]], list[str]]:
