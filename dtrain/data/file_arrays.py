@@ -125,7 +125,7 @@ class Part:
             self._array = self.load()
         array = self._array
         if isinstance(array, np.memmap):
-            check_whole(self.file.name, Path(str(array.filename)), array.offset + array.nbytes)
+            check_whole(self.file.name, array)
         return np.asarray(array)[rows]
 
     def load(self) -> np.ndarray:

@@ -17,12 +17,15 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dtrain import secrets
 from dtrain.data import cache, servers
 from dtrain.errors import DataError, UsageError, printable
+
+if TYPE_CHECKING:  # the controller knows addresses without NumPy
+    import numpy as np
 
 #: Servers that are asked at once.
 _THREADS = 16
@@ -243,14 +246,15 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def check_whole(name: str, path: Path, size: int) -> None:
+def check_whole(name: str, mapped: np.memmap[Any, Any]) -> None:
     """Refuse a mapped file that was cut off: to touch its pages would end the process by SIGBUS.
 
     Raises:
-        DataError: it has less than ``size`` bytes.
+        DataError: it has fewer bytes than are mapped.
     """
+    size = mapped.offset + mapped.nbytes
     with contextlib.suppress(FileNotFoundError):  # what is mapped stays
-        if (now := path.stat().st_size) < size:
+        if (now := Path(str(mapped.filename)).stat().st_size) < size:
             raise DataError(name, f"was cut off: it has {now:,} bytes, not {size:,}")
 
 

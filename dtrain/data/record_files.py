@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import copy
-import mmap
 import os
 import re
-import struct
 import sys
 import zlib
 from abc import abstractmethod
@@ -205,22 +202,20 @@ class TFRecordFiles(RecordFiles):
         with path.open("xb") as opened:
             np.save(opened, np.stack([begins, sizes], axis=1))
 
-    def _open(self, owner: int) -> tuple[Path, int, mmap.mmap]:
+    def _open(self, owner: int) -> np.memmap[Any, Any]:
         file = self.files[owner]
         if file.stamp() != self._stamps[owner]:
             raise DataError(file.name, "has changed since its index was read")
-        path = self._local(owner)
         try:
-            with path.open("rb") as opened:
-                mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            return np.memmap(self._local(owner), np.uint8, "r")
         except OSError as error:
             raise DataError(file.name, f"cannot be read ({error.strerror})") from None
-        return path, len(mapped), mapped
 
     def _read(self, owner: int, own: list[int]) -> list[bytes]:
-        path, size, mapped = self.opened(owner)
-        check_whole(self.files[owner].name, path, size)
-        return [mapped[begin : begin + n] for begin, n in self._indexes[owner][own].tolist()]
+        mapped = self.opened(owner)
+        check_whole(self.files[owner].name, mapped)
+        data, places = mapped.data, self._indexes[owner][own].tolist()
+        return [bytes(data[begin : begin + n]) for begin, n in places]
 
     def where(self, row: int) -> str:
         """Return the place of a record."""
@@ -236,23 +231,20 @@ def _sizes(file: DataFile, path: Path) -> np.ndarray:
     """
     import tensorflow as tf
 
-    def sizes() -> Any:
-        records = tf.data.TFRecordDataset(str(path), buffer_size=1 << 20)
-        return records.map(tf.strings.length)
+    def collected(sizes: Any) -> np.ndarray:
+        return np.concatenate([np.zeros(0, np.int64), *sizes.batch(1024).as_numpy_iterator()])
 
+    sizes = tf.data.TFRecordDataset(str(path), buffer_size=1 << 20).map(tf.strings.length)
     problem = "the file ends early"
     try:
-        parts = [np.zeros(0, np.int64), *sizes().batch(1024).as_numpy_iterator()]
+        found = collected(sizes)
     except tf.errors.OpError as error:
-        parts, reason = [], str(error.message).split("\n")[0]
-        with contextlib.suppress(tf.errors.OpError):  # one by one, as far as they are sound
-            for size in sizes().as_numpy_iterator():
-                parts.append([size])
+        found = collected(sizes.ignore_errors())  # as far as they are sound
+        reason = str(error.message).split("\n")[0]
         if not isinstance(error, tf.errors.DataLossError):
             problem = f"cannot be read ({reason})"
         elif "truncated" not in reason:
             problem = "a checksum is wrong"
-    found = np.concatenate([*parts, []]).astype(np.int64)
     end = int(found.sum()) + _AROUND * len(found)
     if end != path.stat().st_size:
         raise DataError(f"{file.name}, record {len(found):,} (byte {end:,})", problem)
@@ -288,7 +280,7 @@ def _is_compressed(file: DataFile) -> bool:
     """
     with file.open() as opened:
         head = opened.read(_HEAD)
-    if not head or (len(head) == _HEAD and _checksum(head[:8]) == struct.unpack("<I", head[8:])[0]):
+    if not head or (len(head) == _HEAD and _checksum(head[:8]).to_bytes(4, "little") == head[8:]):
         return False
     if head[:2] in _COMPRESSED:
         return True
@@ -371,7 +363,6 @@ class ArrayRecordFiles(RecordFiles):
         """Return how many records, one after the other, are read at once; None for one."""
         if len(self) and max(self._groups) == 1:
             return None
-        found = []
-        for length, group in zip(self.pieces.lengths, self._groups, strict=True):
-            found += [group] * (length // group) + [length % group] * bool(length % group)
-        return np.array(found, np.int64)
+        pairs = zip(self.pieces.lengths, self._groups, strict=True)
+        ends = [np.append(np.arange(0, length, group), length) for length, group in pairs]
+        return np.concatenate([np.diff(each) for each in ends])
