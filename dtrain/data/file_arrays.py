@@ -86,12 +86,6 @@ class FileArray:
         """Read all of it."""
         return np.concatenate([np.asarray(part.load()) for part in self._parts])
 
-    def pieces(self) -> Iterator[np.ndarray]:
-        """Read all rows in order, some at a time."""
-        step = max(1, _PIECE * len(self) // max(1, self.nbytes))
-        for begin in range(0, len(self), step):
-            yield self[np.arange(begin, min(begin + step, len(self)))]
-
     def where(self, row: int) -> str:
         """Return the place of a row for messages: ``FILE, row 17``, from 0."""
         owner, inside = self._pieces.place(row)
@@ -105,14 +99,12 @@ class Part:
     Attributes:
         file: where it is.
         shape, dtype: as it is stored.
-        by_rows: whether its rows lie one after the other (in the order of C).
         read: returns the array, or the path of a ``.npy`` file that has it and is mapped.
     """
 
     file: DataFile
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    by_rows: bool
     read: Callable[[], np.ndarray | Path]
     _array: np.ndarray | None = None
 
@@ -138,12 +130,12 @@ class Part:
         if isinstance(found, np.ndarray):
             return found
         array = self._mapped(found)
-        if self.by_rows:
+        if array.flags.c_contiguous:
             return array
-        step = max(1, _PIECE * len(array) // max(1, array.nbytes))
-        pieces = (array[begin : begin + step] for begin in range(0, len(array), step))
         key = ["rows", DataFile(str(found)).place(), DataFile(str(found)).stamp()]
-        make = functools.partial(write, dtype=array.dtype, shape=array.shape, pieces=pieces)
+        make = functools.partial(
+            write, dtype=array.dtype, shape=array.shape, pieces=in_pieces(array)
+        )
         return self._mapped(cache.cached("rows.npy", key, make))
 
     def _mapped(self, path: Path) -> np.ndarray:
@@ -158,6 +150,13 @@ class Part:
         return array
 
 
+def in_pieces(array: Any) -> Iterator[np.ndarray]:
+    """Read all rows of an array, mapped or a :class:`FileArray`, in order, some at a time."""
+    step = max(1, _PIECE * len(array) // max(1, array.nbytes))
+    for begin in range(0, len(array), step):
+        yield array[np.arange(begin, min(begin + step, len(array)))]
+
+
 def write(
     path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterable[np.ndarray]
 ) -> None:
@@ -169,8 +168,8 @@ def write(
             file.write(np.ascontiguousarray(piece).data)
 
 
-def _header(opened: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-    """Read the header of an array: its shape and type, and whether it is in the order of C.
+def _header(opened: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read the header of an array: its shape and type.
 
     Args:
         opened: at its begin.
@@ -182,7 +181,7 @@ def _header(opened: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any
     version = np.lib.format.read_magic(opened)
     if version not in _HEADERS:  # of records with names beyond Latin-1
         raise ValueError("it holds records")
-    shape, fortran, dtype = _HEADERS[version](opened)
+    shape, _, dtype = _HEADERS[version](opened)
     if dtype.hasobject:
         raise ValueError("it holds objects")
     if any(count < 0 for count in shape):
@@ -190,7 +189,7 @@ def _header(opened: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any
     if opened.tell() + math.prod(shape) * dtype.itemsize > size:
         nbytes = math.prod(shape) * dtype.itemsize
         raise ValueError(f"its header says {nbytes:,} bytes, and it has {size:,}")
-    return shape, dtype, not fortran or len(shape) == 1
+    return shape, dtype
 
 
 # .npy
@@ -219,7 +218,7 @@ def of_files(files: list[DataFile], key: str) -> FileArray:
 def _npy_part(file: DataFile, key: str) -> Part:
     try:
         with file.open() as opened:
-            shape, dtype, by_rows = _header(opened, file.size())
+            shape, dtype = _header(opened, file.size())
         if not shape:
             raise ValueError("it holds a single value")
     except (ValueError, EOFError, OSError) as error:
@@ -227,7 +226,7 @@ def _npy_part(file: DataFile, key: str) -> Part:
             key, file.name, f"cannot be read as .npy ({error})", "a file written by numpy.save",
             f"{key}=FILE.npy",
         ) from None  # fmt: skip
-    return Part(file, shape, dtype, by_rows, file.local)
+    return Part(file, shape, dtype, file.local)
 
 
 # .npz
@@ -275,15 +274,16 @@ class Archive:
 
     def _unpacked(self, name: str) -> Path:
         """Return an array as a ``.npy`` file of the cache; its checksum is verified."""
-        key = ["npz", self._file.place(), self._file.stamp(), name]
-        return cache.cached(f"{name}.npy", key, functools.partial(self._unpack, name))
 
-    def _unpack(self, name: str, path: Path) -> None:
-        def copy(archive: Any) -> None:
+        def unpack(path: Path, archive: Any) -> None:
             with archive.zip.open(f"{name}.npy") as source, path.open("xb") as target:
                 shutil.copyfileobj(source, target, _PIECE)
 
-        self._reading(copy)
+        def make(path: Path) -> None:
+            self._reading(functools.partial(unpack, path))
+
+        key = ["npz", self._file.place(), self._file.stamp(), name]
+        return cache.cached(f"{name}.npy", key, make)
 
     def _reading(self, read: Callable[[Any], Any], place: str = "") -> Any:
         try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.example import trimmed
-from dtrain.data.file_arrays import Archive, FileArray, is_large, of_files
+from dtrain.data.file_arrays import Archive, FileArray, in_pieces, is_large, of_files
 from dtrain.data.files import files, is_address
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.sources import Arrays, Info, Source, Splits
@@ -284,7 +284,8 @@ class StoredArrays(Source):
     def counted(self, *others: StoredArrays) -> Counted:
         """Return what counts the classes of all rows of the arrays, and of those of others."""
         targets = [each._y for each in (self, *others)]
-        return Counted(*(y.array.pieces for y in targets if isinstance(y, Targets)))
+        arrays = [y.array for y in targets if isinstance(y, Targets)]
+        return Counted(*(functools.partial(in_pieces, array) for array in arrays))
 
 
 class Targets:
@@ -309,7 +310,7 @@ class Targets:
         whole = self.array.dtype.kind in "iub"
         if not whole and len(self.array.shape) == 1:
             whole = True
-            for part in self.array.pieces():
+            for part in in_pieces(self.array):
                 if not np.isfinite(part).all():
                     raise UsageError(
                         self._key, self.array.name, "holds NaN or infinity", "finite numbers",
