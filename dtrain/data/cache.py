@@ -10,11 +10,12 @@ import errno
 import hashlib
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, printable
 from dtrain.files import writing
 
 FOLDER = "DTRAIN_CACHE"
@@ -80,6 +81,11 @@ def cached(name: str, key: object, make: Callable[[Path], None]) -> Path:
             "a folder with room for what is made from the dataset", f"{FOLDER}=FOLDER",
         ) from None  # fmt: skip
     return path
+
+
+def announce(text: str) -> None:
+    """Print a notice of what is made once and takes long."""
+    print(printable(f"notice: {text}"), file=sys.stderr, flush=True)
 
 
 def _sync(path: Path) -> None:

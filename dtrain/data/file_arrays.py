@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from dtrain.data import cache
-from dtrain.data.files import DataFile, check_whole, is_full
+from dtrain.data.files import DataFile, check_whole, is_full, reading
 from dtrain.data.tabular.table import Pieces
 from dtrain.errors import DataError, UsageError, nearest
 
@@ -140,9 +140,8 @@ class Part:
 
     def _mapped(self, path: Path) -> np.ndarray:
         try:
-            array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-        except OSError as error:
-            raise DataError(self.file.name, f"cannot be read ({error.strerror})") from None
+            with reading(self.file.name):
+                array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
         except ValueError:
             raise DataError(self.file.name, "is shorter than its header says") from None
         if (array.shape, array.dtype) != (self.shape, self.dtype):

@@ -14,15 +14,14 @@ import glob
 import itertools
 import os
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dtrain import secrets
 from dtrain.data import cache, servers
-from dtrain.errors import DataError, UsageError, printable
+from dtrain.errors import DataError, UsageError
 
 if TYPE_CHECKING:  # the controller knows addresses without NumPy
     import numpy as np
@@ -65,10 +64,8 @@ class DataFile:
         return f"{found.st_size}-{found.st_mtime_ns}"
 
     def _stat(self) -> os.stat_result:
-        try:
+        with reading(self.name):
             return self.local().stat()
-        except OSError as error:
-            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
 
     def open(self) -> IO[bytes]:
         """Open it to read from any place of it.
@@ -76,10 +73,8 @@ class DataFile:
         Raises:
             DataError: it cannot be read.
         """
-        try:
+        with reading(self.name):
             return self.local().open("rb")
-        except OSError as error:
-            raise DataError(self.name, f"cannot be read ({error.strerror})") from None
 
     def local(self) -> Path:
         """Return where the whole of it is on this machine.
@@ -130,8 +125,8 @@ class RemoteFile(DataFile):
 
     def _fetch(self, target: Path) -> None:
         if self._size > _LARGE:
-            text = f"{self.name}: {self._size / 1e9:,.1f} GB are copied once, into {cache.folder()}"
-            print(printable(f"notice: {text}"), file=sys.stderr, flush=True)
+            size = f"{self._size / 1e9:,.1f} GB"
+            cache.announce(f"{self.name}: {size} are copied once, into {cache.folder()}")
         server = servers.filesystem(self._address, self._key)
         try:
             server.get_file(self._address, str(target))
@@ -239,6 +234,15 @@ def divided(path: str) -> list[str]:
 def is_address(path: str) -> bool:
     """Say whether a path is an address, such as ``s3://bucket/x``, and no file of this machine."""
     return re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", path) is not None
+
+
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Raise an error of the machine as one of the data of that name."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(name, f"cannot be read ({error.strerror})") from None
 
 
 def is_full(error: BaseException) -> bool:

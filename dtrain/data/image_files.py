@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 
 from dtrain.data import cache
 from dtrain.data.file_arrays import FileArray, of_files, write
-from dtrain.data.files import DataFile
+from dtrain.data.files import DataFile, reading
 from dtrain.data.images import NoImageError, by_pillow, decoded
 from dtrain.data.sources import Captured, Info, Source
 from dtrain.data.transforms import InGraph, operations
@@ -90,11 +89,8 @@ class ImageFiles(Captured):
         """
         encoded = np.empty(len(indices), object)
         for at, index in enumerate(indices):
-            try:
+            with reading(self._originals[int(index)]):
                 encoded[at] = Path(self.paths[int(index)]).read_bytes()
-            except OSError as error:
-                path = self._originals[int(index)]
-                raise DataError(path, f"cannot be read ({error.strerror})") from None
         return encoded, self.y[indices]
 
     def gather(self, indices: Any) -> tuple[Any, Any]:
@@ -217,8 +213,7 @@ class Decoded:
 
     def _made(self, keep: Callable[[np.dtype[Any], Iterator[np.ndarray]], Any]) -> Any:
         """Return what ``keep`` makes of the type of the images, and of them, batch by batch."""
-        text = f"notice: dataset.cache={self._place}: {len(self.images):,} images are decoded once"
-        print(text, file=sys.stderr, flush=True)
+        cache.announce(f"dataset.cache={self._place}: {len(self.images):,} images are decoded once")
         try:
             return keep(np.dtype(np.uint8), self._as_they_are())
         except _OtherSizeError:

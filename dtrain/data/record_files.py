@@ -6,7 +6,6 @@ import concurrent.futures
 import copy
 import os
 import re
-import sys
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from typing import Any, Self
 import numpy as np
 
 from dtrain.data import cache
-from dtrain.data.files import DataFile, check_whole, is_address, not_installed
+from dtrain.data.files import DataFile, check_whole, is_address, not_installed, reading
 from dtrain.data.tabular.table import Pieces, Table
-from dtrain.errors import DataError, UsageError, printable
+from dtrain.errors import DataError, UsageError
 
 #: Bytes of records that are in memory at once where all of a feature is read.
 BYTES = 32 << 20
@@ -172,8 +171,7 @@ class TFRecordFiles(RecordFiles):
         size = sum(self.files[owner].size() for owner in missing)
         if size > _LARGE:
             name = f"{self.files[missing[0]].name}{' ...' * (len(missing) > 1)}"
-            text = f"notice: {name}: {size / 1e9:,.1f} GB are read once, for an index"
-            print(printable(text), file=sys.stderr, flush=True)
+            cache.announce(f"{name}: {size / 1e9:,.1f} GB are read once, for an index")
 
         def index(owner: int) -> np.ndarray:
             path = cache.cached(*entries[owner], lambda path: self._write_index(owner, path))
@@ -206,10 +204,8 @@ class TFRecordFiles(RecordFiles):
         file = self.files[owner]
         if file.stamp() != self._stamps[owner]:
             raise DataError(file.name, "has changed since its index was read")
-        try:
+        with reading(file.name):
             return np.memmap(self._local(owner), np.uint8, "r")
-        except OSError as error:
-            raise DataError(file.name, f"cannot be read ({error.strerror})") from None
 
     def _read(self, owner: int, own: list[int]) -> list[bytes]:
         mapped = self.opened(owner)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import mmap
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from dtrain.data import cache
 from dtrain.data.files import DataFile, is_full
 from dtrain.data.tabular import text
 from dtrain.data.tabular.arrow import columns_of, plain
-from dtrain.errors import DataError, UsageError, printable
+from dtrain.errors import DataError, UsageError
 
 #: Extensions by format.
 EXTENSIONS = {
@@ -165,8 +164,7 @@ def _converted(file: DataFile, key: object, write: Callable[[Path], object]) -> 
 
     def make(path: Path) -> None:
         if file.size() >= _LONG:
-            notice = f"notice: {file.name} is converted once, into {cache.folder()}"
-            print(printable(notice), file=sys.stderr, flush=True)
+            cache.announce(f"{file.name} is converted once, into {cache.folder()}")
         try:
             write(path)
         except UNREADABLE as error:
