@@ -19,7 +19,7 @@ import numpy as np
 from dtrain.data import cache
 from dtrain.data.file_arrays import FileArray, of_files, write
 from dtrain.data.files import DataFile, reading
-from dtrain.data.images import NoImageError, by_pillow, decoded
+from dtrain.data.images import NoImageError, decoded
 from dtrain.data.sources import Captured, Info, Source
 from dtrain.data.transforms import InGraph, operations
 from dtrain.errors import DataError, UsageError
@@ -150,15 +150,15 @@ class ImageFiles(Captured):
                 raise DataError(path, f"is no image that can be read ({reason})") from None
 
 
-class _OtherSizeError(Exception):
-    """An image has another size than is asked for."""
+class _NoBytesError(Exception):
+    """An image was resized: its numbers are no bytes divided by 255."""
 
 
 class Decoded:
     """All images of files, decoded and resized when one of them is first needed.
 
-    They are kept as bytes where each file has the size that is asked for, which are the numbers of
-    the input graph before it divides them by 255; else as float32, as the graph makes them.
+    They are kept as bytes where each file has the size that is asked for, which the input graph
+    divides by 255 again; else as float32, as the graph makes them.
 
     Args:
         images: which.
@@ -215,11 +215,10 @@ class Decoded:
         """Return what ``keep`` makes of the type of the images, and of them, batch by batch."""
         cache.announce(f"dataset.cache={self._place}: {len(self.images):,} images are decoded once")
         try:
-            return keep(np.dtype(np.uint8), self._as_they_are())
-        except _OtherSizeError:
+            return keep(np.dtype(np.uint8), self._as_bytes())
+        except _NoBytesError:
             self._check_room(np.dtype(np.float32))
-            resized = (images for images, _ in self._batches(self.images.decode))
-            return keep(np.dtype(np.float32), resized)
+            return keep(np.dtype(np.float32), self._batches())
 
     def _in_memory(self, dtype: np.dtype[Any], batches: Iterator[np.ndarray]) -> np.ndarray:
         made, at = np.empty(self._shape, dtype), 0
@@ -228,33 +227,32 @@ class Decoded:
             at += len(batch)
         return made
 
-    def _as_they_are(self) -> Iterator[np.ndarray]:
-        finish = functools.partial(_as_they_are, self._shape[1:])
-        for batch, is_same in self._batches(finish):
-            if not is_same.all():
-                raise _OtherSizeError
-            yield batch
+    def _as_bytes(self) -> Iterator[np.ndarray]:
+        for images in self._batches():
+            pixels = np.round(images * 255).astype(np.uint8)
+            if not np.array_equal(pixels.astype(np.float32) / np.float32(255), images):
+                raise _NoBytesError
+            yield pixels
 
-    def _batches(self, finish: Callable[[tuple[Any, Any]], Any]) -> Iterator[Any]:
+    def _batches(self) -> Iterator[np.ndarray]:
         """Read all images as the input pipeline does, so that their numbers are those of it."""
         count = len(self.images)
         if not _by_tensorflow():
             for at in range(0, count, _BATCH):
                 try:
-                    yield finish(self.images[np.arange(at, min(at + _BATCH, count))])
+                    rows = np.arange(at, min(at + _BATCH, count))
+                    yield self.images.decode(self.images[rows])[0]
                 except NoImageError as error:
                     place = self.images.info.place(at + error.row)
                     raise DataError(place, str(error)) from None
             return
         import tensorflow as tf
 
-        def plain(function: Any) -> Any:
-            return tf.autograph.experimental.do_not_convert(function)
-
+        load = tf.autograph.experimental.do_not_convert(
+            lambda rows: self.images.decode(self.images.gather(rows))[0]
+        )
         with tf.device("CPU:0"):
-            batches = tf.data.Dataset.range(count).batch(_BATCH)
-            read = batches.map(plain(lambda rows: self.images.gather(rows)), tf.data.AUTOTUNE)
-            made = read.map(plain(lambda *parts: finish(parts)), tf.data.AUTOTUNE)
+            made = tf.data.Dataset.range(count).batch(_BATCH).map(load, tf.data.AUTOTUNE)
             at = 0
             try:
                 for found in made.prefetch(2).as_numpy_iterator():
@@ -263,23 +261,6 @@ class Decoded:
             except tf.errors.OpError:
                 self.images.check(np.arange(at, min(at + _BATCH, count)))
                 raise
-
-
-def _as_they_are(shape: tuple[int, int, int], parts: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Decode: to ``(uint8 [b, ...], bool [b])``; where that is False the size is another."""
-    if isinstance(parts[0], np.ndarray):
-        images = list(by_pillow(parts[0], shape[2]))
-        is_same = np.array([image.shape == shape for image in images])
-        return np.stack(images) if is_same.all() else images, is_same
-    import tensorflow as tf
-
-    def load(image: Any) -> tuple[Any, Any]:
-        image = tf.io.decode_image(image, channels=shape[2], expand_animations=False)
-        same = tf.reduce_all(tf.equal(tf.shape(image), shape))
-        image = tf.cond(same, lambda: image, lambda: tf.zeros(shape, tf.uint8))
-        return tf.ensure_shape(image, shape), same
-
-    return tf.map_fn(load, parts[0], fn_output_signature=(tf.uint8, tf.bool))
 
 
 def _by_tensorflow() -> bool:
