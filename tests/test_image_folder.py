@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,15 @@ class TestFolders:
         Path(f"pets/cat/2{Path(name).suffix}").write_bytes(b"none")
         with pytest.raises(DataError, match=r"2\..* is no image that can be read"):
             as_png([f"pets/cat/2{Path(name).suffix}"], channels)
+
+    def test_a_cache_without_room_is_no_broken_image(self, monkeypatch):
+        def full(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        picture("pets/cat/1.webp")
+        monkeypatch.setattr(Image.Image, "save", full)
+        with pytest.raises(UsageError, match=r"^DTRAIN_CACHE=.*: cannot be written \(No space"):
+            as_png(["pets/cat/1.webp"], 3)
 
 
 def test_data_reads_all_before_it_says_that_a_dataset_trains(capsys, monkeypatch):

@@ -129,18 +129,27 @@ def by_pillow(encoded: np.ndarray, channels: int) -> Iterator[np.ndarray]:
     for row, data in enumerate(encoded):
         try:
             with Image.open(io.BytesIO(data)) as image:
-                if image.mode.startswith("I"):  # of 16 bits; Pillow would cut them at 255
-                    gray = (np.asarray(image) >> 8).astype(np.uint8)
-                    yield np.repeat(gray[:, :, None], channels, 2)
-                    continue
                 mode = "L" if channels == 1 else "RGB"
                 image.draft(mode, None)  # the gray of a JPEG is one of the parts that it is made of
-                pixels = np.asarray(image.convert(mode))
+                pixels = np.asarray(of_eight_bits(image).convert(mode))
         except UnidentifiedImageError:  # whose text is of an object of Python
             raise NoImageError(row, "of no format that is known") from None
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise NoImageError(row, str(error)) from None
         yield pixels.reshape(*pixels.shape[:2], channels)
+
+
+def of_eight_bits(image: Any) -> Any:
+    """Return an image of Pillow; of 16 bits, or 32 that hold 16, the upper 8, as TensorFlow does.
+
+    Pillow itself would cut them at 255.
+    """
+    from PIL import Image
+
+    if not image.mode.startswith("I"):
+        return image
+    values = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+    return Image.fromarray((values >> 8).astype(np.uint8))
 
 
 def _resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -13,9 +13,10 @@ from typing import Any, Unpack
 import numpy as np
 
 from dtrain.data.cache import cached
-from dtrain.data.files import divided
+from dtrain.data.files import DataFile, divided
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.image_files import Decoded, DecodedImages, ImageFiles
+from dtrain.data.images import of_eight_bits
 from dtrain.data.sources import Splits
 from dtrain.errors import DataError, UsageError, nearest
 
@@ -219,22 +220,17 @@ def as_png(paths: Sequence[str], channels: int) -> list[str]:
 
 
 def _converted(path: str) -> Path:
-    stat = Path(path).stat()
-    key = ("png", str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns)
-    return cached("image.png", key, lambda made: _convert(path, made))
-
-
-def _convert(path: str, made: Path) -> None:
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            image.seek(0)
-            if image.mode.startswith("I"):  # 16 bits, or 32 that hold 16
-                values = np.asarray(image).astype(np.int64)
-                pixels = Image.fromarray((np.clip(values, 0, 65535) >> 8).astype(np.uint8))
-            else:
-                pixels = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
-            pixels.save(made, "PNG")
-    except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(path, f"is no image that can be read ({error})") from None
+    def convert(made: Path) -> None:
+        try:
+            with Image.open(path) as image:
+                image.seek(0)
+                pixels = of_eight_bits(image)
+                pixels = pixels.convert("L" if pixels.mode in ("1", "L", "LA") else "RGB")
+        except (OSError, ValueError, SyntaxError) as error:
+            raise DataError(path, f"is no image that can be read ({error})") from None
+        pixels.save(made, "PNG")  # whose errors are of the cache
+
+    file = DataFile(path)
+    return cached("image.png", ["png", file.place(), file.stamp()], convert)
