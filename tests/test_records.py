@@ -137,8 +137,9 @@ def through_a_graph(source: Any, indices: Any) -> tuple[Any, ...]:
 def at_once(source: Any, indices: Any) -> tuple[Any, ...]:
     import tensorflow as tf
 
-    parts = source[np.asarray(indices)]
-    return tuple(source.parse(tuple(map(tf.constant, parts))))
+    from dtrain.task.backends.tensorflow.reading import take
+
+    return take(source, tf.constant(np.asarray(indices)))
 
 
 # --- what is read

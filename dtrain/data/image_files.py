@@ -58,7 +58,6 @@ class ImageFiles(Captured):
         self.y = labels
         self.size = size
         self.channels = channels
-        self._last = np.zeros(0, np.int64)
         self.transforms = (InGraph(self.decode, takes_arrays=True),)
 
     def _values(self) -> Iterable[Any]:
@@ -94,42 +93,20 @@ class ImageFiles(Captured):
         return encoded, self.y[indices]
 
     def gather(self, indices: Any) -> tuple[Any, Any]:
-        """Read: int64 ``[b]`` to ``(text [b], as the files have it, int64 [b])``.
-
-        Raises:
-            DataError: outside of a graph, naming the file.
-        """
+        """Read: int64 ``[b]`` to ``(text [b], as the files have it, int64 [b])``."""
         import tensorflow as tf
 
         paths, labels = self.tensors()
-        if tf.executing_eagerly():
-            self._last = np.asarray(indices)
-        try:
-            encoded = tf.map_fn(tf.io.read_file, tf.gather(paths, indices))
-        except tf.errors.OpError:
-            self.check(self._last)
-            raise
+        encoded = tf.map_fn(tf.io.read_file, tf.gather(paths, indices))
         return encoded, tf.gather(labels, indices)
 
     def decode(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
         """Decode: to ``(float32 [b, height, width, channels] in 0..1, int64 [b])``.
 
-        In a graph an image that cannot be decoded raises what TensorFlow raises, which names no
-        file.
-
         Raises:
-            DataError: outside of a graph, naming the file.
-            NoImageError: one of arrays is no image.
+            NoImageError: one of arrays is no image; of tensors TensorFlow's own error is raised.
         """
-        if isinstance(parts[0], np.ndarray):
-            return decoded(parts[0], *self.size, self.channels), parts[1]
-        import tensorflow as tf
-
-        try:
-            return decoded(parts[0], *self.size, self.channels), parts[1]
-        except tf.errors.OpError:
-            self.check(self._last)  # outside of a graph they have just been read
-            raise
+        return decoded(parts[0], *self.size, self.channels), parts[1]
 
     def check(self, indices: np.ndarray) -> None:
         """Read and decode some of the images, one by one.

@@ -55,6 +55,10 @@ class Subset(View):
 
         return self.source.gather(tf.gather(self.rows, indices))
 
+    def check(self, indices: np.ndarray) -> None:
+        """Name what cannot be read of the examples at ``indices`` among these."""
+        self.source.check(self.rows[indices])
+
 
 class Concatenated(Source):
     """Examples of several sources, one source after the other.

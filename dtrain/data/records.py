@@ -200,7 +200,6 @@ class RecordSource(TableSource):
 
     def __init__(self, table: RecordFiles, *arguments: Any, **options: Any):
         super().__init__(table, *arguments, **options)
-        self._last = np.zeros(0, np.int64)
         self.transforms = (InGraph(self.parse),)
 
     def padded(self, lengths: Mapping[str, Any]) -> RecordSource:
@@ -251,31 +250,21 @@ class RecordSource(TableSource):
                     "dataset.pad", "null", f"the feature {name} has rows of different lengths",
                     "a length for each such feature", f"dataset.pad={{{name}:{{length:128}}}}",
                 )  # fmt: skip
-        self._last = np.asarray(indices)
-        return (self.table.records(self._at(self._last)),)
+        return (self.table.records(self._at(np.asarray(indices))),)
+
+    def check(self, indices: np.ndarray) -> None:
+        """Parse records, and name file, record, byte and feature of what is not as declared."""
+        super().__getitem__(indices)
 
     def parse(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Parse: to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
-        In a graph a record that is not as it is declared raises what TensorFlow raises, which names
-        no file; of one that is no ``tf.train.Example`` that is a ``UnicodeDecodeError``.
-
-        Raises:
-            DataError: outside of a graph, naming file, record, byte and feature.
+        A record that is not as it is declared raises what TensorFlow raises, which names no file;
+        of one that is no ``tf.train.Example`` that is a ``UnicodeDecodeError``.
         """
         import tensorflow as tf
 
-        try:
-            return self._finished(parts[0])
-        except (tf.errors.OpError, UnicodeDecodeError):
-            if tf.executing_eagerly():  # then they have just been read
-                super().__getitem__(self._last)
-            raise
-
-    def _finished(self, records: Any) -> tuple[Any, ...]:
-        import tensorflow as tf
-
-        values = self.table.kind.parsed(records, self._names)
+        values = self.table.kind.parsed(parts[0], self._names)
         y = weight = None
         if self.target is not None:
             targets = {n: self._graph_target(values[n], n) for n in self.target.columns()}

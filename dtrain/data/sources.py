@@ -113,6 +113,14 @@ class Source(ABC):
         """Return tensors of the examples at a tensor int64 ``[b]``, in a graph or at once."""
         raise NotImplementedError("it is not read in the graph")
 
+    def check(self, indices: np.ndarray) -> None:
+        """Read some examples again, where TensorFlow's error of them does not say which it is.
+
+        Raises:
+            DataError: naming what cannot be read.
+        """
+        return
+
     def padded(self, lengths: Mapping[str, Any]) -> Source:
         """Return the source with rows of one length: ``dataset.pad``.
 
@@ -164,6 +172,10 @@ class View(Source):
     def gather(self, indices: Any) -> tuple[Any, ...]:
         """Return tensors of the examples at ``indices``."""
         return self.source.gather(indices)
+
+    def check(self, indices: np.ndarray) -> None:
+        """Name what cannot be read of the examples at ``indices``."""
+        self.source.check(indices)
 
 
 @dataclasses.dataclass(frozen=True)

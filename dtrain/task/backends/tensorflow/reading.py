@@ -64,6 +64,15 @@ def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tu
     """
     if isinstance(source, Concatenated):
         return _joined(source, indices, key)
+    try:
+        return _taken(source, indices, key)
+    except (tf.errors.OpError, UnicodeDecodeError):  # a message may have any bytes
+        if tf.executing_eagerly():
+            source.check(np.asarray(indices))
+        raise
+
+
+def _taken(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
     if source.in_graph:
         example = Example.of(source.gather(indices))
     elif tf.executing_eagerly():
