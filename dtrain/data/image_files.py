@@ -9,14 +9,13 @@ import functools
 import hashlib
 import importlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dtrain.data import cache
+from dtrain.data import cache, failures
 from dtrain.data.file_arrays import FileArray, of_files, write
 from dtrain.data.files import DataFile, reading
 from dtrain.data.images import NoImageError, decoded
@@ -108,7 +107,7 @@ class ImageFiles(Captured):
         """
         return decoded(parts[0], *self.size, self.channels), parts[1]
 
-    def check(self, indices: np.ndarray) -> None:
+    def reread(self, indices: np.ndarray) -> None:
         """Read and decode some of the images, one by one.
 
         Raises:
@@ -121,10 +120,8 @@ class ImageFiles(Captured):
             try:
                 tf.io.decode_image(encoded, self.channels, expand_animations=False)
             except tf.errors.OpError as error:
-                # Without the names of operations that stand before and behind it.
-                reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", str(error.message))
-                path = self._originals[int(index)]
-                raise DataError(path, f"is no image that can be read ({reason})") from None
+                problem = f"is no image that can be read ({failures.reason(error)})"
+                raise DataError(self._originals[int(index)], problem) from None
 
 
 class _NoBytesError(Exception):
@@ -236,7 +233,7 @@ class Decoded:
                     yield found
                     at += _BATCH
             except tf.errors.OpError:
-                self.images.check(np.arange(at, min(at + _BATCH, count)))
+                self.images.reread(np.arange(at, min(at + _BATCH, count)))
                 raise
 
 

@@ -55,9 +55,9 @@ class Subset(View):
 
         return self.source.gather(tf.gather(self.rows, indices))
 
-    def check(self, indices: np.ndarray) -> None:
+    def reread(self, indices: np.ndarray) -> None:
         """Name what cannot be read of the examples at ``indices`` among these."""
-        self.source.check(self.rows[indices])
+        self.source.reread(self.rows[indices])
 
 
 class Concatenated(Source):

@@ -252,7 +252,7 @@ class RecordSource(TableSource):
                 )  # fmt: skip
         return (self.table.records(self._at(np.asarray(indices))),)
 
-    def check(self, indices: np.ndarray) -> None:
+    def reread(self, indices: np.ndarray) -> None:
         """Parse records, and name file, record, byte and feature of what is not as declared."""
         super().__getitem__(indices)
 

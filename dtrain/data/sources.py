@@ -113,7 +113,7 @@ class Source(ABC):
         """Return tensors of the examples at a tensor int64 ``[b]``, in a graph or at once."""
         raise NotImplementedError("it is not read in the graph")
 
-    def check(self, indices: np.ndarray) -> None:
+    def reread(self, indices: np.ndarray) -> None:
         """Read some examples again, where TensorFlow's error of them does not say which it is.
 
         Raises:
@@ -173,9 +173,9 @@ class View(Source):
         """Return tensors of the examples at ``indices``."""
         return self.source.gather(indices)
 
-    def check(self, indices: np.ndarray) -> None:
+    def reread(self, indices: np.ndarray) -> None:
         """Name what cannot be read of the examples at ``indices``."""
-        self.source.check(indices)
+        self.source.reread(indices)
 
 
 @dataclasses.dataclass(frozen=True)

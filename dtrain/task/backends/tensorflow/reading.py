@@ -68,7 +68,7 @@ def take(source: Source, indices: tf.Tensor, key: tf.Tensor | None = None) -> tu
         return _taken(source, indices, key)
     except (tf.errors.OpError, UnicodeDecodeError):  # a message may have any bytes
         if tf.executing_eagerly():
-            source.check(np.asarray(indices))
+            source.reread(np.asarray(indices))
         raise
 
 
