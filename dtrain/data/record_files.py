@@ -156,21 +156,16 @@ class TFRecordFiles(RecordFiles):
 
     def known_length(self) -> int | None:
         """Return how many records there are; None where there is no index yet."""
-        entries = map(self._entry, range(len(self.files)))
-        if self._pieces is None and not all(cache.path_of(*entry).exists() for entry in entries):
-            return None
-        return len(self)
+        return None if self._pieces is None and self._without_index() else len(self)
 
-    def _entry(self, owner: int) -> tuple[str, list[str]]:
-        file = self.files[owner]
-        return "index.npy", ["tfrecord", file.place(), file.stamp()]
+    def _without_index(self) -> list[DataFile]:
+        return [file for file in self.files if not cache.path_of(*_index(file)).exists()]
 
     def _counts(self) -> list[int]:
-        entries = [self._entry(owner) for owner in range(len(self.files))]
-        missing = [n for n, entry in enumerate(entries) if not cache.path_of(*entry).exists()]
-        size = sum(self.files[owner].size() for owner in missing)
+        entries, missing = list(map(_index, self.files)), self._without_index()
+        size = sum(file.size() for file in missing)
         if size > _LARGE:
-            name = f"{self.files[missing[0]].name}{' ...' * (len(missing) > 1)}"
+            name = f"{missing[0].name}{' ...' * (len(missing) > 1)}"
             cache.announce(f"{name}: {size / 1e9:,.1f} GB are read once, for an index")
 
         def index(owner: int) -> np.ndarray:
@@ -217,6 +212,11 @@ class TFRecordFiles(RecordFiles):
         """Return the place of a record."""
         owner, number = self.pieces.place(row)
         return f"{super().where(row)} (byte {self._indexes[owner][number, 0] - _HEAD:,})"
+
+
+def _index(file: DataFile) -> tuple[str, list[str]]:
+    """Return what the index of a file is called in the cache."""
+    return "index.npy", ["tfrecord", file.place(), file.stamp()]
 
 
 def _sizes(file: DataFile, path: Path) -> np.ndarray:

@@ -67,11 +67,6 @@ def filesystem(
         ) from None  # fmt: skip
 
 
-def is_http(address: str) -> bool:
-    """Say whether an address is one of HTTP."""
-    return SCHEMES[_scheme(address)] == "http"
-
-
 def _scheme(address: str) -> str:
     return address.partition("://")[0].lower()
 
@@ -79,7 +74,7 @@ def _scheme(address: str) -> str:
 def is_pattern(address: str) -> bool:
     """Say whether an address may be a pattern of such."""
     parts = urlsplit(address)
-    if is_http(address):  # there ? begins a query
+    if SCHEMES[_scheme(address)] == "http":  # there ? begins a query
         return bool(set("*[") & set(parts.path))
     return bool(_MAGIC.search(address))
 
