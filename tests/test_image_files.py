@@ -43,20 +43,11 @@ def whole(source: Any) -> tuple[np.ndarray, np.ndarray]:
     """Read all examples as the input pipeline does."""
     import tensorflow as tf
 
-    plain = tf.autograph.experimental.do_not_convert
-    rows = tf.data.Dataset.range(len(source)).batch(16)
-    if source.in_graph:
-        read = rows.map(plain(lambda at: source.gather(at)))
-    else:
-        types = [tf.as_dtype(part.dtype) for part in source[np.zeros(1, np.int64)]]
-        shape = [None, *source[np.zeros(1, np.int64)][0].shape[1:]]
+    from dtrain.task.backends.tensorflow.reading import take
 
-        def load(at: Any) -> Any:
-            pixels, labels = tf.numpy_function(source.__getitem__, [at], types)
-            return tf.ensure_shape(pixels, shape), labels
-
-        read = rows.map(plain(load))
-    batches = list(read.map(plain(lambda *parts: finished(source, parts))).as_numpy_iterator())
+    take(source, tf.zeros([1], tf.int64))  # what is decoded once is decoded outside of a graph
+    load = tf.autograph.experimental.do_not_convert(lambda rows: take(source, rows))
+    batches = list(tf.data.Dataset.range(len(source)).batch(16).map(load).as_numpy_iterator())
     return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
 
 

@@ -5,6 +5,7 @@ With ``dataset.cache`` they are decoded once, and kept in memory or in a file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -188,11 +189,10 @@ class Decoded:
     def _made(self, keep: Callable[[np.dtype[Any], Iterator[np.ndarray]], Any]) -> Any:
         """Return what ``keep`` makes of the type of the images, and of them, batch by batch."""
         cache.announce(f"dataset.cache={self._place}: {len(self.images):,} images are decoded once")
-        try:
+        with contextlib.suppress(_NoBytesError):
             return keep(np.dtype(np.uint8), self._as_bytes())
-        except _NoBytesError:
-            self._check_room(np.dtype(np.float32))
-            return keep(np.dtype(np.float32), self._batches())
+        self._check_room(np.dtype(np.float32))
+        return keep(np.dtype(np.float32), self._batches())
 
     def _in_memory(self, dtype: np.dtype[Any], batches: Iterator[np.ndarray]) -> np.ndarray:
         made, at = np.empty(self._shape, dtype), 0
