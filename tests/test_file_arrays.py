@@ -80,6 +80,16 @@ def test_npy(order: str) -> None:
     assert held.count_classes() == 7
 
 
+def test_a_small_array_in_the_order_of_fortran_needs_no_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(file_arrays, "LARGE", 1 << 40)
+    x = arrays("f4", "F")
+    np.save("x.npy", x)
+    assert np.array_equal(datasets.npy("x.npy", validation_split=0).train.x, x)
+    assert not Path("cache").exists()
+
+
 def in_both(path: str, **arguments: Any) -> tuple[Any, Any]:
     """Return the splits from the file, and from memory."""
     stored = datasets.npz(path, **arguments)

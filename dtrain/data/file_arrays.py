@@ -114,7 +114,7 @@ class Part:
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows."""
         if self._array is None:
-            self._array = self.load()
+            self._array = self._by_rows(self.load())
         array = self._array
         if isinstance(array, np.memmap):
             check_whole(self.file.name, array)
@@ -127,15 +127,19 @@ class Part:
             DataError: the file has changed, or cannot be read.
         """
         found = self.read()
-        if isinstance(found, np.ndarray):
-            return found
-        array = self._mapped(found)
-        if array.flags.c_contiguous:
+        return found if isinstance(found, np.ndarray) else self._mapped(found)
+
+    def _by_rows(self, array: np.ndarray) -> np.ndarray:
+        """Return an array whose rows lie one after the other, where it is in a file."""
+        if array.flags.c_contiguous or not isinstance(array, np.memmap):
             return array
-        key = ["rows", DataFile(str(found)).place(), DataFile(str(found)).stamp()]
+        if not is_large(array.nbytes):
+            return np.ascontiguousarray(array)
+        file = DataFile(str(array.filename))
         make = functools.partial(
             write, dtype=array.dtype, shape=array.shape, pieces=in_pieces(array)
         )
+        key = ["rows", file.place(), file.stamp()]
         return self._mapped(cache.cached("rows.npy", key, make))
 
     def _mapped(self, path: Path) -> np.ndarray:
