@@ -170,8 +170,9 @@ def _splits(
         if validation is not None:
             return Splits(train, validation, train.counted(validation))
         rows, others = holdout.rows(len(train), train.info.labels)
-        part = train.subset(others) if len(others) else None
-        return Splits(train.subset(rows), part, train.counted())
+        if not len(others):
+            return Splits(train, None, train.counted())
+        return Splits(train.subset(rows), train.subset(others), train.counted())
     if validation is None:
         return split(train.in_memory(), holdout)
     one, other = train.in_memory(), validation.in_memory()
@@ -234,24 +235,28 @@ class StoredArrays(Source):
         targets = nest.mapped(lambda target: target.array, y)
         leaves = [leaf for part in (x, targets, weight) for leaf in nest.leaves(part)]
         self.arrays: list[FileArray] = [leaf for leaf in leaves if leaf is not None]
-        self._rows = np.arange(len(self.arrays[0]))
+        self._rows: np.ndarray | None = None  # all
 
     def subset(self, rows: np.ndarray) -> StoredArrays:
         """Return the source of some of the rows, in their order."""
         made = copy.copy(self)
-        made._rows = self._rows[rows]
+        made._rows = self._at(rows)
         return made
+
+    def _at(self, indices: Any) -> np.ndarray:
+        indices = np.asarray(indices, np.int64)
+        return indices if self._rows is None else self._rows[indices]
 
     def in_memory(self) -> Arrays:
         """Return all examples in memory, the inputs when they are first needed."""
         return Arrays(
             lambda: nest.mapped(lambda array: self._input(array.whole()), self._x),
-            nest.mapped(lambda target: target[self._rows], self._y),
+            nest.mapped(lambda target: target[np.arange(len(self))], self._y),
             nest.mapped(lambda array: array.whole().astype(np.float32), self._weight), len(self),
         )  # fmt: skip
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.arrays[0]) if self._rows is None else len(self._rows)
 
     def _input(self, values: np.ndarray) -> np.ndarray:
         made = values.astype(np.float32, copy=False)
@@ -264,7 +269,7 @@ class StoredArrays(Source):
             DataError: naming file and row.
             UsageError: the targets, all of which are looked at once, can be none.
         """
-        rows = self._rows[np.asarray(indices, np.int64)]
+        rows = self._at(indices)
         x = nest.mapped(lambda array: self._input(array[rows]), self._x)
         y = nest.mapped(lambda target: target[rows], self._y)
         return trimmed([x, y, nest.mapped(lambda a: a[rows].astype(np.float32), self._weight)])
@@ -275,11 +280,11 @@ class StoredArrays(Source):
         files = {file.name: file for array in self.arrays for file in array.files}
         return Info(
             files=lambda: list(files.values()), labels=self._labels,
-            place=lambda index: self.arrays[0].where(int(self._rows[index])),
+            place=lambda index: self.arrays[0].where(int(self._at(index))),
         )  # fmt: skip
 
     def _labels(self) -> np.ndarray | None:
-        return self._y[self._rows] if isinstance(self._y, Targets) else None
+        return self._y[self._at(np.arange(len(self)))] if isinstance(self._y, Targets) else None
 
     def counted(self, *others: StoredArrays) -> Counted:
         """Return what counts the classes of all rows of the arrays, and of those of others."""
