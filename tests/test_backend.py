@@ -44,10 +44,6 @@ def refused(*overrides: str, gpus: int = 0) -> str:
         (["strategy=multiworker", "strategy.sync_every=4"], "type: strategy.sync_every=1"),
         (["strategy=tpu", "strategy.tpu=null"], "strategy.tpu=null: is for backend=tensorflow"),
         (["strategy=tpu", "strategy.zone=eu"], "type: strategy.zone=null"),
-        (["dataset=tfrecord", "dataset.path=a", "dataset.target=y",
-          "dataset.features={y:{dtype:int64}}"], "dataset=tfrecord: has records that TensorFl"),
-        (["dataset=mixture", "dataset.members={a: {_target_: dtrain.datasets.digits}, "
-          "b: {_target_: dtrain.datasets.tfds, builder: mnist}}"], "dataset.members.b=tfds: has"),
     ],
 )  # fmt: skip
 def test_what_jax_has_not(overrides: list[str], message: str) -> None:
@@ -67,7 +63,6 @@ def test_what_jax_has_not(overrides: list[str], message: str) -> None:
         (["strategy=multiworker", "strategy.compress=bfloat16"], "type: strategy.compress=null"),
         (["strategy=multiworker", "strategy.sync_every=4"], "type: strategy.sync_every=1"),
         (["strategy=fsdp", "strategy.rules=[{path: x, split: 0}]"], "is for backend=jax: fully_sh"),
-        (["dataset=tfds", "dataset.builder=mnist"], "and a task of PyTorch does without"),
     ],
 )  # fmt: skip
 def test_what_torch_has_not(overrides: list[str], message: str) -> None:

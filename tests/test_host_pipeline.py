@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.data import tf_example
 from dtrain.data.foreign import Generated
 from dtrain.data.mixture import Concatenated, Mixture, Subset
 from dtrain.data.options import Shuffle
@@ -24,10 +25,12 @@ from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
 from dtrain.data.transforms import ClassWeights
 from dtrain.datasets.images import image_folder
+from dtrain.datasets.records import tfrecord
 from dtrain.errors import DataError, UsageError
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from tests.conftest import need
+from tests.test_records import write_tfrecord
 
 
 class Python(Source):
@@ -77,6 +80,25 @@ def pictures(size: tuple[int, int]) -> str:
     return "."
 
 
+def records(rows: int) -> Source:
+    """Examples of TensorFlow's format: numbers, lists of different lengths, texts as classes."""
+    features: dict[str, Any] = {
+        "vec": {"dtype": "float32", "shape": [2]}, "tokens": {"dtype": "int64", "shape": [None]},
+        "word": {"dtype": "string"},
+    }  # fmt: skip
+    made = []
+    for row in range(rows):
+        example = tf_example.message_class()()
+        feature = example.features.feature
+        feature["vec"].float_list.value[:] = [row / 3, -row]
+        feature["tokens"].int64_list.value[:] = range(row % 4)
+        feature["word"].bytes_list.value[:] = [b"ab"[row % 2 :][:1]]
+        made.append(example.SerializeToString())
+    write_tfrecord("a.tfrecord", made)
+    found = tfrecord("a.tfrecord", features, "word", {"v": "vec", "t": "tokens"}, classes=2)
+    return padded(found, {"t": {"length": 3, "value": 7}}).train
+
+
 def sources() -> dict[str, Any]:
     fixed, buckets = {"x": {"length": 4}}, {"x": {"buckets": [2, 5]}}
     ragged = padded(Splits(Python()), fixed).train
@@ -93,6 +115,7 @@ def sources() -> dict[str, Any]:
         "images": image_folder(pictures((9, 7)), [9, 7]).train,
         "resized": image_folder(pictures((9, 7)), [5, 8]).train,
         "kept": image_folder(pictures((9, 7)), [9, 7], cache="memory").train,
+        "records": records(38),
     }
 
 
@@ -108,7 +131,7 @@ def changed(x: Any, seed: Any) -> Any:
 @pytest.mark.task
 @pytest.mark.parametrize("name", [
     "arrays", "windows", "part", "rows", "buckets", "weights", "mixture", "generator", "batches",
-    "images", "resized", "kept",
+    "images", "resized", "kept", "records",
 ])  # fmt: skip
 def test_batches_are_those_of_tf_data(name: str) -> None:
     from dtrain.data import nest
@@ -186,14 +209,17 @@ from dtrain.data.mixture import Mixture
 from dtrain.data.prepare import weighted
 from dtrain.data.sources import Splits
 from dtrain.datasets.images import image_folder
+from dtrain.datasets.records import tfrecord
 from dtrain.datasets import Arrays, table
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import augmentation, data_identity, reading
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
+from dtrain.data import tf_example
 from dtrain.data.foreign import Generated
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
+from tests.test_host_pipeline import records
 
 def read(train, held=None, augment=None):
     splits = runtime().readable(Splits(train, held), "it")
@@ -216,6 +242,10 @@ rows = table("t.csv", target="y").train
 assert read(rows)[0].dtype == np.float32
 read(Mixture([rows, rows], [1, 2]))
 read(Stream(Generated(lambda: iter([(np.ones(3), 1)] * 9), "it")))
+x, y = read(records(38))
+rows = -x["v"][:, 1].astype(int)
+assert x["t"].tolist() == [[*range(row % 4), 7, 7, 7][:3] for row in rows]
+assert y.tolist() == (rows % 2).tolist()
 images = image_folder(".", [9, 7]).train
 turned = augmentation.Layer(keras.layers.RandomRotation(0.2), "it")
 shifted = functools.partial(dtrain.augment.shift_flip, pixels=2, flip=True)

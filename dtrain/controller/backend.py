@@ -49,8 +49,6 @@ UNREAD: dict[str, dict[str, tuple[str, str]]] = {
         "strategy.rules": ("auto", "fully_shard divides the first axis of each parameter"),
     },
 }
-#: Datasets of records, which TensorFlow parses: those of ``array_record`` may be arrays.
-_OF_EXAMPLES = {f"dtrain.datasets.{name}": name for name in ("tfrecord", "array_record", "tfds")}
 #: Packages by which JAX computes on NVIDIA GPUs.
 _GPU_PLUGIN = re.compile(r"jax-cuda\d+-plugin")
 #: What JAX calls the devices of a kind.
@@ -95,18 +93,6 @@ def check(config: Config) -> None:
                         f"with {FRAMEWORKS[backend].title}", "one of Keras', or backend=torch",
                         "backend=torch",
                     )  # fmt: skip
-    if backend == "tensorflow":
-        return
-    for key, node in names.nodes(config.dataset, "dataset"):
-        format_name = _OF_EXAMPLES.get(node["_target_"])
-        if format_name is not None and node.get("decode", "example") == "example":
-            raise UsageError(
-                key, format_name, "has records that TensorFlow parses, and a task of "
-                f"{FRAMEWORKS[backend].title} does without",
-                "arrays, tables, images, text, dataset=array_record with dataset.decode=npy, "
-                "or backend=tensorflow",
-                "backend=tensorflow" + " strategy=mirrored" * ("tensorflow" not in having),
-            )  # fmt: skip
 
 
 def reads(config: Config, key: str) -> bool:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import copy
+import json
 import os
+import pickle
 import re
+import subprocess
+import sys
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,6 +29,8 @@ BYTES = 32 << 20
 _OPEN = 256
 #: Files that are indexed at once, and bytes of all above which a notice says so.
 _THREADS, _LARGE = 8, 10**9
+#: Exit code of a process that has found a damaged file.
+_DAMAGED = 3
 #: Bytes of a TFRecord before the data, and around it.
 _HEAD, _AROUND = 12, 16
 #: First bytes of what programs write that compress: gzip, and zlib with its usual options.
@@ -118,12 +124,19 @@ class RecordFiles(Table):
         size = sum(file.size() for file in self.files)
         step = max(1, BYTES * len(self) // max(1, size))
         parts = [
-            self.kind.read(
-                self.records(some), names, lambda at, some=some: self.where(int(some[at]))
-            )
+            self.parsed(self.records(some), some, names)
             for some in (rows[at : at + step] for at in range(0, len(rows), step))
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
+
+    def parsed(
+        self, records: np.ndarray, rows: np.ndarray, names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """Return features of records, objects ``[b]``, that are those of ``rows``."""
+        values: dict[str, np.ndarray] = self.kind.read(
+            records, names, lambda at: self.where(int(rows[at]))
+        )
+        return values
 
     def where(self, row: int) -> str:
         """Return the place of a record for messages."""
@@ -167,6 +180,8 @@ class TFRecordFiles(RecordFiles):
         if size > _LARGE:
             name = f"{missing[0].name}{' ...' * (len(missing) > 1)}"
             cache.announce(f"{name}: {size / 1e9:,.1f} GB are read once, for an index")
+        if missing and "tensorflow" not in sys.modules:
+            _index_in_a_process(self)
 
         def index(owner: int) -> np.ndarray:
             path = cache.cached(*entries[owner], lambda path: self._write_index(owner, path))
@@ -245,6 +260,24 @@ def _sizes(file: DataFile, path: Path) -> np.ndarray:
     if end != path.stat().st_size:
         raise DataError(f"{file.name}, record {len(found):,} (byte {end:,})", problem)
     return found
+
+
+def _index_in_a_process(files: TFRecordFiles) -> None:
+    """Make the indexes in a process of its own: that of a task does without TensorFlow.
+
+    Raises:
+        DataError: a file is damaged, or cannot be indexed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", __name__], input=pickle.dumps(files), capture_output=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    if done.returncode == _DAMAGED:
+        raise DataError(*json.loads(done.stdout))
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        reason = last.partition(": ")[2] or last
+        raise DataError(files.files[0].name, f"cannot be indexed ({reason})")
 
 
 def _unpack(file: DataFile, path: Path) -> None:
@@ -362,3 +395,13 @@ class ArrayRecordFiles(RecordFiles):
         pairs = zip(self.pieces.lengths, self._groups, strict=True)
         ends = [np.append(np.arange(0, length, group), length) for length, group in pairs]
         return np.concatenate([np.diff(each) for each in ends])
+
+
+if __name__ == "__main__":
+    import tensorflow  # noqa: F401 - by its presence the indexes are made here
+
+    try:
+        len(pickle.loads(sys.stdin.buffer.read()))
+    except DataError as damage:
+        print(json.dumps([damage.place, damage.problem]))
+        sys.exit(_DAMAGED)

@@ -1,4 +1,4 @@
-"""Examples of records: what a record is, and how most of them are parsed in the input graph."""
+"""Examples of records: what a record is, and how it is parsed, in the input graph or in Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dtrain.data import nest
+from dtrain.data import nest, tf_example
 from dtrain.data.example import place, trimmed
 from dtrain.data.record_files import RecordFiles
 from dtrain.data.tabular.source import TableSource
@@ -77,7 +77,7 @@ class Examples:
     def read(
         self, records: np.ndarray, names: Sequence[str], where: Callable[[int], str]
     ) -> dict[str, np.ndarray]:
-        """Parse records at once.
+        """Parse records without TensorFlow.
 
         Args:
             records: objects ``[b]``.
@@ -87,46 +87,13 @@ class Examples:
         Raises:
             DataError: one is not as it is declared.
         """
-        import tensorflow as tf
-
-        try:
-            # At once, also where the classes of text are first needed: while a graph is traced.
-            with tf.init_scope(), tf.device("CPU:0"):
-                parsed = self.parsed(tf.constant(records), names)
-        except (tf.errors.OpError, UnicodeDecodeError):  # whose text has the bytes of a record
-            for at, record in enumerate(records):
-                problem = self._problem(record, names)
-                if problem is not None:
-                    raise DataError(where(at), problem) from None
-            raise
-        return {name: value.numpy() for name, value in parsed.items()}
-
-    def _problem(self, record: bytes, names: Sequence[str]) -> str | None:
-        """Return what is wrong with a record; None where nothing is."""
-        import tensorflow as tf
-        from google.protobuf.message import DecodeError
-
-        try:
-            there = tf.train.Example.FromString(record).features.feature
-        except DecodeError:
-            return "is no tf.train.Example"
-        kinds = {"bytes_list": "string", "int64_list": "int64", "float_list": "float32"}
-        for name in names:
-            feature = self.features[name]
-            kind = there[name].WhichOneof("kind") if name in there else None
-            if kind is None:
-                if feature.is_ragged:
-                    continue
-                return f"has no feature {name!r}; it has {', '.join(sorted(there)) or 'none'}"
-            dtype = "string" if feature.dtype == object else str(feature.dtype)
-            if kinds[kind] != dtype:
-                return f"feature {name!r} holds {kinds[kind]}, and is declared {dtype}"
-            count = len(getattr(there[name], kind).value)
-            size = int(np.prod([n for n in feature.shape if n is not None]))
-            if count % size if feature.is_ragged else count != size:
-                text = ", ".join("null" if n is None else str(n) for n in feature.shape)
-                return f"feature {name!r} has {count:,} values, which are none of shape [{text}]"
-        return None
+        values: dict[str, Any] = tf_example.parse(
+            records, {name: self.features[name] for name in names}, where
+        )
+        for name in self._lengths.keys() & set(names):
+            how = self._lengths[name]
+            values[name] = values[name].padded(int(how["length"]), how.get("value"))
+        return values
 
 
 class SavedArrays:
@@ -187,7 +154,7 @@ class Bytes:
 
 
 class RecordSource(TableSource):
-    """Examples that are read as records, which the input graph parses.
+    """Examples that are read as records, which a transform parses.
 
     Args:
         table: of :class:`Examples`. The others are those of :class:`TableSource`.
@@ -200,7 +167,7 @@ class RecordSource(TableSource):
 
     def __init__(self, table: RecordFiles, *arguments: Any, **options: Any):
         super().__init__(table, *arguments, **options)
-        self.transforms = (InGraph(self.parse),)
+        self.transforms = (self._parsing(),)
 
     def padded(self, lengths: Mapping[str, Any]) -> RecordSource:
         """Return the source with features of one length, padded in the graph; longer ones are cut.
@@ -234,11 +201,14 @@ class RecordSource(TableSource):
 
     def _changed(self, **attributes: Any) -> Self:
         made = super()._changed(**attributes)
-        made.transforms = (InGraph(made.parse),)
+        made.transforms = (made._parsing(),)
         return made
 
+    def _parsing(self) -> InGraph:
+        return InGraph(self.parse, takes_arrays=True)
+
     def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
-        """Read: int64 ``[b]`` to the records as they are, objects ``[b]``, alone.
+        """Read: int64 ``[b]`` to the records as they are, objects ``[b]``, and the indices.
 
         Raises:
             UsageError: a feature has no length that it could be padded to.
@@ -250,21 +220,32 @@ class RecordSource(TableSource):
                     "dataset.pad", "null", f"the feature {name} has rows of different lengths",
                     "a length for each such feature", f"dataset.pad={{{name}:{{length:128}}}}",
                 )  # fmt: skip
-        return (self.table.records(self._at(np.asarray(indices))),)
+        indices = np.asarray(indices)
+        return self.table.records(self._at(indices)), indices
 
     def reread(self, indices: np.ndarray) -> None:
         """Parse records, and name file, record, byte and feature of what is not as declared."""
         super().__getitem__(indices)
 
     def parse(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Parse: to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
+        """Parse records: to ``(x, y)``, ``(x, y, weight)`` or ``(x,)``.
 
-        A record that is not as it is declared raises what TensorFlow raises, which names no file;
-        of one that is no ``tf.train.Example`` that is a ``UnicodeDecodeError``.
+        A tensor of records of which one is not as it is declared raises what TensorFlow raises,
+        which names no file; of one that is no ``tf.train.Example`` a ``UnicodeDecodeError``.
+
+        Args:
+            parts: of :meth:`__getitem__`, arrays or tensors.
+
+        Raises:
+            DataError: of arrays, naming file, record, byte and feature.
         """
+        records, indices = parts
+        if isinstance(records, np.ndarray):
+            values = self.table.parsed(records, self._at(indices), self._names)
+            return self._example(values, indices)
         import tensorflow as tf
 
-        values = self.table.kind.parsed(parts[0], self._names)
+        values = self.table.kind.parsed(records, self._names)
         y = weight = None
         if self.target is not None:
             targets = {n: self._graph_target(values[n], n) for n in self.target.columns()}

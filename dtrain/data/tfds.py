@@ -1,7 +1,7 @@
 """What TensorFlow Datasets has prepared in a folder: read by record, as its files have them.
 
 The package says what is in the folder, without TensorFlow and without the code that made it; the
-records are parsed in the input graph, as those of ``dataset=tfrecord``. Nothing is downloaded.
+records are parsed as those of ``dataset=tfrecord``. Nothing is downloaded.
 """
 
 from __future__ import annotations

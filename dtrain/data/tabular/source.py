@@ -138,9 +138,12 @@ class TableSource(Source):
             DataError: naming file, row and column.
         """
         indices = np.asarray(indices)
-        rows = self._at(indices)
-        values = self.table.read(rows, self._names) if self._names else {}
-        return trimmed([self._inputs(values, indices), *self._outputs(values, rows)])
+        values = self.table.read(self._at(indices), self._names) if self._names else {}
+        return self._example(values, indices)
+
+    def _example(self, values: Mapping[str, Any], indices: np.ndarray) -> tuple[Any, ...]:
+        outputs = self._outputs(values, self._at(indices))
+        return trimmed([self._inputs(values, indices), *outputs])
 
     def _outputs(self, values: Mapping[str, Any], rows: np.ndarray) -> list[Any]:
         """Return targets and weights; None where there are none."""
