@@ -8,6 +8,7 @@ resumed run, another host and a later version of NumPy hold out the same rows
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
@@ -246,3 +247,48 @@ def is_empty(cells: np.ndarray) -> np.ndarray:
     if cells.dtype.kind == "O":
         return np.array([cell is None for cell in cells], bool)
     return np.zeros(len(cells), bool)
+
+
+def divided(whole: Any, holdout: Holdout) -> tuple[Any, Any]:
+    """Hold a part of a source out.
+
+    Args:
+        whole: a source that has ``subset``. Where nothing knows how many examples it has without
+            passing them, which of them are held out is drawn when it is first needed; and where
+            that is none, the part is there, and empty.
+        holdout: how.
+
+    Returns:
+        What is trained on, and what is held out; None for nothing.
+
+    Raises:
+        UsageError: the rows cannot be divided so.
+    """
+    if not holdout.holds:
+        return whole, None
+    info = whole.info
+
+    @functools.cache
+    def rows() -> Rows:
+        return holdout.rows(len(whole), info.labels, info.column)
+
+    if not info.counted:
+        return whole.subset(lambda: rows()[0]), whole.subset(lambda: rows()[1])
+    train, held = rows()
+    return whole.subset(train), whole.subset(held) if len(held) else None
+
+
+def each_of(make: Callable[[Any], Any], path: Any, validation: Any) -> tuple[Any, Any]:
+    """Return what is made of the files to train on, and of those to evaluate on, or None.
+
+    Raises:
+        UsageError: of ``dataset.validation`` where it is of the latter.
+    """
+    made = make(path)
+    if validation is None:
+        return made, None
+    try:
+        return made, make(validation)
+    except UsageError as error:
+        key = "dataset.validation"
+        raise error.of_key(key) if error.key == "dataset.path" else error from None

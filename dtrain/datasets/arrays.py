@@ -11,9 +11,8 @@ from dtrain.data import nest
 from dtrain.data.data_file import is_address
 from dtrain.data.file_arrays import Archive, is_large, of_files
 from dtrain.data.files import files
-from dtrain.data.holdout import Holdout, HoldoutKeys
+from dtrain.data.holdout import Holdout, HoldoutKeys, divided
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.splits import split
 from dtrain.data.stored import StoredArrays, Targets, as_input
 from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
@@ -194,11 +193,8 @@ class _Examples:
             validation = held._source(scale, stored)
             count = train.counted(validation) if stored else of_labels(train.y, validation.y)
             return Splits(train, validation, count)
-        if not stored:
-            return split(train, holdout)
-        rows, others = holdout.rows(self._rows, train.info.labels)
-        part = train.subset(others) if len(others) else None
-        return Splits(train.subset(rows) if len(others) else train, part, train.counted())
+        count = train.counted() if stored else of_labels(train.y)
+        return Splits(*divided(train, holdout), count)
 
     def _compare(self, held: _Examples) -> None:
         ours, theirs = (dict(nest.named(each.x)) for each in (self, held))

@@ -11,8 +11,8 @@ from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFile
 from dtrain.data.record_kinds import Bytes, Examples, SavedArrays, declared
 from dtrain.data.records import RecordSource, RecordTable
 from dtrain.data.sources import Splits
+from dtrain.data.tabular.dataset import of_files, of_sources
 from dtrain.data.tabular.source import TableSource
-from dtrain.data.tabular.splits import of_sources, of_tables
 from dtrain.data.tabular.table import Names
 from dtrain.errors import UsageError, nearest
 
@@ -47,7 +47,7 @@ def tfrecord(
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     known = declared(features)
-    return of_tables(
+    return of_files(
         lambda files: RecordTable(TFRecordFiles(files), Examples(known)), path, inputs, target,
         weight, validation, Holdout(**holdout), classes, images, RecordSource,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def array_record(
         records = ArrayRecordFiles(files)
         return RecordTable(records, kinds[decode](records))
 
-    return of_tables(
+    return of_files(
         table, path, inputs, target, weight, validation, Holdout(**holdout), classes,
         images, RecordSource if decode == "example" else TableSource,
     )  # fmt: skip

@@ -7,10 +7,10 @@ from typing import Any, Unpack
 
 from dtrain.data.encoding import Encoding
 from dtrain.data.files import files
-from dtrain.data.holdout import Holdout, HoldoutKeys
+from dtrain.data.holdout import Holdout, HoldoutKeys, each_of
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.splits import of_validation
+from dtrain.data.tabular import dataset
 from dtrain.data.tabular.table import Names
 
 Paths = str | Sequence[str]
@@ -55,17 +55,14 @@ def table(
         encoding: of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    from dtrain.data.tabular import dataset
-    from dtrain.data.tabular.parts import Reading
-    from dtrain.data.tabular.reader import ArrowTable
+    from dtrain.data.tabular import reader
 
     declared = dict(columns or {})
-    reading = Reading(format, separator, header, dataset.types_of(declared, encoding))
-
-    whole, others = ArrowTable(dataset.files_of(path, format), reading), None
-    if validation is not None:
-        with of_validation():
-            others = ArrowTable(dataset.files_of(validation, format), reading)
+    types = reader.types_of(declared, encoding)
+    reading = reader.Reading(format, separator, header, types)
+    whole, others = each_of(
+        lambda paths: reader.ArrowTable(reader.files_of(paths, format), reading), path, validation
+    )
     return dataset.of_tables(
         whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
         images, declared, on_error, encoding,
@@ -81,17 +78,14 @@ def is_counted(node: Mapping[str, Any]) -> bool:
     Raises:
         UsageError: there is no such file.
     """
-    from dtrain.data.tabular import dataset
-    from dtrain.data.tabular.parts import Reading, is_quick
+    from dtrain.data.tabular import reader
 
     format, separator, header = (node.get(key) for key in ("format", "separator", "header"))
-    types = dataset.types_of(node.get("columns") or {}, None)
-    every = dataset.files_of(node["path"], format)
-    if node.get("validation") is not None:
-        with of_validation():
-            every += dataset.files_of(node["validation"], format)
-    reading = Reading(format, separator, header, types)
-    return all(is_quick(file, reading) for file in every)
+    types = reader.types_of(node.get("columns") or {}, None)
+    reading = reader.Reading(format, separator, header, types)
+    paths = node["path"], node.get("validation")
+    parts = each_of(lambda path: reader.files_of(path, format), *paths)
+    return all(reader.is_quick(file, reading) for part in parts for file in part or ())
 
 
 def huggingface(
@@ -123,7 +117,7 @@ def huggingface(
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
     """
-    from dtrain.data.tabular import dataset, hub
+    from dtrain.data.tabular import hub
 
     parts = hub.opened(path, name, train, validation)
     if classes is None and isinstance(target, str):
@@ -160,13 +154,9 @@ def webdataset(
         target, inputs, weight, validation, columns, classes, images, on_error, encoding,
             **holdout: as of :func:`table`.
     """
-    from dtrain.data.tabular import dataset, hub
+    from dtrain.data.tabular import hub
 
-    whole = hub.tar_table(files(path))
-    held = None
-    if validation is not None:
-        with of_validation():
-            held = hub.tar_table(files(validation))
+    whole, held = each_of(lambda paths: hub.tar_table(files(paths)), path, validation)
     return dataset.of_tables(
         whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
         classes, images, dict(columns or {}), on_error, encoding,

@@ -3,24 +3,124 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from dtrain.data.encoding import KINDS, Encoding
 from dtrain.data.files import DataFile, files
-from dtrain.data.holdout import Holdout, is_empty
+from dtrain.data.holdout import Holdout, divided, each_of, is_empty
+from dtrain.data.images import with_images
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.tabular.parts import EXTENSIONS
-from dtrain.data.tabular.reader import ArrowTable, index_column
-from dtrain.data.tabular.source import ROWS, EncodedSource, Fit, TableSource, arrays_or_source
-from dtrain.data.tabular.splits import check_alike, of_sources
-from dtrain.data.tabular.table import Names, flat
+from dtrain.data.streams import known_length
+from dtrain.data.tabular.source import (
+    ROWS,
+    EncodedSource,
+    Fit,
+    TableSource,
+    arrays_or_source,
+    counted,
+)
+from dtrain.data.tabular.table import Names, Table, described, flat
 from dtrain.errors import UsageError, nearest
+
+if TYPE_CHECKING:  # pyarrow is imported where its tables are read
+    from dtrain.data.tabular.reader import ArrowTable
+
+#: Names of a column that may number the rows.
+_INDEX = re.compile(r"(Unnamed: \d+|rownames|row\.names|row_names|rowname|index|)", re.I)
+
+
+def of_files(
+    table: Callable[[list[DataFile]], Table],
+    path: str | Sequence[str],
+    inputs: Names,
+    target: Names,
+    weight: Names = None,
+    validation: str | Sequence[str] | None = None,
+    holdout: Holdout = Holdout(),
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+    source: Callable[..., TableSource] = TableSource,
+) -> Splits:
+    """Return the examples of the rows of files.
+
+    Args:
+        table: makes the table of files; reads headers alone.
+        path: a file, a pattern, or a list of them.
+        inputs, target, weight: columns (:class:`dtrain.data.tabular.source.TableSource`).
+        validation: files to evaluate on; None: a part of the rows is held out.
+        holdout: how.
+        classes: number of classes; None: those of the target's column, which is read for it.
+        images: columns of encoded images, by name: height, width and channels of each.
+        source: makes the examples of a table.
+
+    Raises:
+        UsageError: a file or a column cannot be what it is to be.
+    """
+    one, other = each_of(lambda paths: table(files(paths)), path, validation)
+    whole, held = source(one, inputs, target, weight), None
+    if other is not None:
+        held = source(other, whole.inputs.names, target, weight, words=whole.words)
+        _check_alike(whole, held, validation)
+    return of_sources(whole, held, "path", path, holdout, classes, images)
+
+
+def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
+    """Refuse files to evaluate on whose columns hold something else than those to train on."""
+    for role in (whole.inputs, whole.target, whole.weight):
+        for name in role.columns() if role is not None else ():
+            one, other = whole.table.columns[name], held.table.columns[name]
+            if (one.is_number, one.shape) != (other.is_number, other.shape):
+                raise UsageError(
+                    "dataset.validation", path, f"the column {name} holds {described(other)}, "
+                    f"and {described(one)} in what is trained on",
+                    "files with the same columns", "dataset.validation=ANOTHER",
+                )  # fmt: skip
+
+
+def of_sources(
+    whole: TableSource,
+    held: TableSource | None,
+    key: str,
+    value: object,
+    holdout: Holdout,
+    classes: int | None,
+    images: Mapping[str, Sequence[int]] | None,
+) -> Splits:
+    """Return the examples of tables.
+
+    Args:
+        whole: to train on, and to split a part off where ``held`` is None.
+        held: to evaluate on.
+        key, value: of the ``dataset`` group, that say what ``whole`` is; for messages.
+        holdout, classes, images: as of :func:`of_files`.
+
+    Raises:
+        UsageError: there is nothing to train on, or an image cannot be what it is to be.
+    """
+    if known_length(whole) == 0:
+        raise UsageError(
+            f"dataset.{key}", value, "has no row to train on", "data with at least one row",
+            f"dataset.{key}=ANOTHER",
+        )  # fmt: skip
+    train = whole
+    if held is None:
+        train, held = divided(whole, holdout)
+    count: int | Callable[[], int | None] | None = classes
+    if classes is None:
+        count = counted(train, *([] if held is None else [held]))
+    columns = {
+        "inputs": whole.inputs.names,
+        "target": None if whole.target is None else whole.target.names,
+    }
+    if images:
+        decoded = None if held is None else with_images(held, images)
+        return Splits(with_images(train, images), decoded, count, columns=columns)
+    return Splits(train, held, count, columns=columns)
 
 
 def of_tables(
@@ -84,7 +184,7 @@ def of_tables(
             names = [name for name in names if name in others.columns]
         held = source(others, names, train.words)
         if not train.encodes:
-            check_alike(train, held, validation)
+            _check_alike(train, held, validation)
     notices += _many_classes(train)
     made = of_sources(train, held, "path", path, holdout, classes, images)
     made = dataclasses.replace(made, notices=tuple(notices))
@@ -175,7 +275,7 @@ def _inputs(
     out = {
         name: "it numbers the rows"
         for name in (inputs if whole.is_text and len(inputs) > 1 else ())
-        if name in whole.columns and name not in declared and index_column(whole, name)
+        if name in whole.columns and name not in declared and _is_index(whole, name)
     }
     inputs = [name for name in inputs if name not in out]
     if not inputs:
@@ -184,6 +284,17 @@ def _inputs(
     if len(inputs) == 1 and (column is None or not column.is_cell):
         return inputs[0], out
     return inputs, out
+
+
+def _is_index(table: ArrowTable, name: str) -> bool:
+    """Say whether a column of text files numbers the rows, or names each of them."""
+    if not _INDEX.fullmatch(name) or not len(table):
+        return False
+    rows = np.arange(len(table))
+    values = table.cells(rows, [name])[name]
+    if values.dtype.kind in "iu":
+        return np.array_equal(values, rows + values[0])
+    return values.dtype == object and len({*values} - {None}) == len(values)
 
 
 def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
@@ -198,31 +309,3 @@ def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
                     f"'dataset.inputs=[{name}]'" if role.key.endswith("inputs")
                     else f"{role.key}=COLUMN",
                 )  # fmt: skip
-
-
-def types_of(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
-    """Return the types that columns of text files are read as, where they are known."""
-    fitted = {f.name: f.kind for f in encoding.features if f.is_text} if encoding else {}
-    types = {"category": pa.string(), "text": pa.string(), "number": pa.float64()}
-    return {n: types[kind] for n, kind in {**fitted, **declared}.items() if kind in types}
-
-
-def files_of(path: str | Sequence[str], format: str | None) -> list[DataFile]:
-    """Return the files of a table; of a folder those whose extensions are a table's."""
-    if isinstance(path, str) and Path(path).is_dir():
-        kinds_of = [kind for kind in EXTENSIONS if format in (None, kind)]
-        extensions = [each for kind in kinds_of for each in EXTENSIONS[kind]]
-        inside = [str(p) for p in sorted(Path(path).iterdir()) if p.is_file()
-                  and any(s in extensions for s in p.suffixes[-2:])]  # fmt: skip
-        kinds = {k for p in inside for k, e in EXTENSIONS.items() if Path(p).suffix in e}
-        if len(kinds) > 1:
-            problem = f"the folder has files of several formats ({', '.join(sorted(kinds))})"
-            hint = f"'dataset.path={path}/*.{sorted(kinds)[0]}'"
-            raise UsageError("dataset.path", path, problem, "files of one format", hint)
-        if not inside:
-            raise UsageError(
-                "dataset.path", path, "is a folder without a table", ", ".join(extensions),
-                "dataset.path=FILE",
-            )  # fmt: skip
-        return files(inside)
-    return files(path)

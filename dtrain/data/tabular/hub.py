@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 
 from dtrain.data import cache
 from dtrain.data.data_file import DataFile, not_installed
-from dtrain.data.tabular.arrow import column_of, is_list
-from dtrain.data.tabular.parts import MappedFile, Reading
-from dtrain.data.tabular.reader import ArrowTable
+from dtrain.data.tabular.arrow import MappedFile, column_of, is_list
+from dtrain.data.tabular.reader import ArrowTable, Reading
 from dtrain.data.tabular.table import Column
 from dtrain.errors import DataError, UsageError, nearest
 
@@ -68,7 +67,7 @@ class HubTable(ArrowTable):
                 own[name] = Column(np.dtype(object), kind="bytes", path=(name, "bytes"))
             elif kind in _SHAPED:
                 dtype, shape = np.dtype(feature.dtype), tuple(feature.shape)
-                own[name] = Column(dtype, shape, path=(name,))
+                own[name] = Column(dtype, shape)
         title = None if shown is None else ", ".join(file.name for file in shown[:3])
         super().__init__([_Copy(path, title or path) for path in paths], Reading("arrow"), own)
         if len(self) != part.num_rows:
@@ -78,12 +77,8 @@ class HubTable(ArrowTable):
                 "a dataset that is flattened (flatten_indices) before it is saved",
                 "dataset.path=FOLDER",
             )  # fmt: skip
-        # In the order of the package, without what is inside of one that it says.
-        tops = {name: column.path[0] for name, column in self.columns.items()}
-        names = [n for n, top in tops.items() if n in own or top not in own]
-        names.sort(key=lambda name: list(part.features).index(tops[name]))
-        self.columns = {n: self.columns[n] for n in names if n not in ("__key__", "__url__")}
-        self.refused = {n: why for n, why in self.refused.items() if n.split(".")[0] not in own}
+        for name in ("__key__", "__url__"):  # of tar files: what their examples are called
+            self.columns.pop(name, None)
         kinds = {name: type(each).__name__ for name, each in part.features.items()}
         self._labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
         if shown is not None:
@@ -245,7 +240,7 @@ def _constant_lists(dataset: Any) -> dict[str, Column]:
             kind = kind.value_type
         inner = column_of(kind)
         if shape and inner is not None and inner.is_number:
-            own[field.name] = dataclasses.replace(inner, shape=shape, path=(field.name,))
+            own[field.name] = dataclasses.replace(inner, shape=shape)
     return own
 
 

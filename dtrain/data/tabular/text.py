@@ -20,6 +20,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from dtrain.data.data_file import DataFile, is_full
+from dtrain.data.tabular.arrow import sentence
 from dtrain.errors import UsageError
 from dtrain.files import writing
 
@@ -35,8 +36,6 @@ _SEPARATORS = "\t;|, "
 _DECIMAL = re.compile(r"[+-]?\d+,\d+")
 _FRACTION = re.compile(r"[+-]?\d+\.\d+(e[+-]?\d+)?", re.I)
 _BYTE_ORDER = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-#: Names of a column that may number the rows.
-INDEX = re.compile(r"(Unnamed: \d+|rownames|row\.names|row_names|rowname|index|)", re.I)
 #: What pyarrow says of a cell.
 _CELL = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?.*conversion error to (?P<type>\w+)"
@@ -76,11 +75,6 @@ def unreadable(file: DataFile, kind: str, error: BaseException) -> UsageError:
         accepted.get(kind, f"{'an' if kind[0] == 'A' else 'a'} {kind} file"),
         "a sound file, or dataset.format=FORMAT where it is of another one",
     )  # fmt: skip
-
-
-def sentence(error: BaseException) -> str:
-    """Return the first line of what pyarrow says, without the end of a sentence."""
-    return str(error).strip().split("\n")[0][:300].rstrip(".") or type(error).__name__
 
 
 def _is_not_utf8(error: BaseException) -> bool:
