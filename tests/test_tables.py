@@ -128,7 +128,7 @@ def test_words_of_another_table() -> None:
     held = source("age", "city", city=["Oslo"] * 7 + ["Paris"] * 5, words=whole.words)
     with pytest.raises(DataError, match=r"t\.x, row 7, column 'city': 'Paris' is none of the cl"):
         held[ROWS]
-    given = source("age", "city", words=np.array(["Bern", "Oslo", "Paris", "Rome"]))
+    given = source("age", "city", words=lambda _: np.array(["Bern", "Oslo", "Paris", "Rome"]))
     assert given[np.arange(3)][1].tolist() == [3, 1, 0] and counted(given)() == 4
 
 

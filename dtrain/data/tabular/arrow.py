@@ -66,17 +66,13 @@ def agreed(parts: Mapping[str, pa.Schema], declared: Mapping[str, Column] | None
     usable, refused = columns_of(parts[first], first, declared)
     for file in others:
         theirs, wrong = columns_of(parts[file], file, declared)
-        for name, own in list(usable.items()):
-            if theirs.get(name) == own:
-                continue
+        for name in [name for name, own in usable.items() if theirs.get(name) != own]:
+            problem = f"{file} has no such column, which {first} has"
+            if name in theirs:
+                own, other = described(usable[name]), described(theirs[name])
+                problem = f"{file} has {other} in it, and {first} has {own}"
+            refused[name] = wrong.get(name, problem)
             del usable[name]
-            if name in wrong:
-                refused[name] = wrong[name]
-            elif name not in theirs:
-                refused[name] = f"{file} has no such column, which {first} has"
-            else:
-                other = described(theirs[name])
-                refused[name] = f"{file} has {other} in it, and {first} has {described(own)}"
     return usable, refused
 
 
@@ -169,11 +165,11 @@ def plain(array: pa.Array) -> pa.Array:
     if types.is_timestamp(kind):  # later than NumPy's nanoseconds reach, or with a zone
         return array.cast(pa.timestamp(kind.unit)).cast(pa.timestamp("us"), safe=False)
     if types.is_time(kind) or types.is_duration(kind):
-        return pc.divide(array.cast(_WHOLE[kind.bit_width]).cast(pa.float64()), _UNITS[kind.unit])
+        whole = array.cast(f"int{kind.bit_width}")
+        return pc.divide(whole.cast(pa.float64()), _UNITS[kind.unit])
     return array
 
 
-_WHOLE = {32: pa.int32(), 64: pa.int64()}
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
@@ -238,18 +234,11 @@ def joined(parts: Sequence[tuple[np.ndarray, Any]], count: int) -> Any:
     places, first = parts[0]
     if len(parts) == 1 and np.array_equal(places, np.arange(count)):
         return first
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
     if isinstance(first, Ragged):
-        rows: list[Any] = [None] * count
-        for places, part in parts:
-            ends = np.cumsum(part.lengths)
-            for place, end, length in zip(places, ends, part.lengths, strict=True):
-                rows[place] = part.values[end - length : end]
-        return Ragged.of(rows)
-    kind = np.result_type(*(part.dtype for _, part in parts))
-    made = np.empty((count, *first.shape[1:]), kind)
-    for places, part in parts:
-        made[places] = part
-    return made
+        rows = [r for _, p in parts for r in np.split(p.values, np.cumsum(p.lengths)[:-1])]
+        return Ragged.of([rows[at] for at in order])
+    return np.concatenate([part for _, part in parts])[order]
 
 
 # -- files
@@ -406,7 +395,7 @@ class _Values:
         self._begins = np.zeros(len(self._chunks), np.int64)
         dtype, self._items = column.dtype, math.prod(column.item)
         addresses = [_address(chunk, dtype) for chunk in self._chunks]
-        if not column.is_number or column.is_ragged or not self._items or None in addresses:
+        if column.is_ragged or not self._items or None in addresses:
             return
         if mapped is not None:
             begins = np.array(addresses, np.int64) - mapped.buffer.address
@@ -458,16 +447,12 @@ def _taken(chunk: pa.Array, rows: np.ndarray) -> pa.Array:
 
 def _address(array: pa.Array, dtype: np.dtype[Any]) -> int | None:
     """Return where the first value lies; None where one is empty, or they lie not as NumPy's do."""
-    while True:
-        is_list = pa.types.is_fixed_size_list(array.type)
-        if array.null_count or (array.offset and is_list):
+    while isinstance(array, pa.ExtensionArray) or pa.types.is_fixed_size_list(array.type):
+        if array.null_count:
             return None
-        if not is_list and not isinstance(array, pa.ExtensionArray):
-            break
-        array = array.values if is_list else array.storage
-    kind = array.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        array = array.storage if isinstance(array, pa.ExtensionArray) else array.flatten()
+    try:
+        values = array.to_numpy()  # without a copy
+    except pa.ArrowException:
         return None
-    if np.dtype(kind.to_pandas_dtype()) != dtype:
-        return None
-    return int(array.buffers()[1].address + array.offset * kind.bit_width // 8)
+    return int(values.__array_interface__["data"][0]) if values.dtype == dtype else None

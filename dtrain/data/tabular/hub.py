@@ -60,10 +60,12 @@ class HubTable(ArrowTable):
         shown: Sequence[DataFile] | None = None,
     ):
         paths = [each["filename"] for each in part.cache_files]
-        own = dict(declared or {})
+        own, self._labels = dict(declared or {}), []
         for name, feature in part.features.items():
             kind = type(feature).__name__
-            if kind in _MEDIA:
+            if kind == "ClassLabel":
+                self._labels.append(name)
+            elif kind in _MEDIA:
                 own[name] = Column(np.dtype(object), kind="bytes", path=(name, "bytes"))
             elif kind in _SHAPED:
                 dtype, shape = np.dtype(feature.dtype), tuple(feature.shape)
@@ -79,19 +81,19 @@ class HubTable(ArrowTable):
             )  # fmt: skip
         for name in ("__key__", "__url__"):  # of tar files: what their examples are called
             self.columns.pop(name, None)
-        kinds = {name: type(each).__name__ for name, each in part.features.items()}
-        self._labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
         if shown is not None:
             self.files = list(shown)
 
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-        """Read columns at some rows.
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
+        """Read columns at some rows; a label that is missing is -1.
 
         Raises:
             DataError: naming file, row and column.
         """
-        values = super().read(rows, names)
-        for name in self._labels:
+        values = super().read(rows, names, with_empty)
+        for name in () if with_empty else self._labels:
             if name in values and np.any(values[name] < 0):
                 place = self.where(int(rows[np.argmax(values[name] < 0)]))
                 raise DataError(f"{place}, column {name!r}", "has no label (-1)")

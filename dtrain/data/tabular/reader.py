@@ -83,7 +83,19 @@ class ArrowTable(Table):
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def _read(self, rows: np.ndarray, names: Sequence[str], with_empty: bool) -> dict[str, Any]:
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
+        """Read columns at some rows.
+
+        Args:
+            rows: int64 ``[b]``.
+            names: of the columns.
+            with_empty: whether empty cells are NaN, NaT or None: of columns of one value a row.
+
+        Raises:
+            DataError: naming file, row and column; an empty cell is one, else.
+        """
         split = [(at, self._parts[n], inside) for n, at, inside in self._pieces.split(rows)]
         for _, part, _ in split:
             part.open()
@@ -95,21 +107,13 @@ class ArrowTable(Table):
 
         return {name: values(name) for name in names}
 
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-        """Read columns at some rows.
-
-        Raises:
-            DataError: naming file, row and column; an empty cell is one.
-        """
-        return self._read(rows, names, with_empty=False)
-
     def cells(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Read columns of one value a row at some rows; empty cells are NaN, NaT or None.
 
         Raises:
             DataError: a file cannot be read.
         """
-        return self._read(rows, names, with_empty=True)
+        return self.read(rows, names, with_empty=True)
 
     def where(self, row: int) -> str:
         """Return the place of a row: ``FILE, row 17``."""
@@ -145,18 +149,19 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
     Raises:
         UsageError: a column has numbers in the first files, and text in a later one.
     """
-    if len(parts) < 2 or all(part.schema.equals(parts[0].schema) for part in parts):
-        return parts
-    if not any(part.is_text for part in parts):
+    is_alike = all(part.schema.equals(parts[0].schema) for part in parts)
+    if is_alike or not any(part.is_text for part in parts):
         return parts
     types: dict[str, pa.DataType] = dict(reading.types)
     for name in parts[0].schema.names:
-        kinds = [p.schema.field(name).type for p in parts if name in p.schema.names]
+        having = [part for part in parts if name in part.schema.names]
+        kinds = [part.schema.field(name).type for part in having]
         full = [kind for kind in kinds if not pa.types.is_null(kind)]
-        texts = [pa.types.is_string(kind) for kind in full]
-        if any(texts) and not all(texts):
-            raise _text_among_numbers(parts, name)
-        if len(set(map(str, full))) > 1 or len(full) < len(kinds):
+        is_text = list(map(pa.types.is_string, kinds))
+        if 0 < sum(is_text) < len(full):
+            worded, other = (having[is_text.index(each)] for each in (True, False))
+            raise _text_among_numbers(worded, other, name)
+        if not full or len(set(map(str, kinds))) > 1:
             try:
                 schemas = [pa.schema([(name, kind)]) for kind in full]
                 wide = pa.unify_schemas(schemas, promote_options="permissive").field(name).type
@@ -167,19 +172,15 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
     return [_part_of(part.file, again) for part in parts]
 
 
-def _text_among_numbers(parts: list[Part], name: str) -> UsageError:
-    """Return the error of a column that is text in some files alone."""
-    kinds = {p.file.name: p.schema.field(name).type for p in parts if name in p.schema.names}
-    having = [part for part in parts if part.file.name in kinds]
-    other = next(p for p in having if not pa.types.is_string(kinds[p.file.name]))
-    worded = next(p for p in having if pa.types.is_string(kinds[p.file.name]))
+def _text_among_numbers(worded: Part, other: Part, name: str) -> UsageError:
+    """Return the error of a column that is text in one file, and not in another."""
     worded.open()
     column = Column(np.dtype(object), path=(name,))
     cells = worded.take(name, column, np.arange(worded.rows), with_empty=True)
     row = next((i for i, c in enumerate(cells) if c is not None and not text.is_number(c)), 0)
     return UsageError(
         "dataset.path", worded.file.name, f"{worded.place(row)}, column {name!r}: {cells[row]!r} "
-        f"is text, and {other.file.name} has {kinds[other.file.name]} there",
+        f"is text, and {other.file.name} has {other.schema.field(name).type} there",
         "the same kind of values in all files, or a column of categories",
         f"'dataset.columns={{{name}: category}}'",
     )  # fmt: skip
@@ -268,10 +269,7 @@ def _load(
     if not is_small:
         key = ["table 1", file.place(), stamp]
         return _converted(file, key, lambda path: text.write_batches(batches(), path))
-    try:
-        return pa.Table.from_batches(batches())
-    except UNREADABLE as error:
-        raise damaged(file.name, error) from None
+    return pa.Table.from_batches(batches())
 
 
 def _converted(file: DataFile, key: object, write: Callable[[Path], object]) -> Path:

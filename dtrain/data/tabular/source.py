@@ -45,8 +45,8 @@ class TableSource(Source):
         weight: columns, or None for none.
         rows: int64 ``[n]``, those that are examples, or a function that draws them when they are
             first needed; None for all.
-        words: the classes of targets that are text, in their order, or a function of the column
-            that returns them; None: those of the rows.
+        words: returns of a column of targets that are text the classes, in their order; None: those
+            of the rows.
         categories: targets that are numbers, and whose different numbers are classes.
 
     Raises:
@@ -60,7 +60,7 @@ class TableSource(Source):
         target: Names,
         weight: Names = None,
         rows: Rows | None = None,
-        words: np.ndarray | Callable[[str], np.ndarray] | None = None,
+        words: Callable[[str], np.ndarray] | None = None,
         categories: Sequence[str] = (),
     ):
         self.table = table
@@ -196,11 +196,11 @@ class TableSource(Source):
         if name is None:
             columns = self._columns(self.target)
             name = next(filter(self.is_worded, columns), None)
-            is_boolean = columns and self.table.columns[columns[0]].kind == "boolean"
             if name is None:
+                is_boolean = columns and self.table.columns[columns[0]].kind == "boolean"
                 return np.array(["false", "true"] if is_boolean else [], np.str_)
         if self._words is not None:
-            return self._words(name) if callable(self._words) else self._words
+            return self._words(name)
         if name not in self._found:
             words: set[str] = set()
             for rows, part in self._column(name):
@@ -429,9 +429,8 @@ def arrays_or_source(source: EncodedSource | None) -> Any:
     """Return the examples of a small table as arrays in memory, and of others the source."""
     if source is None or source.table.size() > IN_MEMORY:
         return source
-    return (
-        source if len(source) * len(source.inputs.names) * 4 > IN_MEMORY else ArraysOfTable(source)
-    )
+    is_large = len(source) * len(source.inputs.names) * 4 > IN_MEMORY
+    return source if is_large else ArraysOfTable(source)
 
 
 def unseen(held: Any, made: Encoding) -> list[str]:

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import operator
 import re
@@ -254,8 +255,10 @@ def read(
                 dialect = dataclasses.replace(dialect, encoding="latin-1")
                 continue
             match = _CELL.search(str(error))
-            name = None if match is None else dialect.names[int(match["column"])]
-            if match is None or name is None or name in types:
+            if match is None:
+                raise unreadable(file, "CSV", error) from None
+            name = dialect.names[int(match["column"])]
+            if name in types:
                 raise _of_cell(file, name, match, error) from None
             known[name] = _WIDER.get(match["type"], pa.string())
 
@@ -270,7 +273,10 @@ def _batches(
                 raise UnicodeError
             yield pa.RecordBatch.from_pylist([], schema=reader.schema)  # of a header alone
             yield from reader
-        elif _first(stream) == b"[":
+            return
+        first = stream.read(1)
+        stream.seek(0)
+        if first == b"[":
             rows: Any = json.load(stream)
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("its items are no objects")
@@ -280,24 +286,14 @@ def _batches(
             yield from pajson.open_json(stream, options)
 
 
-def _first(stream: IO[bytes]) -> bytes:
-    first = stream.read(1)
-    stream.seek(0)
-    return first
-
-
 def write_batches(batches: Iterable[pa.RecordBatch], path: Path) -> None:
     """Write batches as an Arrow file, of which no empty one but the first is kept."""
-    writer = None
+    rest = iter(batches)
+    first = next(rest)
     writing.remove(path)  # of an attempt with narrower types
-    with path.open("xb") as stream:
-        for batch in batches:
-            if writer is None:
-                writer = pa.ipc.new_file(stream, batch.schema)
-            if len(batch) or not writer.stats.num_record_batches:
-                writer.write_batch(batch)
-        if writer is not None:
-            writer.close()
+    with path.open("xb") as stream, pa.ipc.new_file(stream, first.schema) as writer:
+        for batch in itertools.chain([first], filter(len, rest)):
+            writer.write_batch(batch)
 
 
 def _options(
@@ -317,11 +313,9 @@ def _options(
     return read, parse, convert
 
 
-def _of_cell(
-    file: DataFile, name: str | None, match: re.Match[str] | None, error: BaseException
-) -> UsageError:
+def _of_cell(file: DataFile, name: str, match: re.Match[str], error: BaseException) -> UsageError:
     """Return the error of a cell that is not what its column is, else of the file."""
-    if match is None or match["value"] is None:
+    if match["value"] is None:
         return unreadable(file, "CSV", error)
     line = f", line {match['row']}" if match["row"] else ""
     return UsageError(
