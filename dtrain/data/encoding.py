@@ -305,11 +305,13 @@ def fit(
         if kind == "skip":
             skipped[name] = "as dataset.columns says"
             continue
-        feature = _fitted(name, kind, list(read(name)), place)
+        parts = list(read(name))
+        values = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+        feature = _fitted(name, kind, values, place)
         if isinstance(feature, Feature):
             features.append(feature)
         elif chosen:
-            features.append(cast(Feature, _fitted(name, "category", list(read(name)), place)))
+            features.append(_category(name, texts(values)))
         else:
             skipped[name] = feature
     if not features:
@@ -323,10 +325,9 @@ def fit(
 
 
 def _fitted(
-    name: str, kind: str | None, parts: list[np.ndarray], place: Callable[[int], str]
+    name: str, kind: str | None, values: np.ndarray, place: Callable[[int], str]
 ) -> Feature | str:
     """Return what a column is; or why it is left out."""
-    values = np.concatenate(parts) if parts else np.zeros(0, np.float32)
     is_text, form = values.dtype.kind not in _PLAIN, None
     if kind is None and values.dtype.kind == "f" and len(values) and np.isnan(values).all():
         return "every cell is empty"

@@ -242,11 +242,9 @@ class Holdout:
 
 def is_empty(cells: np.ndarray) -> np.ndarray:
     """Return which cells are NaN, NaT or None."""
-    if cells.dtype.kind in "fM":
-        return np.isnan(cells) if cells.dtype.kind == "f" else np.isnat(cells)
     if cells.dtype.kind == "O":
         return np.array([cell is None for cell in cells], bool)
-    return np.zeros(len(cells), bool)
+    return np.asarray(cells != cells)
 
 
 def divided(whole: Any, holdout: Holdout) -> tuple[Any, Any]:

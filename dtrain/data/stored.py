@@ -95,7 +95,9 @@ class StoredArrays(Source):
     def counted(self, *others: StoredArrays) -> Counted:
         """Return what counts the classes of all rows of the arrays, and of those of others."""
         targets = [each._y for each in (self, *others)]
-        return Counted(*(y.array.pieces for y in targets if isinstance(y, Targets)))
+        return Counted(
+            lambda: (part for y in targets if isinstance(y, Targets) for part in y.array.pieces())
+        )
 
 
 def as_input(values: np.ndarray, scale: np.float32) -> np.ndarray:

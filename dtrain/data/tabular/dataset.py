@@ -16,15 +16,8 @@ from dtrain.data.images import with_images
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
 from dtrain.data.streams import known_length
-from dtrain.data.tabular.source import (
-    ROWS,
-    EncodedSource,
-    Fit,
-    TableSource,
-    arrays_or_source,
-    counted,
-)
-from dtrain.data.tabular.table import Names, Table, described, flat
+from dtrain.data.tabular.source import EncodedSource, Fit, TableSource, arrays_or_source, counted
+from dtrain.data.tabular.table import Names, Role, Table, described, flat
 from dtrain.errors import UsageError, nearest
 
 if TYPE_CHECKING:  # pyarrow is imported where its tables are read
@@ -170,11 +163,11 @@ def of_tables(
     categories = [name for name in flat(target) if declared.get(name) == "category"]
 
     def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
-        rows = None
-        if on_error is OnError.skip or whole.is_small:
-            rows, notice = _with_targets(table, list(flat(target)), on_error is OnError.skip)
+        made = make(table, names, target, weight, words, categories)
+        if made.target is not None and (on_error is OnError.skip or whole.is_small):
+            made, notice = _with_targets(made, made.target, on_error is OnError.skip)
             notices.extend(notice)
-        return make(table, names, target, weight, rows, words, categories)
+        return made
 
     train, held = source(whole, inputs), None
     _refuse_dates(train, declared)
@@ -200,33 +193,31 @@ def of_tables(
     )  # fmt: skip
 
 
-def _with_targets(
-    table: ArrowTable, names: Sequence[str], skip: bool
-) -> tuple[np.ndarray | None, list[str]]:
+def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableSource, list[str]]:
     """Look for rows without a target.
 
     Args:
-        table: has the rows.
-        names: of the columns of targets.
+        source: of all rows.
+        target: of it.
         skip: whether such rows are left out.
 
     Returns:
-        The rows that have one, and a notice; None where all have one.
+        The source of the rows that have one, and a notice where that is not all.
 
     Raises:
         UsageError: there are some, and they are not to be left out.
     """
-    empty = np.zeros(len(table), bool)
-    for name in names:
-        if name in table.columns and table.columns[name].is_cell:
-            for begin in range(0, len(table), ROWS):
-                rows = np.arange(begin, min(begin + ROWS, len(table)))
-                empty[rows] |= is_empty(table.cells(rows, [name])[name])
+    empty = np.zeros(len(source), bool)
+    for name in target.columns():
+        if source.table.columns[name].is_cell:
+            for rows, cells in source.parts_of(name, cells=True):
+                empty[rows] |= is_empty(cells)
     missing = np.flatnonzero(empty)
     if not len(missing):
-        return None, []
-    key, shown, first = "dataset.target", ", ".join(names), table.where(int(missing[0]))
-    if len(missing) == len(table):
+        return source, []
+    key, shown = "dataset.target", ", ".join(target.columns())
+    first = source.where(int(missing[0]))
+    if len(missing) == len(source):
         raise UsageError(
             key, shown, "is empty in every row", "a column with values", "dataset.target=COLUMN"
         )
@@ -236,8 +227,8 @@ def _with_targets(
             key, shown, f"is empty in {first}{more}",
             "a target in each row; on_error=skip leaves the others out", "dataset.on_error=skip",
         )  # fmt: skip
-    return np.flatnonzero(~empty), [
-        f"dataset.on_error=skip: {len(missing):,} of {len(table):,} rows have no {shown} and are "
+    return source.of_rows(np.flatnonzero(~empty)), [
+        f"dataset.on_error=skip: {len(missing):,} of {len(source):,} rows have no {shown} and are "
         f"left out, the first: {first}"
     ]
 
@@ -264,10 +255,7 @@ def _own_target(whole: ArrowTable, encoding: Encoding) -> Names:
 
 
 def _inputs(
-    whole: ArrowTable,
-    target: Names,
-    weight: Names,
-    declared: Mapping[str, str],
+    whole: ArrowTable, target: Names, weight: Names, declared: Mapping[str, str]
 ) -> tuple[Names, dict[str, str]]:
     """Return the inputs where none are named, and the columns that are left out, with reasons."""
     roles = {*flat(target), *flat(weight)}

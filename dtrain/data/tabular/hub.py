@@ -176,9 +176,8 @@ def _refusing(key: str, value: str, problem: str, accepted: str, hint: str) -> I
 def _folder(path: str) -> Any:
     """Return the dataset of a folder, or a dict of them by split."""
     package = _package("huggingface")
-    key, accepted, hint = (
-        "dataset.path", "a folder that save_to_disk has written", "dataset.path=FOLDER"
-    )  # fmt: skip
+    key, hint = "dataset.path", "dataset.path=FOLDER"
+    accepted = "a folder that save_to_disk has written"
     if not Path(path).is_dir():
         problem = f"there is no such folder (looked in {Path.cwd()})"
         raise UsageError(key, path, problem, accepted, hint)

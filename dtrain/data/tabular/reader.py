@@ -21,17 +21,8 @@ from dtrain.data import cache
 from dtrain.data.data_file import DataFile, is_full
 from dtrain.data.encoding import Encoding
 from dtrain.data.files import files
-from dtrain.data.tabular import text
-from dtrain.data.tabular.arrow import (
-    UNREADABLE,
-    MappedFile,
-    Part,
-    agreed,
-    columns_of,
-    damaged,
-    joined,
-    plain,
-)
+from dtrain.data.tabular import arrow, text
+from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
 from dtrain.data.tabular.table import Column, Pieces, Table
 from dtrain.errors import DataError, UsageError, printable
 
@@ -75,7 +66,7 @@ class ArrowTable(Table):
         reading = reading or Reading()
         self._parts = _alike([_part_of(file, reading) for file in files], reading)
         schemas = {part.file.name: part.schema for part in self._parts}
-        self.columns, self.refused = agreed(schemas, declared)
+        self.columns, self.refused = arrow.agreed(schemas, declared)
         self._pieces = Pieces([part.rows for part in self._parts])
         #: What was found out of the files.
         self.notices = tuple(notice for part in self._parts for notice in part.notices)
@@ -103,7 +94,7 @@ class ArrowTable(Table):
         def values(name: str) -> Any:
             column = self.columns[name]
             parts = [(at, part.take(name, column, of, with_empty)) for at, part, of in split]
-            return joined(parts, len(rows))
+            return arrow.joined(parts, len(rows))
 
         return {name: values(name) for name in names}
 
@@ -291,11 +282,11 @@ def _converted(file: DataFile, key: object, write: Callable[[Path], object]) -> 
 
 def _plain(batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
     """Return the columns that can be examples, in types that are read where they lie."""
-    usable, _ = columns_of(batch.schema, file.name)
+    usable, _ = arrow.columns_of(batch.schema, file.name)
     tops = dict.fromkeys(column.path[0] for column in usable.values())
     columns = [batch.column(batch.schema.get_field_index(name)) for name in tops]
     return pa.record_batch(
-        [c if pa.types.is_struct(c.type) or isinstance(c, pa.ExtensionArray) else plain(c)
+        [c if pa.types.is_struct(c.type) or isinstance(c, pa.ExtensionArray) else arrow.plain(c)
          for c in columns], names=list(tops),
     )  # fmt: skip
 

@@ -43,8 +43,6 @@ class TableSource(Source):
         inputs: columns; None for all that are neither target nor weight.
         target: columns, or None for none.
         weight: columns, or None for none.
-        rows: int64 ``[n]``, those that are examples, or a function that draws them when they are
-            first needed; None for all.
         words: returns of a column of targets that are text the classes, in their order; None: those
             of the rows.
         categories: targets that are numbers, and whose different numbers are classes.
@@ -59,12 +57,11 @@ class TableSource(Source):
         inputs: Names,
         target: Names,
         weight: Names = None,
-        rows: Rows | None = None,
         words: Callable[[str], np.ndarray] | None = None,
         categories: Sequence[str] = (),
     ):
         self.table = table
-        self._drawn = rows
+        self._drawn: Rows | None = None
         self._words = words
         self._categories = tuple(categories)
         self._found: dict[str, np.ndarray] = {}  # classes, by the column
@@ -98,10 +95,14 @@ class TableSource(Source):
     def subset(self, rows: Rows) -> Self:
         """Return the source of some of the rows, in their order."""
         # The classes of text are those of all rows, as those of whole numbers are.
+        return self._changed(_words=self.words).of_rows(rows)
+
+    def of_rows(self, rows: Rows) -> Self:
+        """Return the source of some of the rows, as if there were no others."""
         if self._drawn is None or callable(rows):
             assert self._drawn is None, "a part of a part is drawn at once"
-            return self._changed(_words=self.words, _drawn=rows)
-        return self._changed(_words=self.words, _drawn=self._at(rows))
+            return self._changed(_drawn=rows, _found={})
+        return self._changed(_drawn=self._at(rows), _found={})
 
     def _changed(self, **attributes: Any) -> Self:
         made = copy.copy(self)
@@ -203,7 +204,7 @@ class TableSource(Source):
             return self._words(name)
         if name not in self._found:
             words: set[str] = set()
-            for rows, part in self._column(name):
+            for rows, part in self.parts_of(name):
                 words.update(self._texts(part, name, rows))
             by_number = _by_number if name in self._categories else None
             self._found[name] = np.array(sorted(words, key=by_number))
@@ -213,7 +214,7 @@ class TableSource(Source):
         """Whether the values of a target are names of classes."""
         return name in self._categories or not self.table.columns[name].is_number
 
-    def _column(self, name: str, cells: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
+    def parts_of(self, name: str, cells: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
         """Read all rows of a column, in pieces: their numbers, and their values."""
         read = self.table.cells if cells else self.table.read
         for begin in range(0, len(self), ROWS):
@@ -232,7 +233,7 @@ class TableSource(Source):
             return None
         parts = [
             np.array(encoding.texts(values), object) if values.dtype == object else values
-            for _, values in self._column(name, cells=True)
+            for _, values in self.parts_of(name, cells=True)
         ]
         return np.concatenate(parts) if parts else None
 
@@ -245,14 +246,14 @@ class TableSource(Source):
         name = self.target_column
         if name is None or self.table.columns[name].is_ragged:
             return None
-        parts = [self._target(values, name, rows) for rows, values in self._column(name)]
+        parts = [self._target(values, name, rows) for rows, values in self.parts_of(name)]
         return np.concatenate(parts) if parts else None
 
     def target_values(self) -> Iterator[np.ndarray]:
         """Read the targets of one column of numbers, as they are in the table, in pieces."""
         name = self.target_column
         if name and self.table.columns[name].is_single and not self.is_worded(name):
-            yield from (values for _, values in self._column(name))
+            yield from (values for _, values in self.parts_of(name))
 
     def _blocks(self) -> np.ndarray | None:
         """Return how many examples, one after the other, are read at once; None for one."""
@@ -284,7 +285,7 @@ def counted(*sources: TableSource) -> Callable[[], int | None]:
         owner, inside = Pieces([len(each) for each in sources]).place(index)
         return sources[owner].where(inside)
 
-    return Counted(*(each.target_values for each in sources), where=where)
+    return Counted(lambda: (part for each in sources for part in each.target_values()), where)
 
 
 def as_input(value: Any) -> Any:
