@@ -12,9 +12,9 @@ import pytest
 
 from dtrain.data.files import files
 from dtrain.data.holdout import Holdout
-from dtrain.data.tabular.dataset import of_files
 from dtrain.data.tabular.reader import ArrowTable
 from dtrain.data.tabular.source import TableSource, counted
+from dtrain.datasets.tables import of_files
 from dtrain.errors import DataError, UsageError
 from tests import columnar
 

@@ -11,9 +11,9 @@ from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFile
 from dtrain.data.record_kinds import Bytes, Examples, SavedArrays, declared
 from dtrain.data.records import RecordSource, RecordTable
 from dtrain.data.sources import Splits
-from dtrain.data.tabular.dataset import of_files, of_sources
 from dtrain.data.tabular.source import TableSource
 from dtrain.data.tabular.table import Names
+from dtrain.datasets.tables import of_files, of_sources
 from dtrain.errors import UsageError, nearest
 
 

@@ -43,6 +43,9 @@ _NAME = "table.arrow"
 #: Bytes of rows that are converted at a time, and rows.
 _STEP, _ROWS = 16 << 20, 1 << 16
 
+#: Reads all rows of a file.
+Batches = Callable[[], Iterator[pa.RecordBatch]]
+
 
 class ArrowTable(Table):
     """Columns of files that pyarrow reads.
@@ -240,12 +243,7 @@ def _is_small(file: DataFile) -> bool:
     return file.size() < (PACKED if packed else SMALL)
 
 
-def _load(
-    file: DataFile,
-    stamp: str,
-    batches: Callable[[], Iterator[pa.RecordBatch]] | None = None,
-    is_small: bool = False,
-) -> pa.Table | Path:
+def _load(file: DataFile, stamp: str, batches: Batches | None, is_small: bool) -> pa.Table | Path:
     """Return the table of a small file, else the Arrow file that is made of its batches once.
 
     Without batches it is an Arrow file that can be mapped itself.

@@ -177,16 +177,12 @@ class TableSource(Source):
 
     def _texts(self, values: np.ndarray, name: str, rows: np.ndarray) -> list[str]:
         """Return values as text."""
-        if values.dtype != object:
-            return encoding.texts(values)
-        texts = []
-        for row, value in zip(rows, values, strict=True):
-            try:
-                texts.append(value.decode() if isinstance(value, bytes) else str(value))
-            except UnicodeDecodeError:
-                place = f"{self.table.where(int(row))}, column {name!r}"
-                raise DataError(place, f"{value[:20]!r} is no text in UTF-8") from None
-        return texts
+        try:
+            return encoding.texts(values, "strict")
+        except UnicodeDecodeError as error:
+            row = next(r for r, v in zip(rows, values, strict=True) if v == error.object)
+            place = f"{self.table.where(int(row))}, column {name!r}"
+            raise DataError(place, f"{error.object[:20]!r} is no text in UTF-8") from None
 
     def words(self, name: str | None = None) -> np.ndarray:
         """Return the classes of a target that is text, sorted; reads all of its column once.
@@ -273,12 +269,12 @@ class TableSource(Source):
         return self._outputs(self.table.read(rows, names), rows)
 
 
-def counted(*sources: TableSource) -> Callable[[], int | None]:
+def counted(train: TableSource, held: TableSource | None = None) -> Callable[[], int | None]:
     """Return what counts the classes of the targets: those of words, or those of numbers."""
-    column = sources[0].target_column
+    sources, column = [train] if held is None else [train, held], train.target_column
     if column is None:
         return lambda: None
-    if sources[0].is_worded(column):
+    if train.is_worded(column):
         return lambda: max(len(each.words()) for each in sources)
 
     def where(index: int) -> str:
@@ -338,18 +334,12 @@ class Fit:
         if self.made is not None:
             return self.made
         source, step = self.source, 1 + len(self.source) // encoding.EXAMPLES
-
-        def read(name: str) -> Iterator[np.ndarray]:
-            for begin in range(0, len(source), ROWS * step):
-                end = min(begin + ROWS * step, len(source))
-                yield source.cells(np.arange(begin, end, step), [name])[name]
-
-        columns = source.table.columns
+        rows, columns = np.arange(0, len(source), step), source.table.columns
         kinds = {n: "boolean" for n in source.inputs.names if columns[n].kind == "boolean"}
         kinds |= self.declared
         made = encoding.fit(
-            source.inputs.names, read, kinds, self.chosen, self.left_out,
-            lambda row: source.where(row * step),
+            source.inputs.names, lambda name: source.cells(rows, [name])[name], kinds, self.chosen,
+            self.left_out, lambda row: source.where(row * step),
         )  # fmt: skip
         return Encoding(made.features, self._target(), made.left_out)
 
