@@ -264,16 +264,27 @@ def divided(whole: Any, holdout: Holdout) -> tuple[Any, Any]:
     """
     if not holdout.holds:
         return whole, None
-    info = whole.info
-
-    @functools.cache
-    def rows() -> Rows:
-        return holdout.rows(len(whole), info.labels, info.column)
-
-    if not info.counted:
-        return whole.subset(lambda: rows()[0]), whole.subset(lambda: rows()[1])
-    train, held = rows()
+    drawn = _Drawn(whole, holdout)
+    if not whole.info.counted:
+        return tuple(whole.subset(functools.partial(drawn.part, number)) for number in (0, 1))
+    train, held = drawn.rows
     return whole.subset(train), whole.subset(held) if len(held) else None
+
+
+@dataclasses.dataclass
+class _Drawn:
+    """Rows that are drawn when they are first asked for; it can be pickled, as its source can."""
+
+    source: Any
+    holdout: Holdout
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        info = self.source.info
+        return self.holdout.rows(len(self.source), info.labels, info.column)
+
+    def part(self, number: int) -> np.ndarray:
+        return self.rows[number]
 
 
 def each_of(make: Callable[[Any], Any], path: Any, validation: Any) -> tuple[Any, Any]:
