@@ -40,8 +40,10 @@ class RecordTable(Table):
     def __len__(self) -> int:
         return len(self.records)
 
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Read features of some records, outside of a graph."""
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, np.ndarray]:
+        """Read features of some records, outside of a graph; none is empty."""
         size = sum(file.size() for file in self.files)
         step = max(1, BYTES * len(self) // max(1, size))
         parts = [self._read(rows[at : at + step], names) for at in range(0, len(rows), step)]

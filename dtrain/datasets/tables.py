@@ -354,7 +354,7 @@ def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableS
     empty = np.zeros(len(source), bool)
     for name in target.columns():
         if source.table.columns[name].is_cell:
-            for rows, cells in source.parts_of(name, cells=True):
+            for rows, cells in source.parts_of(name, with_empty=True):
                 empty[rows] |= is_empty(cells)
     missing = np.flatnonzero(empty)
     if not len(missing):
@@ -423,7 +423,7 @@ def _is_index(table: ArrowTable, name: str) -> bool:
     if not _INDEX.fullmatch(name) or not len(table):
         return False
     rows = np.arange(len(table))
-    values = table.cells(rows, [name])[name]
+    values = table.read(rows, [name], with_empty=True)[name]
     if values.dtype.kind in "iu":
         return np.array_equal(values, rows + values[0])
     return values.dtype == object and len({*values} - {None}) == len(values)

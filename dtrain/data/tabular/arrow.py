@@ -94,9 +94,8 @@ def column_of(kind: pa.DataType) -> Column | None:
     if types.is_dictionary(kind):
         return column_of(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
-        if kind.extension_name != _TENSOR or list(kind.permutation or ()) != sorted(
-            kind.permutation or ()
-        ):
+        order = list(kind.permutation or ())
+        if kind.extension_name != _TENSOR or order != sorted(order):
             return None
         inner = column_of(kind.value_type)
         return inner and dataclasses.replace(inner, shape=tuple(kind.shape))
@@ -149,10 +148,8 @@ def plain(array: pa.Array) -> pa.Array:
     kind, types = array.type, pa.types
     if types.is_dictionary(kind):
         return plain(array.dictionary_decode())
-    if types.is_string_view(kind):
-        return array.cast(pa.large_string())
-    if types.is_binary_view(kind):
-        return array.cast(pa.large_binary())
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return array.cast(pa.large_string() if types.is_string_view(kind) else pa.large_binary())
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
@@ -293,6 +290,7 @@ class Part:
         first, word: what messages call its rows, and the number of the first.
         notices: what was found out of it.
         is_text: whether it is of text.
+        mapped: the Arrow file, once it is open.
     """
 
     file: DataFile
@@ -305,11 +303,11 @@ class Part:
     notices: tuple[str, ...] = ()
     is_text: bool = False
     _table: pa.Table | None = dataclasses.field(default=None, init=False)
-    _map: MappedFile | None = dataclasses.field(default=None, init=False)
+    mapped: MappedFile | None = dataclasses.field(default=None, init=False)
     _columns: dict[str, _Values] = dataclasses.field(default_factory=dict, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_table": None, "_map": None, "_columns": {}}
+        return {**self.__dict__, "_table": None, "mapped": None, "_columns": {}}
 
     def place(self, row: int) -> str:
         """Return the place of a row of the file."""
@@ -327,15 +325,15 @@ class Part:
                 if isinstance(loaded, pa.Table):
                     self._table = loaded.combine_chunks()
                     return
-                self._map = MappedFile(loaded)
-                table = pa.Table.from_batches(self._map.batches())
+                self.mapped = MappedFile(loaded)
+                table = pa.Table.from_batches(self.mapped.batches())
             except UNREADABLE as error:
                 raise damaged(self.file.name, error) from None
             if len(table) != self.rows:
                 raise DataError(self.file.name, "has changed since it was opened")
             self._table = table
         # A page of a file that was cut off ends the process, without a sentence.
-        elif self._map is not None and not self._map.is_whole():
+        elif self.mapped is not None and not self.mapped.is_whole():
             raise DataError(self.file.name, "was cut off while it was read")
 
     def take(self, name: str, column: Column, rows: np.ndarray, with_empty: bool) -> Any:
@@ -356,7 +354,7 @@ class Part:
                 array = self._table.column(self._table.schema.get_field_index(column.path[0]))
                 if len(column.path) > 1:
                     array = pc.struct_field(array, list(column.path[1:]))
-                self._columns[name] = _Values(self, name, column, array, self._map)
+                self._columns[name] = _Values(self, name, column, array)
             except UNREADABLE as error:
                 raise damaged(self.file.name, error) from None
         return self._columns[name].take(rows, with_empty)
@@ -379,14 +377,7 @@ class _Values:
     one view of all of it. All else is taken chunk by chunk by pyarrow.
     """
 
-    def __init__(
-        self,
-        part: Part,
-        name: str,
-        column: Column,
-        values: pa.ChunkedArray,
-        mapped: MappedFile | None,
-    ):
+    def __init__(self, part: Part, name: str, column: Column, values: pa.ChunkedArray):
         self._part, self._name, self._column = part, name, column
         self._chunks = [c for c in values.chunks if len(c)] or values.chunks
         self._pieces = Pieces([len(chunk) for chunk in self._chunks])
@@ -397,7 +388,7 @@ class _Values:
         addresses = [_address(chunk, dtype) for chunk in self._chunks]
         if column.is_ragged or not self._items or None in addresses:
             return
-        if mapped is not None:
+        if (mapped := part.mapped) is not None:
             begins = np.array(addresses, np.int64) - mapped.buffer.address
             if begins.min() < 0 or (begins % dtype.itemsize).any():
                 return

@@ -82,13 +82,8 @@ class ArrowTable(Table):
     ) -> dict[str, Any]:
         """Read columns at some rows.
 
-        Args:
-            rows: int64 ``[b]``.
-            names: of the columns.
-            with_empty: whether empty cells are NaN, NaT or None: of columns of one value a row.
-
         Raises:
-            DataError: naming file, row and column; an empty cell is one, else.
+            DataError: naming file, row and column; an empty cell is one.
         """
         split = [(at, self._parts[n], inside) for n, at, inside in self._pieces.split(rows)]
         for _, part, _ in split:
@@ -100,14 +95,6 @@ class ArrowTable(Table):
             return arrow.joined(parts, len(rows))
 
         return {name: values(name) for name in names}
-
-    def cells(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Read columns of one value a row at some rows; empty cells are NaN, NaT or None.
-
-        Raises:
-            DataError: a file cannot be read.
-        """
-        return self.read(rows, names, with_empty=True)
 
     def where(self, row: int) -> str:
         """Return the place of a row: ``FILE, row 17``."""

@@ -210,12 +210,11 @@ class TableSource(Source):
         """Whether the values of a target are names of classes."""
         return name in self._categories or not self.table.columns[name].is_number
 
-    def parts_of(self, name: str, cells: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
+    def parts_of(self, name: str, with_empty: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
         """Read all rows of a column, in pieces: their numbers, and their values."""
-        read = self.table.cells if cells else self.table.read
         for begin in range(0, len(self), ROWS):
             rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
-            yield rows, read(rows, [name])[name]
+            yield rows, self.table.read(rows, [name], with_empty)[name]
 
     def _whole_column(self, name: str) -> np.ndarray | None:
         """Return a column of the table, of all rows that are examples; None where it has none.
@@ -229,7 +228,7 @@ class TableSource(Source):
             return None
         parts = [
             np.array(encoding.texts(values), object) if values.dtype == object else values
-            for _, values in self.parts_of(name, cells=True)
+            for _, values in self.parts_of(name, with_empty=True)
         ]
         return np.concatenate(parts) if parts else None
 
@@ -376,7 +375,7 @@ class EncodedSource(TableSource):
 
     def cells(self, indices: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return columns at some examples, with empty cells."""
-        return self.table.cells(self._at(indices), names)
+        return self.table.read(self._at(indices), names, with_empty=True)
 
     def _inputs(self, values: Mapping[str, Any], indices: np.ndarray) -> Any:
         return self.matrix(indices)
