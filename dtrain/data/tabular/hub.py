@@ -118,29 +118,26 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
         )  # fmt: skip
     shown = str(path or name)
     dataset = _folder(shown) if path is not None else _named(shown)
-    wanted = {"dataset.train": train, "dataset.validation": validation}
-    if isinstance(dataset, dict):
-        if validation == train:
+    is_one, parts = not isinstance(dataset, dict), []
+    splits = {"train": dataset, str(dataset.split): dataset} if is_one else dataset
+    if validation == train and not is_one:
+        raise UsageError(
+            "dataset.validation", validation, "is the split that is trained on", "another split",
+            "dataset.validation=null",
+        )  # fmt: skip
+    for key, value in {"dataset.train": train, "dataset.validation": validation}.items():
+        if value is None:
+            continue
+        if is_one and (value not in splits or parts):
             raise UsageError(
-                "dataset.validation", validation, "is the split that is trained on",
-                "another split", "dataset.validation=null",
+                key, value, f"{shown} is one dataset, without splits",
+                "the folder of a DatasetDict", f"{key}={'null' if parts else 'train'}",
             )  # fmt: skip
-        for key, value in wanted.items():
-            if value is not None and value not in dataset:
-                near = nearest(value, dataset) or "NAME"
-                problem = f"{shown} has no such split"
-                raise UsageError(key, value, problem, ", ".join(dataset), f"{key}={near}")
-        parts = [dataset[value] for value in wanted.values() if value is not None]
-    else:
-        parts = [dataset]
-        for key, value in wanted.items():
-            is_own = key == "dataset.train" and value == str(dataset.split)
-            if value not in (None, "train") and not is_own:
-                raise UsageError(
-                    key, value, f"{shown} is one dataset, without splits",
-                    "the folder of a DatasetDict",
-                    f"{key}={'train' if key == 'dataset.train' else 'null'}",
-                )  # fmt: skip
+        if value not in splits:
+            near = nearest(value, splits) or "NAME"
+            problem = f"{shown} has no such split"
+            raise UsageError(key, value, problem, ", ".join(splits), f"{key}={near}")
+        parts.append(splits[value])
     if not all(part.cache_files for part in parts):
         raise UsageError(
             "dataset.path", shown, "has no file with rows", "a folder that save_to_disk has "

@@ -114,18 +114,17 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
     except Exception as error:  # each unpacker has errors of its own
         raise unreadable(file, "CSV", error) from None
     encoding = _BYTE_ORDER.get(head[:2], "utf8")
-    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\ufeff")
+    text = head.decode(encoding, "replace").lstrip("\ufeff")
     if "\0" in text:
         raise unreadable(file, "CSV", ValueError("it is no text"))
-    lines, is_cut = text.replace("\r\n", "\n").replace("\r", "\n"), len(head) >= _HEAD
-    notices = []
+    is_cut, notices = len(head) >= _HEAD, []
     chosen = "\t" if separator == TAB else separator
     if chosen is None:
-        chosen = next((s for s in _SEPARATORS if _separates(_records(lines, s, is_cut), s)), ",")
+        chosen = next((s for s in _SEPARATORS if _separates(_records(text, s, is_cut), s)), ",")
         if chosen != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
             shown = {"\t": "tabs", " ": "blanks"}.get(chosen, repr(chosen))
             notices.append(f"columns are separated by {shown}")
-    first, *rest = _records(lines, chosen, is_cut) or [[]]
+    first, *rest = _records(text, chosen, is_cut) or [[]]
     if not first:
         raise UsageError(
             "dataset.path", file.name, "has no rows", "a table", "dataset.path=FILE.csv"
@@ -157,11 +156,11 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
     return Dialect(tuple(unique), chosen, has_names, decimal, encoding, prefixed)
 
 
-def _records(lines: str, separator: str, is_cut: bool) -> list[list[str]]:
+def _records(text: str, separator: str, is_cut: bool) -> list[list[str]]:
     """Return the first rows as lists of cells, without one that is cut off."""
     records = []
     with contextlib.suppress(csv.Error):
-        for record in csv.reader(io.StringIO(lines), delimiter=separator):
+        for record in csv.reader(io.StringIO(text, newline=None), delimiter=separator):
             records.append(record)
     return [record for record in (records[:-1] if is_cut else records) if record]
 
