@@ -90,7 +90,8 @@ class TableSource(Source):
     @property
     def target_column(self) -> str | None:
         """The target where it is one column."""
-        return None if self.target is None else self.target.column
+        names = None if self.target is None else self.target.names
+        return names if isinstance(names, str) else None
 
     def subset(self, rows: Rows) -> Self:
         """Return the source of some of the rows, in their order."""

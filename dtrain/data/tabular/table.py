@@ -191,11 +191,6 @@ class Role:
         """Return the names of all columns, each once."""
         return list(dict.fromkeys(flat(self.names)))
 
-    @property
-    def column(self) -> str | None:
-        """The one column that it is; None of several, and of a structure."""
-        return self.names if isinstance(self.names, str) else None
-
     def arrange(self, values: Mapping[str, Any]) -> Any:
         """Return the structure of arrays: a list of names becomes one array of their numbers."""
         return arranged(self.names, values, _side_by_side)
