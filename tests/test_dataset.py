@@ -257,7 +257,7 @@ def test_which_streams_are_the_same_again(kind: str) -> None:
 @pytest.mark.task
 def test_how_many_of_a_stream_are_evaluated() -> None:
     """More batches than there are: refused as of arrays, and never counted."""
-    from dtrain.data.splits import evaluated
+    from dtrain.data.prepare import evaluated
 
     for steps, expected in ((1, 4), (2, 7), (None, 7)):
         trainer = {"steps_per_epoch": 3, "validation_steps": steps}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import numpy as np
 import pytest
 
 from dtrain.data import draws
-from dtrain.data.holdout import Holdout
+from dtrain.data.holdout import Holdout, divided
+from dtrain.data.sources import Info, Source
 from dtrain.errors import UsageError
 
 ROWS = 103
@@ -29,6 +31,27 @@ def test_at_random_as_it_always_was():
     train, held = parts(validation_split=0.2, split_seed=3)
     order = draws.order(ROWS, 3)
     assert np.array_equal(held, np.sort(order[:21])) and np.array_equal(train, np.sort(order[21:]))
+
+
+class Later(Source):
+    """Nothing knows how many examples it has."""
+
+    info = Info(counted=False)
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, indices):
+        return (indices,)
+
+    def subset(self, rows):
+        return rows
+
+
+def test_rows_that_are_drawn_later_go_to_other_processes():
+    drawn = pickle.loads(pickle.dumps(divided(Later(), Holdout())))
+    assert whole([part() for part in drawn])
+    assert all(map(np.array_equal, [part() for part in drawn], Holdout().rows(ROWS)))
 
 
 @pytest.mark.parametrize("split", [None, "random", "classes", {"by": "group"}])

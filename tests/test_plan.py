@@ -13,7 +13,7 @@ import pytest
 
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import Machine, machine
-from dtrain.data.splits import check_batch
+from dtrain.data.prepare import check_batch
 from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan

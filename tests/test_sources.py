@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.data.holdout import Holdout
+from dtrain.data.holdout import Holdout, divided
 from dtrain.data.nest import leaves
 from dtrain.data.sources import Arrays
-from dtrain.data.splits import split
 from dtrain.errors import UsageError
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)
@@ -49,10 +48,8 @@ def test_splits_of_structures() -> None:
     numbers = np.arange(6)
     y, weight = {"p": numbers, "q": numbers * 2}, numbers * 0.5
     for x in ({"a": X, "b": (numbers, numbers)}, lambda: {"a": X, "b": [numbers, numbers]}):
-        splits = split(Arrays(x, y, weight), Holdout(0.5, 3))
-        assert splits.classes is None and splits.validation is not None
         seen = []
-        for part in (splits.train, splits.validation):
+        for part in divided(Arrays(x, y, weight), Holdout(0.5, 3)):
             rows = part.y["p"]
             assert np.array_equal(part.x["a"], X[rows])
             assert all(np.array_equal(each, rows) for each in part.x["b"])
@@ -60,8 +57,8 @@ def test_splits_of_structures() -> None:
             assert np.array_equal(part.weight, rows * 0.5) and len(part) == 3
             seen += rows.tolist()
         assert sorted(seen) == list(range(6))
-    bare = split(Arrays(lambda: X, examples=6), Holdout(0.5, 3))
-    assert bare.train.y is None and bare.classes is None and bare.train.x.shape == (3, 4)
+    bare, _ = divided(Arrays(lambda: X, examples=6), Holdout(0.5, 3))
+    assert bare.y is None and bare.x.shape == (3, 4)
 
 
 @pytest.mark.task

@@ -14,7 +14,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data.options import OnError
-from dtrain.data.tabular import parts, text
+from dtrain.data.tabular import reader, text
 from dtrain.errors import UsageError
 from tests import columnar
 
@@ -88,7 +88,7 @@ def test_what_is_found_out(name: str, large: bool, monkeypatch: pytest.MonkeyPat
         if name == "Latin-1":
             content = ROWS  # what a large file has in its middle is refused or found by the reader
             said = ""
-        monkeypatch.setattr(parts, "SMALL", 0)
+        monkeypatch.setattr(reader, "SMALL", 0)
         monkeypatch.setattr(text, "_BLOCK", 64)  # types change from block to block
     splits = datasets.table(save(content), validation_split=0.0)
     assert splits.encoding is not None
@@ -201,7 +201,7 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
 
 
 def test_a_large_file_is_converted_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(parts, "SMALL", 0)
+    monkeypatch.setattr(reader, "SMALL", 0)
     monkeypatch.setenv("DTRAIN_CACHE", str(tmp_path / "own"))
     save(ROWS)
     calls = []
@@ -220,7 +220,7 @@ def test_long_rows_in_memory_and_in_files(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(2):
         train = datasets.table("a.parquet", "y", validation_split=0.0).train
         assert np.array_equal(train[np.array([19, 3, 3])][0], rows[[19, 3, 3]])
-        monkeypatch.setattr(parts, "SMALL", 0)
+        monkeypatch.setattr(reader, "SMALL", 0)
 
 
 def test_arrays_of_json_are_tables() -> None:

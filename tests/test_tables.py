@@ -14,7 +14,7 @@ from dtrain.data.files import files
 from dtrain.data.holdout import Holdout
 from dtrain.data.tabular.reader import ArrowTable
 from dtrain.data.tabular.source import TableSource, counted
-from dtrain.data.tabular.splits import of_tables
+from dtrain.datasets.tables import of_files
 from dtrain.errors import DataError, UsageError
 from tests import columnar
 
@@ -128,7 +128,7 @@ def test_words_of_another_table() -> None:
     held = source("age", "city", city=["Oslo"] * 7 + ["Paris"] * 5, words=whole.words)
     with pytest.raises(DataError, match=r"t\.x, row 7, column 'city': 'Paris' is none of the cl"):
         held[ROWS]
-    given = source("age", "city", words=np.array(["Bern", "Oslo", "Paris", "Rome"]))
+    given = source("age", "city", words=lambda _: np.array(["Bern", "Oslo", "Paris", "Rome"]))
     assert given[np.arange(3)][1].tolist() == [3, 1, 0] and counted(given)() == 4
 
 
@@ -165,30 +165,30 @@ def test_classes(target: Any, classes: int | None) -> None:
 def test_splits_of_files() -> None:
     save("a.x", slice(0, 7))
     save("b.x", slice(7, 12))
-    splits = of_tables(ArrowTable, "*.x", "age", "city", "w", holdout=Holdout(0.25))
+    splits = of_files(ArrowTable, "*.x", "age", "city", "w", holdout=Holdout(0.25))
     assert (len(splits.train), len(splits.validation), splits.count_classes()) == (9, 3, 3)
     assert [file.name for file in splits.train.info.files()] == ["a.x", "b.x"]
     rows = [part[np.arange(len(part))][0] / 1.5 for part in (splits.train, splits.validation)]
     assert sorted(np.concatenate(rows).tolist()) == list(range(N))
-    again = of_tables(ArrowTable, ["b.x", "a.x"], "age", "city", "w", holdout=Holdout(0.25))
+    again = of_files(ArrowTable, ["b.x", "a.x"], "age", "city", "w", holdout=Holdout(0.25))
     np.testing.assert_array_equal(*(each.train[np.arange(9)][0] for each in (again, splits)))
-    assert of_tables(ArrowTable, "*.x", "age", "label", holdout=Holdout(0)).validation is None
-    assert of_tables(ArrowTable, "*.x", "age", "label", classes=9).count_classes() == 9
-    held = of_tables(ArrowTable, "a.x", "age", "city", validation="b.x", holdout=Holdout(0.5))
+    assert of_files(ArrowTable, "*.x", "age", "label", holdout=Holdout(0)).validation is None
+    assert of_files(ArrowTable, "*.x", "age", "label", classes=9).count_classes() == 9
+    held = of_files(ArrowTable, "a.x", "age", "city", validation="b.x", holdout=Holdout(0.5))
     assert (len(held.train), len(held.validation)) == (7, 5)
     assert held.validation[np.arange(3)][1].tolist() == [1, 0, 2]
     save("b.x", slice(7, 12), label=np.arange(N) + 5)
-    assert of_tables(ArrowTable, "a.x", "age", "label", validation="b.x").count_classes() == 17
+    assert of_files(ArrowTable, "a.x", "age", "label", validation="b.x").count_classes() == 17
     for name, values, text in (
         ("city", np.arange(N), "the column city holds int64, and text in what is trained"),
         ("pixels", np.zeros((N, 3, 3), np.uint8), r"pixels holds uint8 \[3, 3\], and uint8 \[2, 2"),
     ):
         save("c.x", slice(0, 5), **{name: values})
         with pytest.raises(UsageError, match=rf"dataset\.validation=c\.x: .*{text}"):
-            of_tables(ArrowTable, "a.x", "pixels", "city", validation="c.x")
+            of_files(ArrowTable, "a.x", "pixels", "city", validation="c.x")
     save("f.x", slice(0, 0))
     with pytest.raises(UsageError, match="has no row to train on"):
-        of_tables(ArrowTable, "f.x", "age", "label")
+        of_files(ArrowTable, "f.x", "age", "label")
 
 
 @pytest.mark.task
@@ -204,14 +204,14 @@ def test_images_are_decoded_in_the_graph() -> None:
     sizes = {"big": [2, 2, 3], "small": [4, 4, 1]}
     inputs = {"p": "big", "q": {"r": "small", "n": ["age", "count"]}}
     holdout = Holdout(0.25)
-    splits = of_tables(ArrowTable, "a.x", inputs, "label", "w", holdout=holdout, images=sizes)
+    splits = of_files(ArrowTable, "a.x", inputs, "label", "w", holdout=holdout, images=sizes)
     x, y, weight = reading.first(splits.train, 9)
     assert x["p"].shape == (9, 2, 2, 3) and x["q"]["r"].shape == (9, 4, 4, 1)
     rows = np.round(x["q"]["n"][:, 1]).astype(int)
     np.testing.assert_allclose(x["p"][:, 0, 0, 0], rows * 20 / 255, atol=1e-6)
     np.testing.assert_allclose(x["q"]["r"][:, 0, 0, 0], rows * 20 / 255, atol=0.01)
     assert (y.shape, weight.shape) == ((9,), (9,))
-    single = of_tables(ArrowTable, "a.x", "big", "label", images={"big": [2, 3, 1]})
+    single = of_files(ArrowTable, "a.x", "big", "label", images={"big": [2, 3, 1]})
     assert reading.first(single.train, 2)[0].shape == (2, 2, 3, 1)
     for wrong, text in (
         ({"bigg": [2, 2, 3]}, "bigg: is no input of encoded images; accepted: big, small"),
@@ -220,4 +220,4 @@ def test_images_are_decoded_in_the_graph() -> None:
         ({"big": [0, 2, 3]}, "is not height, width, channels"),
     ):
         with pytest.raises(UsageError, match=text):
-            of_tables(ArrowTable, "a.x", inputs, "label", images=wrong)
+            of_files(ArrowTable, "a.x", inputs, "label", images=wrong)

@@ -13,7 +13,7 @@ from dtrain import datasets
 from dtrain.data.convert import adapted
 from dtrain.data.options import Task
 from dtrain.data.sources import Splits
-from dtrain.data.tabular import parts, source
+from dtrain.data.tabular import reader, source
 from dtrain.errors import UsageError
 
 #: Targets by what they are, and the number of their classes; None of a regression.
@@ -44,7 +44,7 @@ def each_format(y: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> dict[str, Spl
         "npz": datasets.npz("t.npz"),
         "arrays": adapted((frame[["a"]].to_numpy(), y)),
     }
-    monkeypatch.setattr(parts, "SMALL", 0)
+    monkeypatch.setattr(reader, "SMALL", 0)
     monkeypatch.setattr(source, "IN_MEMORY", 0)
     monkeypatch.setattr("dtrain.datasets.arrays.is_large", lambda size: True)
     return {**made, "large csv": datasets.table("t.csv"), "large npz": datasets.npz("t.npz")}

@@ -18,8 +18,8 @@ from dtrain.after import inputs, slices
 from dtrain.after.evaluation_record import Evaluation, EvaluationRecorder
 from dtrain.config import load
 from dtrain.config.schema import Config
-from dtrain.data import class_names
 from dtrain.data.options import Task
+from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Splits
 from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.run import checkpoint
@@ -114,7 +114,7 @@ class Evaluate(Action):
         if data.splits.validation is not None and data.splits.count_classes() is None:
             inputs.check(data.splits.validation, self._own.train, "targets", sizes=False)
         classes_of_run = list(self._own.train.info.class_names())
-        named = class_names.renumbered(data.splits.validation, classes_of_run)
+        named = renumbered(data.splits.validation, classes_of_run)
         splits = dataclasses.replace(data.splits, classes=classes, validation=named)
         return dataclasses.replace(data, splits=splits)
 

@@ -20,8 +20,8 @@ from dtrain.after.columns import Columns
 from dtrain.after.functions import NAMED
 from dtrain.config import load
 from dtrain.config.schema import Config
-from dtrain.data import class_names
 from dtrain.data.failures import before_training
+from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DtrainError, TrainingError, UsageError
@@ -107,7 +107,7 @@ class Predict(Action):
             process.ending.enter_context(data.pool)  # its readers start while the model is built
             model = self._model(config, strategy, process, data, source)
             if "labels" in self._include:
-                source = class_names.renumbered(source, self._class_names)
+                source = renumbered(source, self._class_names)
             digest, step = self._restore(config, model, strategy)
             data.pool.ready()
         columns = Columns(model, self._function, self._include, self._class_names)

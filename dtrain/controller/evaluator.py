@@ -9,8 +9,8 @@ from dtrain.config import early_stopping, load
 from dtrain.config.schema import Config
 from dtrain.controller.launchers import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
+from dtrain.data.prepare import evaluated
 from dtrain.data.sources import Splits
-from dtrain.data.splits import evaluated
 from dtrain.errors import UsageError
 from dtrain.run.cluster import EVALUATOR, Cluster, Task
 

@@ -14,8 +14,8 @@ from dtrain.controller.resources.devices import Machine, device_kind
 from dtrain.controller.task_environment import task_environment
 from dtrain.data.failures import before_training
 from dtrain.data.options import OnError, divided
+from dtrain.data.prepare import check_batch, evaluated
 from dtrain.data.sources import Splits
-from dtrain.data.splits import check_batch, evaluated
 from dtrain.data.streams import known_length
 from dtrain.datasets import tables
 from dtrain.errors import UsageError

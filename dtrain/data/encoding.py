@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, cast
 
@@ -138,15 +138,13 @@ class Encoding:
         parts = [_encoded(each, columns[each.name], place) for each in self.features]
         return np.concatenate(parts, axis=1) if parts else np.empty((0, 0), np.float32)
 
-    def plain(
-        self, columns: Mapping[str, Any], place: Callable[[int], str] = "row {}".format
-    ) -> dict[str, np.ndarray]:
+    def plain(self, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the inputs of :func:`dtrain.models.with_columns`, ``[rows]`` each.
 
         Numbers, booleans and dates are float32, NaN where a cell is empty; the others are texts.
 
         Args:
-            columns, place: as of :meth:`encode`.
+            columns: as of :meth:`encode`.
 
         Raises:
             UsageError: as of :meth:`encode`.
@@ -155,7 +153,7 @@ class Encoding:
         return {
             feature.name: np.array(texts(np.asarray(columns[feature.name])), object)
             if feature.is_text
-            else _encoded(feature, columns[feature.name], place)[:, 0]
+            else _encoded(feature, columns[feature.name], "row {}".format)[:, 0]
             for feature in self.features
         }
 
@@ -248,23 +246,28 @@ def _is_date(text: str, form: str | None) -> bool:
     return True
 
 
-def texts(values: np.ndarray) -> list[str]:
-    """Return values as text; of an empty cell that is empty."""
+def texts(values: np.ndarray, errors: str = "replace") -> list[str]:
+    """Return values as text; of an empty cell that is empty.
+
+    Args:
+        values: ``[n]``.
+        errors: what becomes of bytes that are no text (``bytes.decode``).
+    """
     if values.dtype.kind == "f":
         return ["" if v != v else str(int(v)) if v == int(v) else str(v) for v in values.tolist()]
     if values.dtype.kind == "b":
         return ["true" if v else "false" for v in values.tolist()]
     if values.dtype.kind == "M":
         return ["" if v == "NaT" else v for v in values.astype(str).tolist()]
-    return [_text(v) for v in values.tolist()]
+    return [_text(v, errors) for v in values.tolist()]
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, errors: str) -> str:
     if value is None or value != value:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return value.decode(errors=errors) if isinstance(value, bytes) else str(value)
 
 
 def words(text: str) -> list[str]:
@@ -274,13 +277,10 @@ def words(text: str) -> list[str]:
 
 # -- fitting
 
-#: Reads a column of the training examples, some rows at a time.
-Read = Callable[[str], Iterator[np.ndarray]]
-
 
 def fit(
     names: Sequence[str],
-    read: Read,
+    read: Callable[[str], np.ndarray],
     declared: Mapping[str, str],
     chosen: bool,
     left_out: Mapping[str, str],
@@ -290,7 +290,7 @@ def fit(
 
     Args:
         names: of the columns.
-        read: reads one.
+        read: reads one, of the training examples.
         declared: kinds by name, as ``dataset.columns`` has them.
         chosen: whether the user has named the columns: then none is left out.
         left_out: columns that are left out already.
@@ -305,11 +305,12 @@ def fit(
         if kind == "skip":
             skipped[name] = "as dataset.columns says"
             continue
-        feature = _fitted(name, kind, list(read(name)), place)
+        values = read(name)
+        feature = _fitted(name, kind, values, place)
         if isinstance(feature, Feature):
             features.append(feature)
         elif chosen:
-            features.append(cast(Feature, _fitted(name, "category", list(read(name)), place)))
+            features.append(_category(name, texts(values)))
         else:
             skipped[name] = feature
     if not features:
@@ -323,10 +324,9 @@ def fit(
 
 
 def _fitted(
-    name: str, kind: str | None, parts: list[np.ndarray], place: Callable[[int], str]
+    name: str, kind: str | None, values: np.ndarray, place: Callable[[int], str]
 ) -> Feature | str:
     """Return what a column is; or why it is left out."""
-    values = np.concatenate(parts) if parts else np.zeros(0, np.float32)
     is_text, form = values.dtype.kind not in _PLAIN, None
     if kind is None and values.dtype.kind == "f" and len(values) and np.isnan(values).all():
         return "every cell is empty"

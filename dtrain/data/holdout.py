@@ -8,6 +8,7 @@ resumed run, another host and a later version of NumPy hold out the same rows
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
@@ -241,8 +242,62 @@ class Holdout:
 
 def is_empty(cells: np.ndarray) -> np.ndarray:
     """Return which cells are NaN, NaT or None."""
-    if cells.dtype.kind in "fM":
-        return np.isnan(cells) if cells.dtype.kind == "f" else np.isnat(cells)
     if cells.dtype.kind == "O":
         return np.array([cell is None for cell in cells], bool)
-    return np.zeros(len(cells), bool)
+    return np.asarray(cells != cells)
+
+
+def divided(whole: Any, holdout: Holdout) -> tuple[Any, Any]:
+    """Hold a part of a source out.
+
+    Args:
+        whole: a source that has ``subset``. Where nothing knows how many examples it has without
+            passing them, which of them are held out is drawn when it is first needed; and where
+            that is none, the part is there, and empty.
+        holdout: how.
+
+    Returns:
+        What is trained on, and what is held out; None for nothing.
+
+    Raises:
+        UsageError: the rows cannot be divided so.
+    """
+    if not holdout.holds:
+        return whole, None
+    drawn = _Drawn(whole, holdout)
+    if not whole.info.counted:
+        return tuple(whole.subset(functools.partial(drawn.part, number)) for number in (0, 1))
+    train, held = drawn.rows
+    return whole.subset(train), whole.subset(held) if len(held) else None
+
+
+@dataclasses.dataclass
+class _Drawn:
+    """Rows that are drawn when they are first asked for; it can be pickled, as its source can."""
+
+    source: Any
+    holdout: Holdout
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        info = self.source.info
+        return self.holdout.rows(len(self.source), info.labels, info.column)
+
+    def part(self, number: int) -> np.ndarray:
+        return self.rows[number]
+
+
+def each_of(make: Callable[[Any], Any], path: Any, validation: Any) -> tuple[Any, Any]:
+    """Return what is made of the files to train on, and of those to evaluate on, or None.
+
+    Raises:
+        UsageError: of ``dataset.validation`` where it is of the latter.
+    """
+    made = make(path)
+    if validation is None:
+        return made, None
+    try:
+        return made, make(validation)
+    except UsageError as error:
+        key = "dataset.validation"
+        raise error.of_key(key) if error.key == "dataset.path" else error from None

@@ -119,8 +119,10 @@ class RecordFiles(Table):
             records[at] = np.fromiter(self._read(owner, own.tolist()), object, len(at))
         return records
 
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Read features of some records, outside of a graph."""
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, np.ndarray]:
+        """Read features of some records, outside of a graph; none is empty."""
         size = sum(file.size() for file in self.files)
         step = max(1, BYTES * len(self) // max(1, size))
         parts = [

@@ -307,6 +307,15 @@ class Arrays(Captured):
         labels = None if nest.is_nest(self.y) else self.y
         return Info(class_names=lambda: self._class_names, labels=lambda: labels)
 
+    def subset(self, rows: np.ndarray) -> Arrays:
+        """Return some of the examples, in their order; their inputs are read when needed."""
+
+        def some(values: Any) -> Any:
+            return nest.mapped(lambda array: array[rows], values)
+
+        y, weight = some(self.y), some(self.weight)
+        return Arrays(lambda: some(self.x), y, weight, len(rows), self._class_names)
+
     def _parts(self) -> tuple[Any, ...]:
         """Return inputs, targets and weights, without those at the end that there are none of."""
         return trimmed([self.x, self.y, self.weight])

@@ -26,12 +26,12 @@ class Counted:
     regression.
 
     Args:
-        pieces: of the targets, one array ``[n]`` a piece; several where the examples to evaluate on
-            are others.
-        where: the place of an example of the first, for messages.
+        pieces: of the targets, one array ``[n]`` a piece: those to train on, then those to evaluate
+            on where these are others.
+        where: the place of an example, for messages.
     """
 
-    def __init__(self, *pieces: Pieces, where: Callable[[int], str] | None = None):
+    def __init__(self, pieces: Pieces, where: Callable[[int], str] | None = None):
         self._pieces = pieces
         self._where = where
         self._has_fractions = False
@@ -85,7 +85,7 @@ class Counted:
     def _whole(self) -> np.ndarray | None:
         """All targets, int64; None where one is no whole number, and where there are none."""
         arrays = []
-        for part in (part for pieces in self._pieces for part in pieces()):
+        for part in self._pieces():
             if part.ndim != 1 or part.dtype.kind not in "biuf":
                 return None
             if part.dtype.kind == "f" and not np.array_equal(part, np.floor(part)):  # or NaN
@@ -124,8 +124,4 @@ def of_labels(*labels: Any) -> Counted | None:
     """Return what counts the classes of arrays in memory; None for no targets, and for several."""
     if any(not isinstance(y, np.ndarray) or y.ndim != 1 for y in labels):
         return None
-    return Counted(*(functools.partial(_one_piece, y) for y in labels))
-
-
-def _one_piece(labels: np.ndarray) -> list[np.ndarray]:
-    return [labels]
+    return Counted(lambda: labels)

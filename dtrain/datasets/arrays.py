@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -13,9 +14,8 @@ from dtrain.data import nest
 from dtrain.data.example import trimmed
 from dtrain.data.file_arrays import Archive, FileArray, in_pieces, is_large, of_files
 from dtrain.data.files import files, is_address
-from dtrain.data.holdout import Holdout, HoldoutKeys
+from dtrain.data.holdout import Holdout, HoldoutKeys, divided
 from dtrain.data.sources import Arrays, Info, Source, Splits
-from dtrain.data.splits import split
 from dtrain.data.target_kind import Counted, of_labels
 from dtrain.errors import DataError, UsageError
 
@@ -169,12 +169,10 @@ def _splits(
     if is_far or is_large(sum(array.nbytes for array in every)):
         if validation is not None:
             return Splits(train, validation, train.counted(validation))
-        rows, others = holdout.rows(len(train), train.info.labels)
-        if not len(others):
-            return Splits(train, None, train.counted())
-        return Splits(train.subset(rows), train.subset(others), train.counted())
+        return Splits(*divided(train, holdout), train.counted())
     if validation is None:
-        return split(train.in_memory(), holdout)
+        whole = train.in_memory()
+        return Splits(*divided(whole, holdout), of_labels(whole.y))
     one, other = train.in_memory(), validation.in_memory()
     return Splits(one, other, of_labels(one.y, other.y))
 
@@ -290,7 +288,7 @@ class StoredArrays(Source):
         """Return what counts the classes of all rows of the arrays, and of those of others."""
         targets = [each._y for each in (self, *others)]
         arrays = [y.array for y in targets if isinstance(y, Targets)]
-        return Counted(*(functools.partial(in_pieces, array) for array in arrays))
+        return Counted(lambda: itertools.chain.from_iterable(map(in_pieces, arrays)))
 
 
 class Targets:

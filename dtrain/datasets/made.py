@@ -11,9 +11,9 @@ from typing import Unpack
 import numpy as np
 
 from dtrain.data import draws
-from dtrain.data.holdout import Holdout, HoldoutKeys
+from dtrain.data.holdout import Holdout, HoldoutKeys, divided
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.splits import split
+from dtrain.data.target_kind import of_labels
 from dtrain.errors import UsageError
 
 _DIGITS = Path(__file__).with_name("digits.csv.gz")
@@ -32,7 +32,8 @@ def digits(**holdout: Unpack[HoldoutKeys]) -> Splits:
     with gzip.open(_DIGITS, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     x = (table[:, :-1] / 16.0).reshape(-1, 8, 8, 1)
-    return split(Arrays(x, table[:, -1].astype(np.int64)), Holdout(**holdout))
+    whole = Arrays(x, table[:, -1].astype(np.int64))
+    return Splits(*divided(whole, Holdout(**holdout)), of_labels(whole.y))
 
 
 def synthetic(

@@ -11,8 +11,8 @@ from dtrain.data.record_files import ArrayRecordFiles, RecordFiles, TFRecordFile
 from dtrain.data.records import Bytes, Examples, RecordSource, SavedArrays, declared
 from dtrain.data.sources import Splits
 from dtrain.data.tabular.source import TableSource
-from dtrain.data.tabular.splits import of_sources, of_tables
 from dtrain.data.tabular.table import Names
+from dtrain.datasets.tables import of_files, of_sources
 from dtrain.errors import UsageError, nearest
 
 
@@ -46,7 +46,7 @@ def tfrecord(
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     known = declared(features)
-    return of_tables(
+    return of_files(
         lambda files: TFRecordFiles(files).of_kind(Examples(known)), path, inputs, target, weight,
         validation, Holdout(**holdout), classes, images, RecordSource,
     )  # fmt: skip
@@ -101,7 +101,7 @@ def array_record(
         records = ArrayRecordFiles(files)
         return records.of_kind(kinds[decode](records))
 
-    return of_tables(
+    return of_files(
         table, path, inputs, target, weight, validation, Holdout(**holdout), classes,
         images, RecordSource if decode == "example" else TableSource,
     )  # fmt: skip

@@ -1,19 +1,31 @@
-"""Tables: columns of rows in files, whatever their format."""
+"""Tables: columns of rows in files, whatever their format; and what a run trains on of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
-from dtrain.data.encoding import Encoding
-from dtrain.data.files import files
-from dtrain.data.holdout import Holdout, HoldoutKeys
+import numpy as np
+
+from dtrain.data.encoding import KINDS, Encoding
+from dtrain.data.files import DataFile, files
+from dtrain.data.holdout import Holdout, HoldoutKeys, divided, each_of, is_empty
+from dtrain.data.images import with_images
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
-from dtrain.data.splits import of_validation
-from dtrain.data.tabular.table import Names
+from dtrain.data.streams import known_length
+from dtrain.data.tabular.source import EncodedSource, Fit, TableSource, arrays_or_source, counted
+from dtrain.data.tabular.table import Names, Role, Table, described, flat
+from dtrain.errors import UsageError, nearest
+
+if TYPE_CHECKING:  # pyarrow is imported where its tables are read
+    from dtrain.data.tabular.reader import ArrowTable
 
 Paths = str | Sequence[str]
+#: Names of a column that may number the rows.
+_INDEX = re.compile(r"(Unnamed: \d+|rownames|row\.names|row_names|rowname|index|)", re.I)
 
 
 def table(
@@ -55,18 +67,15 @@ def table(
         encoding: of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    from dtrain.data.tabular import dataset
-    from dtrain.data.tabular.parts import Reading
-    from dtrain.data.tabular.reader import ArrowTable
+    from dtrain.data.tabular import reader
 
     declared = dict(columns or {})
-    reading = Reading(format, separator, header, dataset.types_of(declared, encoding))
-
-    whole, others = ArrowTable(dataset.files_of(path, format), reading), None
-    if validation is not None:
-        with of_validation():
-            others = ArrowTable(dataset.files_of(validation, format), reading)
-    return dataset.of_tables(
+    types = reader.types_of(declared, encoding)
+    reading = reader.Reading(format, separator, header, types)
+    whole, others = each_of(
+        lambda paths: reader.ArrowTable(reader.files_of(paths, format), reading), path, validation
+    )
+    return _of_tables(
         whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
         images, declared, on_error, encoding,
     )  # fmt: skip
@@ -81,17 +90,14 @@ def is_counted(node: Mapping[str, Any]) -> bool:
     Raises:
         UsageError: there is no such file.
     """
-    from dtrain.data.tabular import dataset
-    from dtrain.data.tabular.parts import Reading, is_quick
+    from dtrain.data.tabular import reader
 
     format, separator, header = (node.get(key) for key in ("format", "separator", "header"))
-    types = dataset.types_of(node.get("columns") or {}, None)
-    every = dataset.files_of(node["path"], format)
-    if node.get("validation") is not None:
-        with of_validation():
-            every += dataset.files_of(node["validation"], format)
-    reading = Reading(format, separator, header, types)
-    return all(is_quick(file, reading) for file in every)
+    types = reader.types_of(node.get("columns") or {}, None)
+    reading = reader.Reading(format, separator, header, types)
+    paths = node["path"], node.get("validation")
+    parts = each_of(lambda path: reader.files_of(path, format), *paths)
+    return all(reader.is_quick(file, reading) for part in parts for file in part or ())
 
 
 def huggingface(
@@ -123,14 +129,14 @@ def huggingface(
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
     """
-    from dtrain.data.tabular import dataset, hub
+    from dtrain.data.tabular import hub
 
     parts = hub.opened(path, name, train, validation)
     if classes is None and isinstance(target, str):
         names = getattr(parts[0].features.get(target), "names", None)
         classes = None if names is None else len(names)
     tables = [hub.HubTable(part) for part in parts]
-    return dataset.of_tables(
+    return _of_tables(
         tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
         weight, validation, Holdout(**holdout), classes,
         images, dict(columns or {}), on_error, encoding,
@@ -160,14 +166,278 @@ def webdataset(
         target, inputs, weight, validation, columns, classes, images, on_error, encoding,
             **holdout: as of :func:`table`.
     """
-    from dtrain.data.tabular import dataset, hub
+    from dtrain.data.tabular import hub
 
-    whole = hub.tar_table(files(path))
-    held = None
-    if validation is not None:
-        with of_validation():
-            held = hub.tar_table(files(validation))
-    return dataset.of_tables(
+    whole, held = each_of(lambda paths: hub.tar_table(files(paths)), path, validation)
+    return _of_tables(
         whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
         classes, images, dict(columns or {}), on_error, encoding,
     )  # fmt: skip
+
+
+# -- from tables to splits
+
+
+def of_files(
+    table: Callable[[list[DataFile]], Table],
+    path: str | Sequence[str],
+    inputs: Names,
+    target: Names,
+    weight: Names = None,
+    validation: str | Sequence[str] | None = None,
+    holdout: Holdout = Holdout(),
+    classes: int | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+    source: Callable[..., TableSource] = TableSource,
+) -> Splits:
+    """Return the examples of the rows of files.
+
+    Args:
+        table: makes the table of files; reads headers alone.
+        path: a file, a pattern, or a list of them.
+        inputs, target, weight: columns (:class:`dtrain.data.tabular.source.TableSource`).
+        validation: files to evaluate on; None: a part of the rows is held out.
+        holdout: how.
+        classes: number of classes; None: those of the target's column, which is read for it.
+        images: columns of encoded images, by name: height, width and channels of each.
+        source: makes the examples of a table.
+
+    Raises:
+        UsageError: a file or a column cannot be what it is to be.
+    """
+    one, other = each_of(lambda paths: table(files(paths)), path, validation)
+    whole, held = source(one, inputs, target, weight), None
+    if other is not None:
+        held = source(other, whole.inputs.names, target, weight, words=whole.words)
+        _check_alike(whole, held, validation)
+    return of_sources(whole, held, "path", path, holdout, classes, images)
+
+
+def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
+    """Refuse files to evaluate on whose columns hold something else than those to train on."""
+    for role in (whole.inputs, whole.target, whole.weight):
+        for name in role.columns() if role is not None else ():
+            one, other = whole.table.columns[name], held.table.columns[name]
+            if (one.is_number, one.shape) != (other.is_number, other.shape):
+                raise UsageError(
+                    "dataset.validation", path, f"the column {name} holds {described(other)}, "
+                    f"and {described(one)} in what is trained on",
+                    "files with the same columns", "dataset.validation=ANOTHER",
+                )  # fmt: skip
+
+
+def of_sources(
+    whole: TableSource,
+    held: TableSource | None,
+    key: str,
+    value: object,
+    holdout: Holdout,
+    classes: int | None,
+    images: Mapping[str, Sequence[int]] | None,
+) -> Splits:
+    """Return the examples of tables.
+
+    Args:
+        whole: to train on, and to split a part off where ``held`` is None.
+        held: to evaluate on.
+        key, value: of the ``dataset`` group, that say what ``whole`` is; for messages.
+        holdout, classes, images: as of :func:`of_files`.
+
+    Raises:
+        UsageError: there is nothing to train on, or an image cannot be what it is to be.
+    """
+    if known_length(whole) == 0:
+        raise UsageError(
+            f"dataset.{key}", value, "has no row to train on", "data with at least one row",
+            f"dataset.{key}=ANOTHER",
+        )  # fmt: skip
+    train, held = divided(whole, holdout) if held is None else (whole, held)
+    count = counted(train, held) if classes is None else classes
+    columns = {"inputs": whole.inputs.names, "target": whole.target and whole.target.names}
+    if images:
+        train = with_images(train, images)
+        held = None if held is None else with_images(held, images)
+    return Splits(train, held, count, columns=columns)
+
+
+def _of_tables(
+    whole: ArrowTable,
+    others: ArrowTable | None,
+    path: object,
+    inputs: Names,
+    target: Names,
+    weight: Names,
+    validation: object,
+    holdout: Holdout,
+    classes: int | None,
+    images: Mapping[str, Sequence[int]] | None,
+    declared: Mapping[str, str],
+    on_error: OnError,
+    encoding: Encoding | None,
+) -> Splits:
+    """Return the examples of the rows of tables: ``whole`` to train on, ``others`` to evaluate on.
+
+    The other arguments are those of :func:`table`.
+
+    Raises:
+        UsageError: a column cannot be what it is to be, or there is nothing to train on.
+    """
+    notices = list(whole.notices)
+    for name, kind in declared.items():
+        if kind not in KINDS:
+            hint = f"'dataset.columns={{{name}: {nearest(kind, KINDS) or 'text'}}}'"
+            shown, accepted = f"{{{name}: {kind}}}", ", ".join(KINDS)
+            raise UsageError("dataset.columns", shown, "is no kind of a column", accepted, hint)
+        if name not in whole.columns and name not in whole.refused:
+            hint = f"'dataset.columns={{{nearest(name, whole.columns) or 'COLUMN'}: {kind}}}'"
+            problem = f"{whole.files[0].name} has no such column"
+            raise UsageError("dataset.columns", name, problem, ", ".join(whole.columns), hint)
+    if encoding is not None and not isinstance(inputs, str | Mapping):
+        if inputs is None and target is None:
+            target = _own_target(whole, encoding)
+        inputs = [feature.name for feature in encoding.features]
+    elif target is None and inputs is None and whole.is_text:
+        target = list(whole.columns)[-1]
+        notices.append(f"dataset.target={target}: the last column, where none is named")
+    chosen, left_out = inputs is not None, dict[str, str]()
+    if inputs is None:
+        inputs, left_out = _inputs(whole, target, weight, declared)
+    is_raw = inputs is None or isinstance(inputs, str | Mapping)
+    make = TableSource if is_raw else EncodedSource
+    categories = [name for name in flat(target) if declared.get(name) == "category"]
+
+    def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
+        made = make(table, names, target, weight, words, categories)
+        if made.target is not None and (on_error is OnError.skip or whole.is_small):
+            made, notice = _with_targets(made, made.target, on_error is OnError.skip)
+            notices.extend(notice)
+        return made
+
+    train, held = source(whole, inputs), None
+    _refuse_dates(train, declared)
+    if others is not None:
+        names = train.inputs.names
+        if is_raw:
+            held = source(others, names, train.words)
+            _check_alike(train, held, validation)
+        else:
+            held = source(others, [n for n in names if n in others.columns], train.words)
+    notices += _many_classes(train)
+    made = of_sources(train, held, "path", path, holdout, classes, images)
+    made = dataclasses.replace(made, notices=tuple(notices))
+    if images or not isinstance(made.train, EncodedSource):
+        return made
+    fit = Fit(made.train, declared, chosen, left_out, encoding)
+    for part in (made.train, made.validation):
+        if part is not None:
+            part.fit = fit
+    return dataclasses.replace(
+        made, train=arrays_or_source(made.train), validation=arrays_or_source(made.validation),
+        encoding=lambda: fit.encoding,
+    )  # fmt: skip
+
+
+def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableSource, list[str]]:
+    """Look for rows without a target.
+
+    Args:
+        source: of all rows.
+        target: of it.
+        skip: whether such rows are left out.
+
+    Returns:
+        The source of the rows that have one, and a notice where that is not all.
+
+    Raises:
+        UsageError: there are some, and they are not to be left out.
+    """
+    empty = np.zeros(len(source), bool)
+    for name in target.columns():
+        if source.table.columns[name].is_cell:
+            for rows, cells in source.parts_of(name, with_empty=True):
+                empty[rows] |= is_empty(cells)
+    missing = np.flatnonzero(empty)
+    if not len(missing):
+        return source, []
+    key, shown = "dataset.target", ", ".join(target.columns())
+    first = source.where(int(missing[0]))
+    if len(missing) == len(source):
+        raise UsageError(
+            key, shown, "is empty in every row", "a column with values", "dataset.target=COLUMN"
+        )
+    if not skip:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise UsageError(
+            key, shown, f"is empty in {first}{more}",
+            "a target in each row; on_error=skip leaves the others out", "dataset.on_error=skip",
+        )  # fmt: skip
+    return source.of_rows(np.flatnonzero(~empty)), [
+        f"dataset.on_error=skip: {len(missing):,} of {len(source):,} rows have no {shown} and are "
+        f"left out, the first: {first}"
+    ]
+
+
+def _many_classes(source: TableSource) -> list[str]:
+    """Return a sentence on a target of words of which most occur in one row."""
+    if not isinstance(source, EncodedSource) or not source.table.is_small:
+        return []
+    names, rows = source.words(), len(source)
+    if len(names) < 20 or len(names) < rows / 2:
+        return []
+    return [
+        f"the target has {len(names):,} different texts in {rows:,} rows, each of them a class; "
+        "for another column: dataset.target=COLUMN"
+    ]
+
+
+def _own_target(whole: ArrowTable, encoding: Encoding) -> Names:
+    """Return the target of a training where a table has it; else none, as of data to predict."""
+    names = list(encoding.target.columns if encoding.target else ())
+    if not names or not set(names) <= set(whole.columns):
+        return None
+    return names[0] if len(names) == 1 else names
+
+
+def _inputs(
+    whole: ArrowTable, target: Names, weight: Names, declared: Mapping[str, str]
+) -> tuple[Names, dict[str, str]]:
+    """Return the inputs where none are named, and the columns that are left out, with reasons."""
+    roles = {*flat(target), *flat(weight)}
+    inputs = [name for name in (*whole.columns, *whole.refused) if name not in roles]
+    out = {
+        name: "it numbers the rows"
+        for name in (inputs if whole.is_text and len(inputs) > 1 else ())
+        if name in whole.columns and name not in declared and _is_index(whole, name)
+    }
+    inputs = [name for name in inputs if name not in out]
+    if not inputs:
+        return None, {}  # which is refused
+    column = whole.columns.get(inputs[0])
+    if len(inputs) == 1 and (column is None or not column.is_cell):
+        return inputs[0], out
+    return inputs, out
+
+
+def _is_index(table: ArrowTable, name: str) -> bool:
+    """Say whether a column of text files numbers the rows, or names each of them."""
+    if not _INDEX.fullmatch(name) or not len(table):
+        return False
+    rows = np.arange(len(table))
+    values = table.read(rows, [name], with_empty=True)[name]
+    if values.dtype.kind in "iu":
+        return np.array_equal(values, rows + values[0])
+    return values.dtype == object and len({*values} - {None}) == len(values)
+
+
+def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
+    """Refuse columns of dates where they would be read as they are."""
+    roles = source.target, source.weight, None if source.encodes else source.inputs
+    for role in filter(None, roles):
+        for name in role.columns():
+            if source.table.columns[name].kind == "date" and declared.get(name) != "category":
+                raise UsageError(
+                    role.key, name, "holds dates, which are examples only in a list of inputs",
+                    "columns of numbers, booleans or text",
+                    f"'dataset.inputs=[{name}]'" if role.key.endswith("inputs")
+                    else f"{role.key}=COLUMN",
+                )  # fmt: skip

@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 
 from dtrain.data import cache
 from dtrain.data.files import DataFile, not_installed
-from dtrain.data.tabular.arrow import column_of, is_list
-from dtrain.data.tabular.parts import MappedFile, Reading
-from dtrain.data.tabular.reader import ArrowTable
+from dtrain.data.tabular.arrow import MappedFile, column_of, is_list
+from dtrain.data.tabular.reader import ArrowTable, Reading
 from dtrain.data.tabular.table import Column
 from dtrain.errors import DataError, UsageError, nearest
 
@@ -61,14 +60,16 @@ class HubTable(ArrowTable):
         shown: Sequence[DataFile] | None = None,
     ):
         paths = [each["filename"] for each in part.cache_files]
-        own = dict(declared or {})
+        own, self._labels = dict(declared or {}), []
         for name, feature in part.features.items():
             kind = type(feature).__name__
-            if kind in _MEDIA:
+            if kind == "ClassLabel":
+                self._labels.append(name)
+            elif kind in _MEDIA:
                 own[name] = Column(np.dtype(object), kind="bytes", path=(name, "bytes"))
             elif kind in _SHAPED:
                 dtype, shape = np.dtype(feature.dtype), tuple(feature.shape)
-                own[name] = Column(dtype, shape, path=(name,))
+                own[name] = Column(dtype, shape)
         title = None if shown is None else ", ".join(file.name for file in shown[:3])
         super().__init__([_Copy(path, title or path) for path in paths], Reading("arrow"), own)
         if len(self) != part.num_rows:
@@ -78,25 +79,21 @@ class HubTable(ArrowTable):
                 "a dataset that is flattened (flatten_indices) before it is saved",
                 "dataset.path=FOLDER",
             )  # fmt: skip
-        # In the order of the package, without what is inside of one that it says.
-        tops = {name: column.path[0] for name, column in self.columns.items()}
-        names = [n for n, top in tops.items() if n in own or top not in own]
-        names.sort(key=lambda name: list(part.features).index(tops[name]))
-        self.columns = {n: self.columns[n] for n in names if n not in ("__key__", "__url__")}
-        self.refused = {n: why for n, why in self.refused.items() if n.split(".")[0] not in own}
-        kinds = {name: type(each).__name__ for name, each in part.features.items()}
-        self._labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
+        for name in ("__key__", "__url__"):  # of tar files: what their examples are called
+            self.columns.pop(name, None)
         if shown is not None:
             self.files = list(shown)
 
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-        """Read columns at some rows.
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
+        """Read columns at some rows; a label that is missing is -1.
 
         Raises:
             DataError: naming file, row and column.
         """
-        values = super().read(rows, names)
-        for name in self._labels:
+        values = super().read(rows, names, with_empty)
+        for name in () if with_empty else self._labels:
             if name in values and np.any(values[name] < 0):
                 place = self.where(int(rows[np.argmax(values[name] < 0)]))
                 raise DataError(f"{place}, column {name!r}", "has no label (-1)")
@@ -121,29 +118,27 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
         )  # fmt: skip
     shown = str(path or name)
     dataset = _folder(shown) if path is not None else _named(shown)
-    wanted = {"dataset.train": train, "dataset.validation": validation}
-    if isinstance(dataset, dict):
-        if validation == train:
+    is_one = not isinstance(dataset, dict)
+    parts: list[Any] = []
+    splits = {"train": dataset, str(dataset.split): dataset} if is_one else dataset
+    if validation == train and not is_one:
+        raise UsageError(
+            "dataset.validation", validation, "is the split that is trained on", "another split",
+            "dataset.validation=null",
+        )  # fmt: skip
+    for key, value in {"dataset.train": train, "dataset.validation": validation}.items():
+        if value is None:
+            continue
+        if is_one and (value not in splits or parts):
             raise UsageError(
-                "dataset.validation", validation, "is the split that is trained on",
-                "another split", "dataset.validation=null",
+                key, value, f"{shown} is one dataset, without splits",
+                "the folder of a DatasetDict", f"{key}={'null' if parts else 'train'}",
             )  # fmt: skip
-        for key, value in wanted.items():
-            if value is not None and value not in dataset:
-                near = nearest(value, dataset) or "NAME"
-                problem = f"{shown} has no such split"
-                raise UsageError(key, value, problem, ", ".join(dataset), f"{key}={near}")
-        parts = [dataset[value] for value in wanted.values() if value is not None]
-    else:
-        parts = [dataset]
-        for key, value in wanted.items():
-            is_own = key == "dataset.train" and value == str(dataset.split)
-            if value not in (None, "train") and not is_own:
-                raise UsageError(
-                    key, value, f"{shown} is one dataset, without splits",
-                    "the folder of a DatasetDict",
-                    f"{key}={'train' if key == 'dataset.train' else 'null'}",
-                )  # fmt: skip
+        if value not in splits:
+            near = nearest(value, splits) or "NAME"
+            problem = f"{shown} has no such split"
+            raise UsageError(key, value, problem, ", ".join(splits), f"{key}={near}")
+        parts.append(splits[value])
     if not all(part.cache_files for part in parts):
         raise UsageError(
             "dataset.path", shown, "has no file with rows", "a folder that save_to_disk has "
@@ -179,9 +174,8 @@ def _refusing(key: str, value: str, problem: str, accepted: str, hint: str) -> I
 def _folder(path: str) -> Any:
     """Return the dataset of a folder, or a dict of them by split."""
     package = _package("huggingface")
-    key, accepted, hint = (
-        "dataset.path", "a folder that save_to_disk has written", "dataset.path=FOLDER"
-    )  # fmt: skip
+    key, hint = "dataset.path", "dataset.path=FOLDER"
+    accepted = "a folder that save_to_disk has written"
     if not Path(path).is_dir():
         problem = f"there is no such folder (looked in {Path.cwd()})"
         raise UsageError(key, path, problem, accepted, hint)
@@ -245,7 +239,7 @@ def _constant_lists(dataset: Any) -> dict[str, Column]:
             kind = kind.value_type
         inner = column_of(kind)
         if shape and inner is not None and inner.is_number:
-            own[field.name] = dataclasses.replace(inner, shape=shape, path=(field.name,))
+            own[field.name] = dataclasses.replace(inner, shape=shape)
     return own
 
 

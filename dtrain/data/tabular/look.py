@@ -6,7 +6,6 @@ Of a long table the first rows are looked at (:data:`ROWS`), of a wide one the f
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,8 +53,7 @@ def _columns(
     """Return columns by name, and the name of the target; of what is no table none."""
     source = source.source if isinstance(source, ArraysOfTable) else source
     if isinstance(source, EncodedSource):
-        target = None if source.target is None else source.target.names
-        target = target if isinstance(target, str) else None
+        target = source.target_column
         if names is None:
             names = [feature.name for feature in source.fit.encoding.features][:COLUMNS]
             names += [] if target is None else [target]
@@ -116,13 +114,9 @@ def look(
         classes: whether the target is classes.
         named: whether the columns have names that ``dataset.columns`` takes.
     """
-    names = list(itertools.islice(training, COLUMNS))
-    if target is not None and target not in names and target in training:
-        names.append(target)
-    train = pd.DataFrame({name: training[name][:ROWS] for name in names})
-    held = None
+    train, held = pd.DataFrame(training), None
     if validation is not None:
-        held = pd.DataFrame({n: validation[n][:ROWS] for n in names if n in validation})
+        held = pd.DataFrame({n: validation[n] for n in training if n in validation})
     inputs = [name for name in train.columns if name != target]
     constant = [name for name in inputs if train[name].nunique() <= 1]
     ids = [name for name in inputs if name not in constant and _is_id(train[name])]
@@ -178,15 +172,12 @@ def _is_id(values: pd.Series) -> bool:
     """Whether nearly every row has a value of its own, and the values are no measured numbers."""
     if len(values) < _ENOUGH or values.nunique() < _OWN * values.notna().sum():
         return False
-    if values.dtype.kind == "f":
-        present = values.dropna()
-        whole = bool((present == np.floor(present)).all())
+    present = values.dropna()
+    if values.dtype.kind in "fiu":
         # Whole numbers that fill their range are numbers of rows; others may be measured.
-        return whole and len(present) > 0 and np.ptp(present) < 2 * len(present)
-    if values.dtype.kind in "iu":
-        return bool(np.ptp(values) < 2 * len(values))
-    texts = values.dropna().astype(str)
-    return values.dtype.kind == "O" and not texts.str.contains(" ").mean() > 0.5
+        whole = bool((present == np.floor(present)).all())
+        return whole and len(present) > 0 and bool(np.ptp(present) < 2 * len(present))
+    return values.dtype.kind == "O" and not present.astype(str).str.contains(" ").mean() > 0.5
 
 
 def _doubled(inputs: pd.DataFrame) -> dict[str, str]:

@@ -1,22 +1,48 @@
-"""Rows of tables that pyarrow reads: gathered where they lie, in memory or in mapped files."""
+"""Tables that pyarrow reads: Parquet, Arrow and text, each file opened in the way of its format.
+
+A file is either a table in memory, where it is small, or an Arrow file that is not compressed and
+is mapped: the file itself, or one in the cache that is made of it once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from dtrain.data.files import DataFile
-from dtrain.data.tabular.arrow import agreed, cells, converted, field, joined, plain
-from dtrain.data.tabular.parts import SMALL, UNREADABLE, MappedFile, Part, Reading, part_of
+from dtrain.data import cache
+from dtrain.data.encoding import Encoding
+from dtrain.data.files import DataFile, files, is_full
+from dtrain.data.tabular import arrow, text
+from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
 from dtrain.data.tabular.table import Column, Pieces, Table
-from dtrain.data.tabular.text import INDEX, is_number, sentence
 from dtrain.errors import DataError, UsageError
+
+#: Extensions by format.
+EXTENSIONS = {
+    "parquet": (".parquet", ".pq", ".parq"),
+    "arrow": (".arrow", ".feather", ".ipc", ".arrows"),
+    "csv": (".csv", ".tsv", ".tab", ".txt", ".data", ".dat"),
+    "json": (".jsonl", ".ndjson", ".json"),
+}
+_ALIASES = {"feather": "arrow", "tsv": "csv", "jsonl": "json", "ndjson": "json"}
+#: Bytes of a file that is read into memory; of one of text that is packed a part of them.
+SMALL, PACKED = 32 << 20, 4 << 20
+#: Bytes of a file whose conversion takes so long that it is announced.
+_LONG = 256 << 20
+#: End of the names of converted files in the cache.
+_NAME = "table.arrow"
+#: Bytes of rows that are converted at a time, and rows.
+_STEP, _ROWS = 16 << 20, 1 << 16
+
+#: Reads all rows of a file.
+Batches = Callable[[], Iterator[pa.RecordBatch]]
 
 
 class ArrowTable(Table):
@@ -39,57 +65,34 @@ class ArrowTable(Table):
     ):
         self.files = list(files)
         reading = reading or Reading()
-        self._parts = _alike([part_of(file, reading) for file in files], reading)
-        self.columns, self.refused = agreed({p.file.name: p.schema for p in self._parts})
-        for name, column in (declared or {}).items():
-            self.columns[name] = column
-            self.refused.pop(name, None)
+        self._parts = _alike([_part_of(file, reading) for file in files], reading)
+        schemas = {part.file.name: part.schema for part in self._parts}
+        self.columns, self.refused = arrow.agreed(schemas, declared)
         self._pieces = Pieces([part.rows for part in self._parts])
-        self._opened: dict[int, _Opened] = {}
         #: What was found out of the files.
         self.notices = tuple(notice for part in self._parts for notice in part.notices)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": {}}
 
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def _read(self, rows: np.ndarray, names: Sequence[str], with_empty: bool) -> dict[str, Any]:
-        split = list(self._pieces.split(rows))
-        files = {number: self._file(number) for number, _, _ in split}
-
-        def values(name: str) -> Any:
-            column = self.columns[name]
-            parts = [
-                (at, files[number].column(name, column).take(inside, with_empty))
-                for number, at, inside in split
-            ]
-            return joined(parts, len(rows))
-
-        return {name: values(name) for name in names}
-
-    def _file(self, number: int) -> _Opened:
-        if number not in self._opened:
-            self._opened[number] = _Opened(self._parts[number])
-        self._opened[number].check_whole()
-        return self._opened[number]
-
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
         """Read columns at some rows.
 
         Raises:
             DataError: naming file, row and column; an empty cell is one.
         """
-        return self._read(rows, names, with_empty=False)
+        split = [(at, self._parts[n], inside) for n, at, inside in self._pieces.split(rows)]
+        for _, part, _ in split:
+            part.open()
 
-    def cells(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Read columns of one value a row at some rows; empty cells are NaN, NaT or None.
+        def values(name: str) -> Any:
+            column = self.columns[name]
+            parts = [(at, part.take(name, column, of, with_empty)) for at, part, of in split]
+            return arrow.joined(parts, len(rows))
 
-        Raises:
-            DataError: a file cannot be read.
-        """
-        return self._read(rows, names, with_empty=True)
+        return {name: values(name) for name in names}
 
     def where(self, row: int) -> str:
         """Return the place of a row: ``FILE, row 17``."""
@@ -119,152 +122,25 @@ class ArrowTable(Table):
         return sum(part.file.size() for part in self._parts)
 
 
-class _Opened:
-    """A file that is open."""
-
-    def __init__(self, part: Part):
-        self._part = part
-        self._columns: dict[str, _Column] = {}
-        self._map: MappedFile | None = None
-        try:
-            loaded = part.load()
-            if isinstance(loaded, pa.Table):
-                self._table = loaded.combine_chunks()
-                return
-            self._map = MappedFile(loaded)
-            self._table = pa.Table.from_batches(self._map.batches())
-        except UNREADABLE as error:
-            raise self._unreadable(error) from None
-        if len(self._table) != part.rows:
-            raise DataError(part.file.name, "has changed since it was opened")
-
-    def _unreadable(self, error: Exception) -> DataError:
-        return DataError(self._part.file.name, f"cannot be read ({sentence(error)})")
-
-    def check_whole(self) -> None:
-        # A page of a file that was cut off ends the process, without a sentence.
-        if self._map is not None and not self._map.is_whole():
-            raise DataError(self._part.file.name, "was cut off while it was read")
-
-    def column(self, name: str, column: Column) -> _Column:
-        if name not in self._columns:
-            try:
-                values = field(self._table, column)
-                self._columns[name] = _Column(self._part, name, column, values, self._map)
-            except UNREADABLE as error:
-                raise self._unreadable(error) from None
-        return self._columns[name]
-
-
-class _Column:
-    """A column of a file that is open.
-
-    Numbers without empty cells are gathered from NumPy views of where they lie: of a mapped file
-    one view of all of it. All else is taken chunk by chunk by pyarrow.
-    """
-
-    def __init__(
-        self,
-        part: Part,
-        name: str,
-        column: Column,
-        values: pa.ChunkedArray,
-        mapped: MappedFile | None,
-    ):
-        self._part, self._name, self._column = part, name, column
-        self._chunks = [c for c in values.chunks if len(c)] or values.chunks
-        self._pieces = Pieces([len(chunk) for chunk in self._chunks])
-        self._valid: set[int] = set()
-        self._rows: np.ndarray | None = None  # what begins at each number of the view
-        self._begins = np.zeros(len(self._chunks), np.int64)
-        dtype, self._items = column.dtype, math.prod(column.item)
-        addresses = [_address(chunk, dtype) for chunk in self._chunks]
-        if not column.is_number or column.is_ragged or not self._items or None in addresses:
-            return
-        if mapped is not None:
-            begins = np.array(addresses, np.int64) - mapped.buffer.address
-            if begins.min() < 0 or (begins % dtype.itemsize).any():
-                return
-            whole = np.frombuffer(mapped.buffer, np.uint8)
-            view = whole[: len(whole) // dtype.itemsize * dtype.itemsize].view(dtype)
-            self._begins = begins // dtype.itemsize
-        elif len(self._chunks) == 1:
-            view = converted(self._chunks[0], column, str).reshape(-1)  # none is empty
-        else:
-            return
-        # A window costs more than a number where each row is one.
-        windows = np.lib.stride_tricks.sliding_window_view
-        self._rows = view if self._items == 1 else windows(view, self._items)
-
-    def _place(self, rows: np.ndarray, at: int) -> str:
-        return f"{self._part.place(int(rows[at]))}, column {self._name!r}"
-
-    def take(self, rows: np.ndarray, with_empty: bool) -> Any:
-        """Return the values at some rows; empty ones are refused, or as of :func:`cells`."""
-        if self._rows is not None:
-            chunks = np.searchsorted(self._pieces.ends, rows, side="right")
-            at = self._begins[chunks] + (rows - self._pieces.starts[chunks]) * self._items
-            return self._rows[at].reshape(len(rows), *self._column.item)
-        parts = []
-        for number, at, inside in self._pieces.split(rows):
-            chunk, first = self._chunks[number], int(self._pieces.starts[number])
-            try:
-                if number not in self._valid:  # offsets that lead elsewhere end the process
-                    chunk.validate(full=True)
-                    self._valid.add(number)
-                taken, place = _taken(chunk, inside), functools.partial(self._place, first + inside)
-                values = cells(taken) if with_empty else converted(taken, self._column, place)
-            except UNREADABLE as error:
-                first += self._part.first
-                rows_of = f"{self._part.file.name}, rows {first} to {first + len(chunk) - 1}"
-                problem = f"cannot be read ({sentence(error)})"
-                raise DataError(f"{rows_of}, column {self._name!r}", problem) from None
-            parts.append((at, values))
-        return joined(parts, len(rows))
-
-
-def _taken(chunk: pa.Array, rows: np.ndarray) -> pa.Array:
-    if len(rows) == len(chunk) and np.array_equal(rows, np.arange(len(chunk))):
-        return chunk
-    # Of types that are views pyarrow takes no rows.
-    return (plain(chunk) if "view" in str(chunk.type) else chunk).take(pa.array(rows))
-
-
-def _address(array: pa.Array, dtype: np.dtype[Any]) -> int | None:
-    """Return where the first value lies; None where one is empty, or they lie not as NumPy's do."""
-    while True:
-        is_list = pa.types.is_fixed_size_list(array.type)
-        if array.null_count or (array.offset and is_list):
-            return None
-        if not is_list and not isinstance(array, pa.ExtensionArray):
-            break
-        array = array.values if is_list else array.storage
-    kind = array.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        return None
-    if np.dtype(kind.to_pandas_dtype()) != dtype:
-        return None
-    return int(array.buffers()[1].address + array.offset * kind.bit_width // 8)
-
-
 def _alike(parts: list[Part], reading: Reading) -> list[Part]:
     """Read text files again whose numbers another file has in a wider type.
 
     Raises:
         UsageError: a column has numbers in the first files, and text in a later one.
     """
-    if len(parts) < 2 or all(part.schema.equals(parts[0].schema) for part in parts):
-        return parts
-    if not any(part.is_text for part in parts):
+    is_alike = all(part.schema.equals(parts[0].schema) for part in parts)
+    if is_alike or not any(part.is_text for part in parts):
         return parts
     types: dict[str, pa.DataType] = dict(reading.types)
     for name in parts[0].schema.names:
-        kinds = [p.schema.field(name).type for p in parts if name in p.schema.names]
+        having = [part for part in parts if name in part.schema.names]
+        kinds = [part.schema.field(name).type for part in having]
         full = [kind for kind in kinds if not pa.types.is_null(kind)]
-        texts = [pa.types.is_string(kind) for kind in full]
-        if any(texts) and not all(texts):
-            raise _text_among_numbers(parts, name)
-        if len(set(map(str, full))) > 1 or len(full) < len(kinds):
+        is_text = list(map(pa.types.is_string, kinds))
+        if 0 < sum(is_text) < len(full):
+            worded, other = (having[is_text.index(each)] for each in (True, False))
+            raise _text_among_numbers(worded, other, name)
+        if not full or len(set(map(str, kinds))) > 1:
             try:
                 schemas = [pa.schema([(name, kind)]) for kind in full]
                 wide = pa.unify_schemas(schemas, promote_options="permissive").field(name).type
@@ -272,32 +148,269 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
             except pa.ArrowException:
                 types[name] = pa.string()
     again = dataclasses.replace(reading, types=types)
-    return [part_of(part.file, again) for part in parts]
+    return [_part_of(part.file, again) for part in parts]
 
 
-def _text_among_numbers(parts: list[Part], name: str) -> UsageError:
-    """Return the error of a column that is text in some files alone."""
-    kinds = {p.file.name: p.schema.field(name).type for p in parts if name in p.schema.names}
-    having = [part for part in parts if part.file.name in kinds]
-    other = next(p for p in having if not pa.types.is_string(kinds[p.file.name]))
-    worded = next(p for p in having if pa.types.is_string(kinds[p.file.name]))
-    column = _Opened(worded).column(name, Column(np.dtype(object), path=(name,)))
-    cells = column.take(np.arange(worded.rows), with_empty=True)
-    row = next((i for i, c in enumerate(cells) if c is not None and not is_number(c)), 0)
+def _text_among_numbers(worded: Part, other: Part, name: str) -> UsageError:
+    """Return the error of a column that is text in one file, and not in another."""
+    worded.open()
+    column = Column(np.dtype(object), path=(name,))
+    cells = worded.take(name, column, np.arange(worded.rows), with_empty=True)
+    row = next((i for i, c in enumerate(cells) if c is not None and not text.is_number(c)), 0)
     return UsageError(
         "dataset.path", worded.file.name, f"{worded.place(row)}, column {name!r}: {cells[row]!r} "
-        f"is text, and {other.file.name} has {kinds[other.file.name]} there",
+        f"is text, and {other.file.name} has {other.schema.field(name).type} there",
         "the same kind of values in all files, or a column of categories",
         f"'dataset.columns={{{name}: category}}'",
     )  # fmt: skip
 
 
-def index_column(table: ArrowTable, name: str) -> bool:
-    """Say whether a column of text files numbers the rows, or names each of them."""
-    if not INDEX.fullmatch(name) or not len(table):
-        return False
-    rows = np.arange(len(table))
-    values = table.cells(rows, [name])[name]
-    if values.dtype.kind in "iu":
-        return np.array_equal(values, rows + values[0])
-    return values.dtype == object and len({*values} - {None}) == len(values)
+# -- files
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Attributes:
+        format: of all of them; None: by their contents and names.
+        separator, header: of text tables.
+        types: of columns of text tables, where they are known.
+    """
+
+    format: str | None = None
+    separator: str | None = None
+    header: bool | None = None
+    types: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
+
+
+def _format_of(file: DataFile, given: str | None) -> str:
+    """Return the format of a file: as configured, else by its first bytes, else by its name."""
+    if given is not None:
+        return _ALIASES.get(given, given)
+    with file.open() as stream:
+        head = stream.read(6)
+    if head[:4] == b"PAR1":
+        return "parquet"
+    if head == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
+        return "arrow"
+    suffixes = Path(file.name.lower()).suffixes
+    for kind, extensions in EXTENSIONS.items():
+        if set(suffixes[-2:]) & set(extensions):  # the last one may be of what packed it
+            return kind
+    return "csv"
+
+
+def is_quick(file: DataFile, reading: Reading) -> bool:
+    """Say whether the rows of a file can be counted without converting it."""
+    kind = _format_of(file, reading.format)
+    if kind == "parquet" or _is_small(file):
+        return True
+    if kind == "arrow":
+        return not _mapped(file)[1]
+    return cache.path_of(_NAME, _text_key(file, kind, reading)).exists()
+
+
+def _part_of(file: DataFile, reading: Reading) -> Part:
+    """Return a file as a part of a table; of text files the whole is read, or converted, for it.
+
+    Raises:
+        UsageError: it cannot be read as what it is said to be.
+    """
+    kind = _format_of(file, reading.format)
+    if kind == "parquet":
+        return _parquet(file)
+    return _arrow(file) if kind == "arrow" else _text(file, kind, reading)
+
+
+def _is_small(file: DataFile) -> bool:
+    packed = Path(file.name).suffix in (".gz", ".bz2", ".xz", ".zip", ".zst")
+    return file.size() < (PACKED if packed else SMALL)
+
+
+def _load(file: DataFile, stamp: str, batches: Batches | None, is_small: bool) -> pa.Table | Path:
+    """Return the table of a small file, else the Arrow file that is made of its batches once.
+
+    Without batches it is an Arrow file that can be mapped itself.
+
+    Raises:
+        DataError: it has changed since it was opened, or cannot be read.
+    """
+    if file.stamp() != stamp:
+        raise DataError(file.name, "has changed since it was opened")
+    if batches is None:
+        return file.local()
+    if not is_small:
+        key = ["table 1", file.place(), stamp]
+        return _converted(file, key, lambda path: text.write_batches(batches(), path))
+    return pa.Table.from_batches(batches())
+
+
+def _converted(file: DataFile, key: object, write: Callable[[Path], object]) -> Path:
+    """Return the Arrow file that ``write`` makes of a file, once."""
+
+    def make(path: Path) -> None:
+        if file.size() >= _LONG:
+            cache.announce(f"{file.name} is converted once, into {cache.folder()}")
+        try:
+            write(path)
+        except UNREADABLE as error:
+            if is_full(error):
+                raise
+            raise damaged(file.name, error) from None
+
+    return cache.cached(_NAME, key, make)
+
+
+def _plain(batch: pa.RecordBatch, file: DataFile) -> pa.RecordBatch:
+    """Return the columns that can be examples, in types that are read where they lie."""
+    usable, _ = arrow.columns_of(batch.schema, file.name)
+    tops = dict.fromkeys(column.path[0] for column in usable.values())
+    columns = [batch.column(batch.schema.get_field_index(name)) for name in tops]
+    return pa.record_batch(
+        [c if pa.types.is_struct(c.type) or isinstance(c, pa.ExtensionArray) else arrow.plain(c)
+         for c in columns], names=list(tops),
+    )  # fmt: skip
+
+
+# -- Parquet
+
+
+def _parquet(file: DataFile) -> Part:
+    try:
+        with file.open() as stream:
+            whole = pq.ParquetFile(stream)
+            footer, schema = whole.metadata, whole.schema_arrow
+    except UNREADABLE as error:
+        raise text.unreadable(file, "Parquet", error) from None
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    rows = np.array([group.num_rows for group in groups], np.int64)
+    size = sum(group.total_byte_size for group in groups)
+    step = int(min(_ROWS, max(1, footer.num_rows * _STEP // max(_STEP, size))))
+    batches = functools.partial(_parquet_batches, file, step)
+    load = functools.partial(_load, file, file.stamp(), batches, size < SMALL)
+    return Part(file, schema, footer.num_rows, load, rows[rows > 0])
+
+
+def _parquet_batches(file: DataFile, step: int) -> Iterator[pa.RecordBatch]:
+    """Read all rows; of a column that cannot be read say in which row group that is."""
+    with file.open() as stream:
+        whole = pq.ParquetFile(stream, buffer_size=1 << 20, page_checksum_verification=True)
+        try:
+            for batch in whole.iter_batches(step, use_threads=False):
+                yield _plain(batch, file)
+        except UNREADABLE:
+            first = 0
+            for group in range(whole.num_row_groups):
+                rows = whole.metadata.row_group(group).num_rows
+                for name in whole.schema_arrow.names:
+                    try:
+                        whole.read_row_group(group, [name], use_threads=False)
+                    except UNREADABLE as error:
+                        place = f"{file.name}, rows {first} to {first + rows - 1}, column {name!r}"
+                        raise damaged(place, error) from None
+                first += rows
+            raise
+    pa.default_memory_pool().release_unused()
+
+
+# -- Arrow
+
+
+def _arrow(file: DataFile) -> Part:
+    try:
+        batches, is_packed = _mapped(file)
+        for batch in batches if is_packed else batches[:1]:
+            batch.validate()
+    except UNREADABLE as error:
+        raise text.unreadable(file, "Arrow", error) from None
+    rows = np.array([len(batch) for batch in batches], np.int64)
+    is_small = _is_small(file)
+    read = functools.partial(_arrow_batches, file, is_small) if is_packed else None
+    load = functools.partial(_load, file, file.stamp(), read, is_small)
+    blocks = rows[rows > 0] if is_packed else None
+    return Part(file, batches[0].schema, int(rows.sum()), load, blocks)
+
+
+def _arrow_batches(file: DataFile, is_small: bool) -> Iterator[pa.RecordBatch]:
+    for batch in MappedFile(file.local()).batches():
+        batch.validate(full=not is_small)  # of a table in memory each column is when it is read
+        yield _plain(batch, file)
+
+
+def _mapped(file: DataFile) -> tuple[list[pa.RecordBatch], bool]:
+    """Return the batches of an Arrow file or stream, and whether they are compressed.
+
+    One without rows has a batch without rows.
+    """
+    mapping = MappedFile(file.local())
+    batches = mapping.batches()
+    full = next((batch for batch in batches if len(batch)), batches[0])
+    buffers = [b for column in full.columns for b in column.buffers() if b is not None and b.size]
+    return batches, not all(mapping.has(buffer) for buffer in buffers)
+
+
+# -- text
+
+
+def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
+    types = sorted((name, str(of)) for name, of in reading.types.items())
+    own = [kind, reading.separator, reading.header, types]
+    return ["table of text 1", file.place(), file.stamp(), *own]
+
+
+def _text(file: DataFile, kind: str, reading: Reading) -> Part:
+    dialect, first, notices = None, 0, list[str]()
+    if kind not in ("csv", "json"):
+        raise UsageError(
+            "dataset.format", kind, "is no format of a table", ", ".join(EXTENSIONS),
+            "dataset.format=null",
+        )  # fmt: skip
+    if kind == "csv" and text.is_json(file):
+        notices.append(f"{file.name}: its lines are objects of JSON, and it is read as such")
+    elif kind == "csv":
+        dialect = text.dialect_of(file, reading.separator, reading.header)
+        first = 1 + int(dialect.header)
+        notices += dialect.notices
+    read = functools.partial(text.read, file, dialect, reading.types)
+    loaded: Any
+    if _is_small(file):
+        loaded, is_latin = read()
+        table = loaded
+        if is_latin:
+            notices.append(f"{file.name}: is no text in UTF-8, and is read as Latin-1")
+    else:
+        loaded = _converted(file, _text_key(file, kind, reading), read)
+        table = pa.Table.from_batches(MappedFile(loaded).batches())
+    word = "row" if dialect is None else "line"
+    return Part(
+        file, table.schema, len(table), loaded, None, first, word, tuple(notices), is_text=True
+    )
+
+
+def types_of(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
+    """Return the types that columns of text files are read as, where they are known."""
+    fitted = {f.name: f.kind for f in encoding.features if f.is_text} if encoding else {}
+    types = {"category": pa.string(), "text": pa.string(), "number": pa.float64()}
+    return {n: types[kind] for n, kind in {**fitted, **declared}.items() if kind in types}
+
+
+def files_of(path: str | Sequence[str], format: str | None) -> list[DataFile]:
+    """Return the files of a table; of a folder those whose extensions are a table's."""
+    if isinstance(path, str) and Path(path).is_dir():
+        kinds_of = [kind for kind in EXTENSIONS if format in (None, kind)]
+        extensions = [each for kind in kinds_of for each in EXTENSIONS[kind]]
+        inside = [str(p) for p in sorted(Path(path).iterdir()) if p.is_file()
+                  and any(s in extensions for s in p.suffixes[-2:])]  # fmt: skip
+        kinds = {k for p in inside for k, e in EXTENSIONS.items() if Path(p).suffix in e}
+        if len(kinds) > 1:
+            problem = f"the folder has files of several formats ({', '.join(sorted(kinds))})"
+            hint = f"'dataset.path={path}/*.{sorted(kinds)[0]}'"
+            raise UsageError("dataset.path", path, problem, "files of one format", hint)
+        if not inside:
+            raise UsageError(
+                "dataset.path", path, "is a folder without a table", ", ".join(extensions),
+                "dataset.path=FILE",
+            )  # fmt: skip
+        return files(inside)
+    return files(path)

@@ -43,10 +43,8 @@ class TableSource(Source):
         inputs: columns; None for all that are neither target nor weight.
         target: columns, or None for none.
         weight: columns, or None for none.
-        rows: int64 ``[n]``, those that are examples, or a function that draws them when they are
-            first needed; None for all.
-        words: the classes of targets that are text, in their order, or a function of the column
-            that returns them; None: those of the rows.
+        words: returns of a column of targets that are text the classes, in their order; None: those
+            of the rows.
         categories: targets that are numbers, and whose different numbers are classes.
 
     Raises:
@@ -59,12 +57,11 @@ class TableSource(Source):
         inputs: Names,
         target: Names,
         weight: Names = None,
-        rows: Rows | None = None,
-        words: np.ndarray | Callable[[str], np.ndarray] | None = None,
+        words: Callable[[str], np.ndarray] | None = None,
         categories: Sequence[str] = (),
     ):
         self.table = table
-        self._drawn = rows
+        self._drawn: Rows | None = None
         self._words = words
         self._categories = tuple(categories)
         self._found: dict[str, np.ndarray] = {}  # classes, by the column
@@ -93,15 +90,20 @@ class TableSource(Source):
     @property
     def target_column(self) -> str | None:
         """The target where it is one column."""
-        return None if self.target is None else self.target.column
+        names = None if self.target is None else self.target.names
+        return names if isinstance(names, str) else None
 
     def subset(self, rows: Rows) -> Self:
         """Return the source of some of the rows, in their order."""
         # The classes of text are those of all rows, as those of whole numbers are.
+        return self._changed(_words=self.words).of_rows(rows)
+
+    def of_rows(self, rows: Rows) -> Self:
+        """Return the source of some of the rows, as if there were no others."""
         if self._drawn is None or callable(rows):
             assert self._drawn is None, "a part of a part is drawn at once"
-            return self._changed(_words=self.words, _drawn=rows)
-        return self._changed(_words=self.words, _drawn=self._at(rows))
+            return self._changed(_drawn=rows, _found={})
+        return self._changed(_drawn=self._at(rows), _found={})
 
     def _changed(self, **attributes: Any) -> Self:
         made = copy.copy(self)
@@ -179,16 +181,12 @@ class TableSource(Source):
 
     def _texts(self, values: np.ndarray, name: str, rows: np.ndarray) -> list[str]:
         """Return values as text."""
-        if values.dtype != object:
-            return encoding.texts(values)
-        texts = []
-        for row, value in zip(rows, values, strict=True):
-            try:
-                texts.append(value.decode() if isinstance(value, bytes) else str(value))
-            except UnicodeDecodeError:
-                place = f"{self.table.where(int(row))}, column {name!r}"
-                raise DataError(place, f"{value[:20]!r} is no text in UTF-8") from None
-        return texts
+        try:
+            return encoding.texts(values, "strict")
+        except UnicodeDecodeError as error:
+            row = next(r for r, v in zip(rows, values, strict=True) if v == error.object)
+            place = f"{self.table.where(int(row))}, column {name!r}"
+            raise DataError(place, f"{error.object[:20]!r} is no text in UTF-8") from None
 
     def words(self, name: str | None = None) -> np.ndarray:
         """Return the classes of a target that is text, sorted; reads all of its column once.
@@ -199,14 +197,14 @@ class TableSource(Source):
         if name is None:
             columns = self._columns(self.target)
             name = next(filter(self.is_worded, columns), None)
-            is_boolean = columns and self.table.columns[columns[0]].kind == "boolean"
             if name is None:
+                is_boolean = columns and self.table.columns[columns[0]].kind == "boolean"
                 return np.array(["false", "true"] if is_boolean else [], np.str_)
         if self._words is not None:
-            return self._words(name) if callable(self._words) else self._words
+            return self._words(name)
         if name not in self._found:
             words: set[str] = set()
-            for rows, part in self._column(name):
+            for rows, part in self.parts_of(name):
                 words.update(self._texts(part, name, rows))
             by_number = _by_number if name in self._categories else None
             self._found[name] = np.array(sorted(words, key=by_number))
@@ -216,12 +214,11 @@ class TableSource(Source):
         """Whether the values of a target are names of classes."""
         return name in self._categories or not self.table.columns[name].is_number
 
-    def _column(self, name: str, cells: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
+    def parts_of(self, name: str, with_empty: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
         """Read all rows of a column, in pieces: their numbers, and their values."""
-        read = self.table.cells if cells else self.table.read
         for begin in range(0, len(self), ROWS):
             rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
-            yield rows, read(rows, [name])[name]
+            yield rows, self.table.read(rows, [name], with_empty)[name]
 
     def _whole_column(self, name: str) -> np.ndarray | None:
         """Return a column of the table, of all rows that are examples; None where it has none.
@@ -235,7 +232,7 @@ class TableSource(Source):
             return None
         parts = [
             np.array(encoding.texts(values), object) if values.dtype == object else values
-            for _, values in self._column(name, cells=True)
+            for _, values in self.parts_of(name, with_empty=True)
         ]
         return np.concatenate(parts) if parts else None
 
@@ -248,14 +245,14 @@ class TableSource(Source):
         name = self.target_column
         if name is None or self.table.columns[name].is_ragged:
             return None
-        parts = [self._target(values, name, rows) for rows, values in self._column(name)]
+        parts = [self._target(values, name, rows) for rows, values in self.parts_of(name)]
         return np.concatenate(parts) if parts else None
 
     def target_values(self) -> Iterator[np.ndarray]:
         """Read the targets of one column of numbers, as they are in the table, in pieces."""
         name = self.target_column
         if name and self.table.columns[name].is_single and not self.is_worded(name):
-            yield from (values for _, values in self._column(name))
+            yield from (values for _, values in self.parts_of(name))
 
     def _blocks(self) -> np.ndarray | None:
         """Return how many examples, one after the other, are read at once; None for one."""
@@ -275,19 +272,19 @@ class TableSource(Source):
         return self._outputs(self.table.read(rows, names), rows)
 
 
-def counted(*sources: TableSource) -> Callable[[], int | None]:
+def counted(train: TableSource, held: TableSource | None = None) -> Callable[[], int | None]:
     """Return what counts the classes of the targets: those of words, or those of numbers."""
-    column = sources[0].target_column
+    sources, column = [train] if held is None else [train, held], train.target_column
     if column is None:
         return lambda: None
-    if sources[0].is_worded(column):
+    if train.is_worded(column):
         return lambda: max(len(each.words()) for each in sources)
 
     def where(index: int) -> str:
         owner, inside = Pieces([len(each) for each in sources]).place(index)
         return sources[owner].where(inside)
 
-    return Counted(*(each.target_values for each in sources), where=where)
+    return Counted(lambda: (part for each in sources for part in each.target_values()), where)
 
 
 def as_input(value: Any) -> Any:
@@ -340,18 +337,12 @@ class Fit:
         if self.made is not None:
             return self.made
         source, step = self.source, 1 + len(self.source) // encoding.EXAMPLES
-
-        def read(name: str) -> Iterator[np.ndarray]:
-            for begin in range(0, len(source), ROWS * step):
-                end = min(begin + ROWS * step, len(source))
-                yield source.cells(np.arange(begin, end, step), [name])[name]
-
-        columns = source.table.columns
+        rows, columns = np.arange(0, len(source), step), source.table.columns
         kinds = {n: "boolean" for n in source.inputs.names if columns[n].kind == "boolean"}
         kinds |= self.declared
         made = encoding.fit(
-            source.inputs.names, read, kinds, self.chosen, self.left_out,
-            lambda row: source.where(row * step),
+            source.inputs.names, lambda name: source.cells(rows, [name])[name], kinds, self.chosen,
+            self.left_out, lambda row: source.where(row * step),
         )  # fmt: skip
         return Encoding(made.features, self._target(), made.left_out)
 
@@ -388,7 +379,7 @@ class EncodedSource(TableSource):
 
     def cells(self, indices: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return columns at some examples, with empty cells."""
-        return self.table.cells(self._at(indices), names)
+        return self.table.read(self._at(indices), names, with_empty=True)
 
     def _inputs(self, values: Mapping[str, Any], indices: np.ndarray) -> Any:
         return self.matrix(indices)
@@ -432,9 +423,8 @@ def arrays_or_source(source: EncodedSource | None) -> Any:
     """Return the examples of a small table as arrays in memory, and of others the source."""
     if source is None or source.table.size() > IN_MEMORY:
         return source
-    return (
-        source if len(source) * len(source.inputs.names) * 4 > IN_MEMORY else ArraysOfTable(source)
-    )
+    is_large = len(source) * len(source.inputs.names) * 4 > IN_MEMORY
+    return source if is_large else ArraysOfTable(source)
 
 
 def unseen(held: Any, made: Encoding) -> list[str]:

@@ -84,12 +84,16 @@ class Table(ABC):
         return len(self)
 
     @abstractmethod
-    def read(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
         """Read columns at some rows.
 
         Args:
             rows: int64 ``[b]``, in any order, with repetitions; ``b`` is at least 1.
             names: of the columns.
+            with_empty: whether empty cells, where a format has them, are NaN, NaT or None; else
+                they are refused. Then the columns have one value a row.
 
         Returns:
             By name: an array ``[b, ...]``; of text and bytes one of objects (``str``, ``bytes``);
@@ -98,10 +102,6 @@ class Table(ABC):
         Raises:
             DataError: naming file, row and column.
         """
-
-    def cells(self, rows: np.ndarray, names: Sequence[str]) -> dict[str, Any]:
-        """Read as :meth:`read`; where a format has empty cells, they are NaN, NaT or None."""
-        return self.read(rows, names)
 
     @abstractmethod
     def where(self, row: int) -> str:
@@ -190,11 +190,6 @@ class Role:
     def columns(self) -> list[str]:
         """Return the names of all columns, each once."""
         return list(dict.fromkeys(flat(self.names)))
-
-    @property
-    def column(self) -> str | None:
-        """The one column that it is; None of several, and of a structure."""
-        return self.names if isinstance(self.names, str) else None
 
     def arrange(self, values: Mapping[str, Any]) -> Any:
         """Return the structure of arrays: a list of names becomes one array of their numbers."""

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import operator
 import re
@@ -20,6 +21,7 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from dtrain.data.files import DataFile, is_full
+from dtrain.data.tabular.arrow import sentence
 from dtrain.errors import UsageError
 from dtrain.files import writing
 
@@ -35,8 +37,6 @@ _SEPARATORS = "\t;|, "
 _DECIMAL = re.compile(r"[+-]?\d+,\d+")
 _FRACTION = re.compile(r"[+-]?\d+\.\d+(e[+-]?\d+)?", re.I)
 _BYTE_ORDER = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-#: Names of a column that may number the rows.
-INDEX = re.compile(r"(Unnamed: \d+|rownames|row\.names|row_names|rowname|index|)", re.I)
 #: What pyarrow says of a cell.
 _CELL = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?.*conversion error to (?P<type>\w+)"
@@ -78,11 +78,6 @@ def unreadable(file: DataFile, kind: str, error: BaseException) -> UsageError:
     )  # fmt: skip
 
 
-def sentence(error: BaseException) -> str:
-    """Return the first line of what pyarrow says, without the end of a sentence."""
-    return str(error).strip().split("\n")[0][:300].rstrip(".") or type(error).__name__
-
-
 def _is_not_utf8(error: BaseException) -> bool:
     return isinstance(error, UnicodeError) or "UTF8" in str(error)
 
@@ -119,18 +114,17 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
     except Exception as error:  # each unpacker has errors of its own
         raise unreadable(file, "CSV", error) from None
     encoding = _BYTE_ORDER.get(head[:2], "utf8")
-    text = head.removeprefix(b"\xef\xbb\xbf").decode(encoding, "replace").lstrip("\ufeff")
+    text = head.decode(encoding, "replace").lstrip("\ufeff")
     if "\0" in text:
         raise unreadable(file, "CSV", ValueError("it is no text"))
-    lines, is_cut = text.replace("\r\n", "\n").replace("\r", "\n"), len(head) >= _HEAD
-    notices = []
+    is_cut, notices = len(head) >= _HEAD, []
     chosen = "\t" if separator == TAB else separator
     if chosen is None:
-        chosen = next((s for s in _SEPARATORS if _separates(_records(lines, s, is_cut), s)), ",")
+        chosen = next((s for s in _SEPARATORS if _separates(_records(text, s, is_cut), s)), ",")
         if chosen != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
             shown = {"\t": "tabs", " ": "blanks"}.get(chosen, repr(chosen))
             notices.append(f"columns are separated by {shown}")
-    first, *rest = _records(lines, chosen, is_cut) or [[]]
+    first, *rest = _records(text, chosen, is_cut) or [[]]
     if not first:
         raise UsageError(
             "dataset.path", file.name, "has no rows", "a table", "dataset.path=FILE.csv"
@@ -162,11 +156,11 @@ def dialect_of(file: DataFile, separator: str | None, header: bool | None) -> Di
     return Dialect(tuple(unique), chosen, has_names, decimal, encoding, prefixed)
 
 
-def _records(lines: str, separator: str, is_cut: bool) -> list[list[str]]:
+def _records(text: str, separator: str, is_cut: bool) -> list[list[str]]:
     """Return the first rows as lists of cells, without one that is cut off."""
     records = []
     with contextlib.suppress(csv.Error):
-        for record in csv.reader(io.StringIO(lines), delimiter=separator):
+        for record in csv.reader(io.StringIO(text, newline=None), delimiter=separator):
             records.append(record)
     return [record for record in (records[:-1] if is_cut else records) if record]
 
@@ -260,8 +254,10 @@ def read(
                 dialect = dataclasses.replace(dialect, encoding="latin-1")
                 continue
             match = _CELL.search(str(error))
-            name = None if match is None else dialect.names[int(match["column"])]
-            if match is None or name is None or name in types:
+            if match is None:
+                raise unreadable(file, "CSV", error) from None
+            name = dialect.names[int(match["column"])]
+            if name in types:
                 raise _of_cell(file, name, match, error) from None
             known[name] = _WIDER.get(match["type"], pa.string())
 
@@ -276,7 +272,10 @@ def _batches(
                 raise UnicodeError
             yield pa.RecordBatch.from_pylist([], schema=reader.schema)  # of a header alone
             yield from reader
-        elif _first(stream) == b"[":
+            return
+        first = stream.read(1)
+        stream.seek(0)
+        if first == b"[":
             rows: Any = json.load(stream)
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("its items are no objects")
@@ -286,24 +285,14 @@ def _batches(
             yield from pajson.open_json(stream, options)
 
 
-def _first(stream: IO[bytes]) -> bytes:
-    first = stream.read(1)
-    stream.seek(0)
-    return first
-
-
 def write_batches(batches: Iterable[pa.RecordBatch], path: Path) -> None:
     """Write batches as an Arrow file, of which no empty one but the first is kept."""
-    writer = None
+    rest = iter(batches)
+    first = next(rest)
     writing.remove(path)  # of an attempt with narrower types
-    with path.open("xb") as stream:
-        for batch in batches:
-            if writer is None:
-                writer = pa.ipc.new_file(stream, batch.schema)
-            if len(batch) or not writer.stats.num_record_batches:
-                writer.write_batch(batch)
-        if writer is not None:
-            writer.close()
+    with path.open("xb") as stream, pa.ipc.new_file(stream, first.schema) as writer:
+        for batch in itertools.chain([first], filter(len, rest)):
+            writer.write_batch(batch)
 
 
 def _options(
@@ -323,11 +312,9 @@ def _options(
     return read, parse, convert
 
 
-def _of_cell(
-    file: DataFile, name: str | None, match: re.Match[str] | None, error: BaseException
-) -> UsageError:
+def _of_cell(file: DataFile, name: str, match: re.Match[str], error: BaseException) -> UsageError:
     """Return the error of a cell that is not what its column is, else of the file."""
-    if match is None or match["value"] is None:
+    if match["value"] is None:
         return unreadable(file, "CSV", error)
     line = f", line {match['row']}" if match["row"] else ""
     return UsageError(

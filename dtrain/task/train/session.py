@@ -14,7 +14,7 @@ import keras
 from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data.failures import before_training
-from dtrain.data.splits import check_batch
+from dtrain.data.prepare import check_batch
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.columns import read_encoding, write_encoding

@@ -10,7 +10,7 @@ from typing import Any
 
 from dtrain.config import durations
 from dtrain.config.schema import Config
-from dtrain.data.splits import evaluated
+from dtrain.data.prepare import evaluated
 from dtrain.errors import UsageError
 from dtrain.run.folder import RunDir
 
