@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -288,7 +288,11 @@ class StoredArrays(Source):
         """Return what counts the classes of all rows of the arrays, and of those of others."""
         targets = [each._y for each in (self, *others)]
         arrays = [y.array for y in targets if isinstance(y, Targets)]
-        return Counted(lambda: itertools.chain.from_iterable(map(in_pieces, arrays)))
+        return Counted(functools.partial(_in_turn, arrays))
+
+
+def _in_turn(arrays: list[FileArray]) -> Iterator[np.ndarray]:
+    return itertools.chain.from_iterable(map(in_pieces, arrays))
 
 
 class Targets:
