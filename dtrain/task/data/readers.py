@@ -8,7 +8,6 @@ several batches at once.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import mmap
@@ -21,7 +20,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Mapping
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -40,10 +38,8 @@ from dtrain.task.data.reader import (
     SourceSample,
     in_python,
     is_in_python,
-    map_memory,
     read_frame,
     samples,
-    shared_memory,
     taken,
 )
 
@@ -159,13 +155,12 @@ class Pool:
         return frame if free is None or frame.size < free // 2 else None
 
     def _load(self, frame: Frame) -> None:
-        descriptor = shared_memory(frame.size)
+        descriptor = frame.shared()
         try:
-            frame.write(map_memory(os.dup(descriptor), frame.size))
             for child in self._children:
                 # One that has ended is found out where it is to answer.
                 with contextlib.suppress(DataError):
-                    child.send("load", frame.lengths, frame.size, handle=descriptor)
+                    child.send("load", frame.lengths, handle=descriptor)
         finally:
             os.close(descriptor)
 
@@ -251,10 +246,9 @@ class Pool:
                 return taken(self._sources[number], rows)
         child = self._free.get()
         try:
-            window, lengths = child.take(number, rows, seeding.current())
+            return tuple(child.take(number, rows, seeding.current()))
         finally:  # one that has ended, too: nobody is to wait for it
             self._free.put(child)
-        return tuple(read_frame(window, lengths))
 
     def close(self) -> None:
         """End the readers, within a second."""
@@ -300,7 +294,6 @@ class Child:
 
     def __init__(self, name: str):
         self.name = name
-        self._free: collections.deque[tuple[int, mmap.mmap]] = collections.deque()
         self._socket, theirs = socket.socketpair()
         path = [folder for folder in sys.path if isinstance(folder, str)]
         code = f"import sys; sys.path[:] = {path}; from dtrain.task.data.reader import main; "
@@ -350,10 +343,8 @@ class Child:
             return answer
         raise _raised(*answer)
 
-    def take(self, number: int, rows: np.ndarray, key: Any = None) -> tuple[np.ndarray, list[int]]:
-        """Return what it has read, for :func:`dtrain.task.data.reader.read_frame`.
-
-        The memory is used again when nothing refers to it any more.
+    def take(self, number: int, rows: np.ndarray, key: Any = None) -> Any:
+        """Return what it has read.
 
         Args:
             number: of the source.
@@ -364,23 +355,13 @@ class Child:
             DataError: it has ended.
             Exception: what its source has raised.
         """
-        slot = self._free.pop() if self._free else None
-        self.send("take", number, rows, None if slot is None else slot[0], key)
+        self.send("take", number, rows, key)
+        lengths = self.receive()
         try:
-            used, lengths, size = self.receive()
-        except Exception:
-            if slot is not None:
-                self._free.append(slot)
-            raise
-        if slot is None or slot[0] != used:
-            try:
-                descriptor = reduction.recv_handle(self._connection)
-            except (EOFError, OSError, RuntimeError):
-                raise self._ended() from None
-            slot = used, map_memory(descriptor, size)
-        window = np.frombuffer(slot[1], np.uint8)
-        weakref.finalize(window, self._free.append, slot).atexit = False
-        return window, lengths
+            descriptor = reduction.recv_handle(self._connection)
+        except (EOFError, OSError, RuntimeError):
+            raise self._ended() from None
+        return read_frame(descriptor, lengths)
 
     def _ended(self) -> DataError:
         try:
