@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.errors import DataError, UsageError
 from tests.test_steps import settings
@@ -339,7 +339,7 @@ def test_mixtures() -> None:
 
 
 def test_data_that_cannot_be_read_before_training_is_a_mistake_of_the_configuration() -> None:
-    from dtrain.data.checked import before_training
+    from dtrain.data.failures import before_training
 
     node = {"_target_": "mine.load"}
     text = r"dataset=mine\.load: FILE, row 3: is damaged; .*=skip"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -16,13 +15,12 @@ import pytest
 
 from dtrain.data.foreign import Generated
 from dtrain.data.mixture import Concatenated, Mixture, Subset
+from dtrain.data.nest import Ragged
 from dtrain.data.options import Shuffle
 from dtrain.data.order import order_of
-from dtrain.data.prepare import padded, weighted
-from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
-from dtrain.data.transforms import ClassWeights
+from dtrain.data.transforms import ClassWeights, padded, weighted
 from dtrain.datasets.images import image_folder
 from dtrain.errors import DataError, UsageError
 from dtrain.task.data.host_pipeline import HostPipeline
@@ -86,10 +84,10 @@ def sources() -> dict[str, Any]:
         "part": Subset(numbers(40), np.arange(3, 33)),
         "rows": ragged,
         "buckets": padded(Splits(Python()), buckets).train,
-        "weights": weighted(Splits(ragged, classes=3), {1: 3.0}, lambda s, n: s[np.arange(n)]),
+        "weights": weighted(Splits(ragged, classes=3), {1: 3.0}, lambda s, _: s[np.arange(9)]),
         "mixture": Mixture([Subset(ragged, np.arange(9)), ragged], [2, 1]),
-        "generator": Stream(Generated(one_by_one, "dataset")),
-        "batches": Stream(Generated(in_batches, "dataset")).changed(ClassWeights({1: 3.0})),
+        "generator": Generated(one_by_one, "dataset"),
+        "batches": Generated(in_batches, "dataset").changed(ClassWeights({1: 3.0})),
         "images": image_folder(pictures((9, 7)), [9, 7]).train,
         "resized": image_folder(pictures((9, 7)), [5, 8]).train,
         "kept": image_folder(pictures((9, 7)), [9, 7], cache="memory").train,
@@ -122,16 +120,13 @@ def test_batches_are_those_of_tf_data(name: str) -> None:
     if name == "kept":
         source[np.zeros(1, np.int64)]  # decodes all
     inputs = Inputs(source, held, 8, 3, 2, augment, order=order)
-    own = inputs
     if streamed:
         source.count()
-        source = source.in_python()
-        own = dataclasses.replace(inputs, train=source, validation=source)
     place = {"replicas": 4, "first_replica": 1, "local_replicas": 2}
     alone = {"replicas": 1, "first_replica": 0, "local_replicas": 1}
     pipelines = [
-        (input_pipeline.training(inputs, **place), HostPipeline(own, 4, slice(1, 3))),
-        (input_pipeline.evaluation(inputs, **alone), HostPipeline(own, training=False)),
+        (input_pipeline.training(inputs, **place), HostPipeline(inputs, 4, slice(1, 3))),
+        (input_pipeline.evaluation(inputs, **alone), HostPipeline(inputs, training=False)),
     ]
     for dataset, pipeline in pipelines:
         theirs = dataset.as_numpy_iterator()
@@ -183,7 +178,7 @@ import dtrain.task.entry, dtrain.task.main, dtrain.task.train.train
 import functools, sys, keras, numpy as np
 from pathlib import Path
 from dtrain.data.mixture import Mixture
-from dtrain.data.prepare import weighted
+from dtrain.data.transforms import weighted
 from dtrain.data.sources import Splits
 from dtrain.datasets.images import image_folder
 from dtrain.datasets import Arrays, table
@@ -192,7 +187,6 @@ from dtrain.task.data import augmentation, data_identity, reading
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.data.foreign import Generated
-from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 
 def read(train, held=None, augment=None):
@@ -215,7 +209,7 @@ Path("t.csv").write_text("a,b,y\\n" + "1,x,0\\n2,y,1\\n" * 10)
 rows = table("t.csv", target="y").train
 assert read(rows)[0].dtype == np.float32
 read(Mixture([rows, rows], [1, 2]))
-read(Stream(Generated(lambda: iter([(np.ones(3), 1)] * 9), "it")))
+read(Generated(lambda: iter([(np.ones(3), 1)] * 9), "it"))
 images = image_folder(".", [9, 7]).train
 turned = augmentation.Layer(keras.layers.RandomRotation(0.2), "it")
 shifted = functools.partial(dtrain.augment.shift_flip, pixels=2, flip=True)
@@ -249,13 +243,13 @@ def test_a_task_reads_without_another_framework(backend: str) -> None:
 def test_what_only_tensorflow_reads_is_refused() -> None:
     import tensorflow as tf
 
-    from dtrain.data.transforms import InGraph, then
+    from dtrain.data.transforms import InGraph
     from dtrain.task.data.batch_reader import as_arrays
 
     rows = numbers(9)
     for split, problem in (
         (Stream(lambda: tf.data.Dataset.range(9)), "is a tf.data.Dataset, and this"),
-        (Mixture([rows, then(rows, InGraph(tuple))], [1, 1]), "operations of TensorFlow make"),
+        (Mixture([rows, rows.changed(InGraph(tuple))], [1, 1]), "operations of TensorFlow make"),
     ):
         for splits in (Splits(split), Splits(rows, split)):
             with pytest.raises(UsageError, match=problem) as caught:

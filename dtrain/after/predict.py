@@ -21,7 +21,7 @@ from dtrain.after.functions import NAMED
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.data import class_names
-from dtrain.data.checked import before_training
+from dtrain.data.failures import before_training
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DtrainError, TrainingError, UsageError

@@ -12,7 +12,7 @@ from dtrain.controller.resources import limits
 from dtrain.controller.resources import threads as of_operations
 from dtrain.controller.resources.devices import Machine, device_kind
 from dtrain.controller.task_environment import task_environment
-from dtrain.data.checked import before_training
+from dtrain.data.failures import before_training
 from dtrain.data.options import OnError, divided
 from dtrain.data.sources import Splits
 from dtrain.data.splits import check_batch, evaluated

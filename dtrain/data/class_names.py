@@ -11,7 +11,7 @@ import numpy as np
 from dtrain.data.example import Example
 from dtrain.data.mixture import Concatenated, by_member
 from dtrain.data.sources import Info, Source, View
-from dtrain.data.transforms import operations, then
+from dtrain.data.transforms import Transform, operations
 from dtrain.errors import UsageError
 
 
@@ -33,7 +33,7 @@ def renumbered(source: Any, own: Sequence[str]) -> Any:
                 "the examples of these classes, or a new run on this data",
             )  # fmt: skip
     numbers = np.array([list(own).index(name) for name in classes], np.int64)
-    return _Renumbered(then(source, Renumber(numbers)), list(own), numbers)
+    return _Renumbered(source.changed(Renumber(numbers)), list(own), numbers)
 
 
 class _Renumbered(View):
@@ -53,16 +53,12 @@ class _Renumbered(View):
         return dataclasses.replace(own, class_names=lambda: self._names, labels=labels)
 
 
-class Renumber:
+class Renumber(Transform):
     """Gives targets that are numbers of classes other numbers.
 
     Args:
         numbers: int64, by the number of the class.
     """
-
-    of_arrays = False
-    of_tensors_alone = False
-    by_batch: frozenset[str] = frozenset()
 
     def __init__(self, numbers: np.ndarray):
         self._numbers = numbers

@@ -1,7 +1,7 @@
-"""What reading examples has raised, kept where TensorFlow makes an error of its own of it.
+"""What reading examples has raised, and what becomes of it.
 
 An exception inside of tf.data becomes one of TensorFlow's, with a traceback in the place of a
-sentence.
+sentence: what was raised is kept. Before training it is a mistake of the configuration.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from dtrain import secrets
-from dtrain.errors import DataError, DtrainError
+from dtrain.errors import DataError, DtrainError, UsageError
 
 _found: list[Exception] = []
 
@@ -59,6 +60,25 @@ def of_reading(error: Exception) -> DtrainError:
     raised = DataError("dataset: reading the examples", f"{type(error).__name__}: {error}")
     raised.__cause__ = error
     return raised
+
+
+@contextlib.contextmanager
+def before_training(node: Mapping[str, Any]) -> Iterator[None]:
+    """Refuse data that cannot be read as what is wrong with the configuration: nothing has begun.
+
+    Args:
+        node: the ``dataset`` group.
+
+    Raises:
+        UsageError: in the place of a :class:`DataError`.
+    """
+    try:
+        yield
+    except DataError as error:
+        raise UsageError(
+            "dataset", node["_target_"], str(error), "data that can be read",
+            "sound files, or dataset.on_error=skip to leave out what cannot be read",
+        ) from None  # fmt: skip
 
 
 def reason(error: Exception) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.example import Example
-from dtrain.data.transforms import then
+from dtrain.data.transforms import Transform
 from dtrain.errors import UsageError
 
 #: Images of a batch that are decoded without a loop, at most.
@@ -46,20 +46,16 @@ def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
                 "two numbers of pixels, and 1 (gray) or 3 (colors)",
                 f"dataset.images={{{name}:[64,64,3]}}",
             )  # fmt: skip
-    return then(source, Decode(sizes, nest.leaves(_places(source.inputs.names))))
+    return source.changed(Decode(sizes, nest.leaves(_places(source.inputs.names))))
 
 
-class Decode:
+class Decode(Transform):
     """Decodes images: to float32 ``[b, height, width, channels]`` in 0..1.
 
     Args:
         sizes: by the column: height, width, channels.
         names: of the columns of the inputs, in the order of their leaves.
     """
-
-    of_arrays = False
-    of_tensors_alone = False
-    by_batch: frozenset[str] = frozenset()
 
     def __init__(self, sizes: Mapping[str, Sequence[int]], names: Sequence[str]):
         self._sizes = {name: tuple(size) for name, size in sizes.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from dtrain.config.schema import Config
-from dtrain.data.checked import before_training
+from dtrain.data.failures import before_training
 from dtrain.debug import findings
 from dtrain.errors import CheckFailed
 from dtrain.run.checkpoint import Checkpoint

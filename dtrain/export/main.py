@@ -17,7 +17,7 @@ import keras
 
 from dtrain import secrets
 from dtrain.config.schema import Config
-from dtrain.data.checked import before_training
+from dtrain.data.failures import before_training
 from dtrain.errors import DtrainError
 from dtrain.export import sample
 from dtrain.run import checkpoint

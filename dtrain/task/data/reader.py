@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from dtrain import secrets
-from dtrain.data import identity, seeding
+from dtrain.data import draws, identity
 from dtrain.data.example import Example
-from dtrain.data.mixture import by_member
-from dtrain.data.ragged import Ragged
+from dtrain.data.mixture import members_of
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError
@@ -103,7 +103,7 @@ class _Reader:
 
     def _take(self, number: int, rows: np.ndarray, key: tuple[int, ...] | None) -> list[int]:
         """Return the lengths of what was read."""
-        with seeding.seeded(key):
+        with draws.seeded(key):
             frame = Frame(taken(self._sources[number], rows))
         self._read = frame.shared()
         return frame.lengths
@@ -137,16 +137,8 @@ def _array(leaf: Any) -> Any:
 
 def in_python(splits: Splits) -> list[Any]:
     """Return the sources that are read in Python, of mixtures the members; always in one order."""
-    sources: list[Any] = []
-
-    def add(source: Any) -> Any:
-        if is_in_python(source):
-            sources.append(source)
-        return source
-
-    for source in (splits.train, splits.validation):
-        by_member(source, add)
-    return sources
+    every = [*members_of(splits.train), *members_of(splits.validation)]
+    return list(filter(is_in_python, every))
 
 
 def is_in_python(source: Any) -> bool:
@@ -168,7 +160,7 @@ def _digest_of(source: Any, row: int) -> str | None:
     digests = set()
     for _ in range(2):
         try:
-            with seeding.seeded((row,)):
+            with draws.seeded((row,)):
                 digests.add(identity.of_arrays([taken(source, np.array([row]))]).hexdigest())
         except DataError as error:  # which is in the data, and may never be asked for
             digests.add(str(error))

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import seeding
+from dtrain.data import draws
 from dtrain.data.mixture import by_member
 from dtrain.data.sources import Source, Splits, View
 from dtrain.data.streams import Stream
@@ -124,7 +124,7 @@ class Pool:
         frame = self._frame() if self.workers else None
         self._pickled = frame is not None
         with contextlib.ExitStack() as undo:
-            undo.callback(self.close)
+            undo.push(self)
             for number in range(self.workers):
                 try:
                     self._children.append(Child(f"reader {number + 1} of {self.workers}"))
@@ -134,16 +134,16 @@ class Pool:
                         f"({error.strerror})", "fewer, such as one for each core",
                         f"{KEY}={os.cpu_count()}",
                     ) from None  # fmt: skip
-            if frame is not None:
-                self._load(frame)
+            if frame is None:
+                self._ask("make", *self._making)
             else:
-                self._make()
+                descriptor = frame.shared()
+                try:
+                    self._ask("load", frame.lengths, handle=descriptor)
+                finally:
+                    os.close(descriptor)
             undo.pop_all()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the readers."""
-        self.close()
 
     def _frame(self) -> Frame | None:
         """Return the sources, to be sent; None where they cannot be, or are better made anew."""
@@ -154,20 +154,11 @@ class Pool:
         free = memory.available()
         return frame if free is None or frame.size < free // 2 else None
 
-    def _load(self, frame: Frame) -> None:
-        descriptor = frame.shared()
-        try:
-            for child in self._children:
-                # One that has ended is found out where it is to answer.
-                with contextlib.suppress(DataError):
-                    child.send("load", frame.lengths, handle=descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _make(self) -> None:
+    def _ask(self, *message: Any, handle: int | None = None) -> None:
+        """Send a request to all; one that has ended is found out where it is to answer."""
         for child in self._children:
             with contextlib.suppress(DataError):
-                child.send("make", *self._making)
+                child.send(*message, handle=handle)
 
     def ready(self) -> None:
         """Wait until the readers can read, and have them read from now on.
@@ -182,7 +173,7 @@ class Pool:
         if problem is None:
             problem = self._answers(own)
             if problem is not None and self._pickled:
-                self._make()
+                self._ask("make", *self._making)
                 problem = self._answers(own)
         if problem is not None:
             raise UsageError(
@@ -209,11 +200,13 @@ class Pool:
         return problem
 
     def _changing(self, own: list[SourceSample]) -> str | None:
-        for number, (_, digests) in enumerate(own):
-            for row, digest in digests.items():
-                if digest is None:
-                    return f"{self._place(number, row)} is not the same when it is read again"
-        return None
+        changing = (
+            f"{self._place(number, row)} is not the same when it is read again"
+            for number, (_, digests) in enumerate(own)
+            for row, digest in digests.items()
+            if digest is None
+        )
+        return next(changing, None)
 
     def _difference(self, own: list[SourceSample], theirs: list[SourceSample]) -> str | None:
         if len(own) != len(theirs):
@@ -242,15 +235,15 @@ class Pool:
             Exception: what its source has raised.
         """
         if not self._serving:
-            with self._alone, seeding.seeded(seeding.current()):
+            with self._alone, draws.seeded(draws.reading_key()):
                 return taken(self._sources[number], rows)
         child = self._free.get()
         try:
-            return tuple(child.take(number, rows, seeding.current()))
+            return tuple(child.take(number, rows, draws.reading_key()))
         finally:  # one that has ended, too: nobody is to wait for it
             self._free.put(child)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the readers, within a second."""
         for child in self._children:
             child.leave()
@@ -349,7 +342,7 @@ class Child:
         Args:
             number: of the source.
             rows: int64 ``[b]``.
-            key: as of :func:`dtrain.data.seeding.seeded`.
+            key: as of :func:`dtrain.data.draws.seeded`.
 
         Raises:
             DataError: it has ended.

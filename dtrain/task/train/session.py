@@ -13,7 +13,7 @@ import keras
 
 from dtrain import secrets
 from dtrain.config.schema import Config
-from dtrain.data.checked import before_training
+from dtrain.data.failures import before_training
 from dtrain.data.splits import check_batch
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
