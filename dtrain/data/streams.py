@@ -11,7 +11,7 @@ import numpy as np
 
 from dtrain.data import failures, nest
 from dtrain.data.example import Example, trimmed
-from dtrain.data.sources import Info, Source
+from dtrain.data.sources import Info, Source, Splits
 from dtrain.data.transforms import Transform
 from dtrain.errors import UsageError
 
@@ -167,14 +167,6 @@ class Stream:
         """Return whether the first examples are the same when they are read again."""
         return _same(self.first(FIRST), self._read_first())
 
-    def begins_as(self, other: Stream) -> bool:
-        """Return whether the first examples are those of another stream."""
-        return _same(self.first(FIRST), other.first(FIRST))
-
-    def read_from(self, other: Stream) -> None:
-        """Read what another stream reads, which is the same and was not read yet."""
-        self._make = other._make
-
     def length(self) -> int | None:
         """Return how many examples a pass has, where that is known without reading it."""
         if self.examples is None:
@@ -247,6 +239,34 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return a.keys() == b.keys() and all(
         np.array_equal(a[name], b[name], equal_nan=a[name].dtype.kind == "f") for name in a
     )
+
+
+def settle_streams(splits: Splits, make: Callable[[], Splits]) -> None:
+    """Find out whether streams give the same examples whenever they are made.
+
+    A ``tf.data.Dataset`` that shuffles has another order each time that it is read; what counts is
+    that it begins with the same one in another process. So it is made anew where two readings
+    differ, and where it is like that it is read from one that was not read before.
+
+    Args:
+        splits: as they were made.
+        make: makes them once more.
+    """
+    streams = {
+        name: part
+        for name in ("train", "validation")
+        if isinstance(part := getattr(splits, name), Stream)
+    }
+    for stream in streams.values():
+        stream.steady = stream.repeats()
+        stream.reshuffles = not stream.steady
+    counting = {name: each for name, each in streams.items() if each.single and each.reshuffles}
+    other = make() if counting else splits
+    for name, stream in counting.items():
+        stream.steady = _same(stream.first(FIRST), getattr(other, name).first(FIRST))
+        # Made for this split alone: where both are of one shuffle, the order of training would
+        # depend on when a validation began.
+        stream._make = getattr(make(), name)._make
 
 
 def known_length(source: Source | Stream | None) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -21,7 +21,7 @@ from dtrain.data.mixture import Mixture, Subset, members_of
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.sources import Splits
-from dtrain.data.streams import Stream, examples_in
+from dtrain.data.streams import Stream, examples_in, settle_streams
 from dtrain.data.tabular.source import unseen
 from dtrain.data.transforms import padded, weighted
 from dtrain.errors import UsageError
@@ -261,31 +261,3 @@ def count_streams(splits: Splits, config: Config) -> tuple[str, ...]:
             "the steps of an epoch", f"trainer.steps_per_epoch={steps}",
         )  # fmt: skip
     return (_STREAM_NOTICE.format("batches" if train.is_batched() else "single examples"),)
-
-
-def settle_streams(splits: Splits, make: Callable[[], Splits]) -> None:
-    """Find out whether streams give the same examples whenever they are made.
-
-    A ``tf.data.Dataset`` that shuffles has another order each time that it is read; what counts is
-    that it begins with the same one in another process. So it is made anew where two readings
-    differ, and where it is like that it is read from one that was not read before.
-
-    Args:
-        splits: as they were made.
-        make: makes them once more.
-    """
-    streams = {
-        name: part
-        for name in ("train", "validation")
-        if isinstance(part := getattr(splits, name), Stream)
-    }
-    for stream in streams.values():
-        stream.steady = stream.repeats()
-        stream.reshuffles = not stream.steady
-    counting = {name: each for name, each in streams.items() if each.single and each.reshuffles}
-    other = make() if counting else splits
-    for name, stream in counting.items():
-        stream.steady = stream.begins_as(getattr(other, name))
-        # Made for this split alone: where both are of one shuffle, the order of training would
-        # depend on when a validation began.
-        stream.read_from(getattr(make(), name))

@@ -33,7 +33,7 @@ SMALL = 1 << 20
 
 
 class HostPipeline:
-    """Batches of some replicas, read ahead by threads; a context, and an iterator.
+    """Batches of some replicas, read ahead by threads; an iterator.
 
     Each element is what the replicas train on in one step, in turn: parts as
     :attr:`Example.parts`. Of an evaluation it is a batch for each, with the number of rows that are
@@ -93,15 +93,6 @@ class HostPipeline:
             self._reads.append(self._pool.submit(next(self._work)))
         return self._reads.popleft().result()
 
-    def __enter__(self) -> HostPipeline:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop reading; returns when the threads have ended."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
     def _is_small(self, source: Source | Stream) -> bool:
         """Whether all there is to do for a batch is to copy few bytes."""
         if isinstance(source, Stream) or not self._copies:
@@ -115,12 +106,12 @@ class HostPipeline:
             return self._reader(rows, key)
 
     def _training(self) -> Iterator[Callable[[], list[Any]]]:
-        inputs, order = self._inputs, self._inputs.positions
+        inputs = self._inputs
         divided = (1, slice(0, 1)) if self._whole else (self._replicas, self._chosen)
         local = 1 if self._whole else self._chosen.stop - self._chosen.start
         for step in itertools.count(inputs.start_step, inputs.steps_ahead):
             steps = np.arange(step, step + inputs.steps_ahead)
-            begins, rows = inputs.rows(order, steps, *divided)
+            begins, rows = inputs.rows(steps, *divided)
             for at in range(0, len(rows), local):
                 mine = slice(at, at + local)
                 yield functools.partial(self._parts, begins[mine], rows[mine])

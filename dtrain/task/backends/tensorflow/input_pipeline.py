@@ -147,10 +147,10 @@ def training(
 
 def _looked_up(inputs: Inputs, replicas: int, chosen: slice) -> tf.data.Dataset:
     """Return :meth:`Inputs.rows` of all steps, some of which NumPy looks up at once."""
-    order, many, size = inputs.positions, inputs.steps_ahead, inputs.global_batch // replicas
+    many, size = inputs.steps_ahead, inputs.global_batch // replicas
 
     def rows(step: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        return inputs.rows(order, np.arange(step, step + many), replicas, chosen)
+        return inputs.rows(np.arange(step, step + many), replicas, chosen)
 
     def load(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         begins, indices = tf.numpy_function(rows, [step], [tf.int64, tf.int64])
