@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import DataError, UsageError
 

@@ -17,7 +17,7 @@ from dtrain.data import nest
 from dtrain.data.as_numpy import joined
 from dtrain.data.convert import adapted
 from dtrain.data.foreign import Batches, Columns, Rows
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError

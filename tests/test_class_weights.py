@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.data.prepare import weighted
 from dtrain.data.sources import Arrays, Source, Splits
-from dtrain.data.transforms import ClassWeights, then
+from dtrain.data.transforms import ClassWeights, weighted
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Task
 from tests.sampled import sampled
@@ -190,7 +189,7 @@ def test_weights_of_examples_are_multiplied() -> None:
 
 
 def first(source: Any, count: int) -> Any:
-    return source[np.arange(count)]
+    return source[np.arange(min(count, len(source)))]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ def test_a_copy_of_the_tensors_is_bound_to_one_worker() -> None:
 
     from dtrain.task.backends.tensorflow.reading import take
 
-    source = then(Arrays(np.zeros((2, 1), np.float32), np.array([0, 1])), ClassWeights({1: 3.0}))
+    source = Arrays(np.zeros((2, 1), np.float32), np.array([0, 1])).changed(ClassWeights({1: 3.0}))
     import copy
 
     other = copy.copy(source)

@@ -272,7 +272,7 @@ def test_an_image_folder(show: Any, tmp_path: Path) -> None:
 MEMBERS = "{a:{_target_:dtrain.datasets.digits},b:{_target_:dtrain.datasets.digits,split_seed:1}}"
 SHARDS = """
 import numpy as np
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.datasets import Info, Source
 
 

@@ -17,8 +17,8 @@ from dtrain.data import identity
 from dtrain.data.files import DataFile, files
 from dtrain.data.identity import BYTES, PLACES
 from dtrain.data.mixture import Concatenated, Mixture, Subset
+from dtrain.data.nest import Ragged
 from dtrain.data.options import Identity
-from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.errors import DataError, UsageError
 from dtrain.run.cluster import Cluster, Task

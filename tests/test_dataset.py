@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.errors import DataError, UsageError
 from tests.test_steps import settings

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dtrain import datasets
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.errors import DataError, UsageError
 from tests.test_table_values import same
 

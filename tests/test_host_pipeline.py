@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import gc
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,12 @@ import pytest
 from dtrain.data import tf_example
 from dtrain.data.foreign import Generated
 from dtrain.data.mixture import Concatenated, Mixture, Subset
+from dtrain.data.nest import Ragged
 from dtrain.data.options import Shuffle
 from dtrain.data.order import order_of
-from dtrain.data.prepare import padded, weighted
-from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
-from dtrain.data.transforms import ClassWeights
+from dtrain.data.transforms import ClassWeights, padded, weighted
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.records import tfrecord
 from dtrain.errors import DataError, UsageError
@@ -108,10 +108,10 @@ def sources() -> dict[str, Any]:
         "part": Subset(numbers(40), np.arange(3, 33)),
         "rows": ragged,
         "buckets": padded(Splits(Python()), buckets).train,
-        "weights": weighted(Splits(ragged, classes=3), {1: 3.0}, lambda s, n: s[np.arange(n)]),
+        "weights": weighted(Splits(ragged, classes=3), {1: 3.0}, lambda s, _: s[np.arange(9)]),
         "mixture": Mixture([Subset(ragged, np.arange(9)), ragged], [2, 1]),
-        "generator": Stream(Generated(one_by_one, "dataset")),
-        "batches": Stream(Generated(in_batches, "dataset")).changed(ClassWeights({1: 3.0})),
+        "generator": Generated(one_by_one, "dataset"),
+        "batches": Generated(in_batches, "dataset").changed(ClassWeights({1: 3.0})),
         "images": image_folder(pictures((9, 7)), [9, 7]).train,
         "resized": image_folder(pictures((9, 7)), [5, 8]).train,
         "kept": image_folder(pictures((9, 7)), [9, 7], cache="memory").train,
@@ -145,29 +145,23 @@ def test_batches_are_those_of_tf_data(name: str) -> None:
     if name == "kept":
         source[np.zeros(1, np.int64)]  # decodes all
     inputs = Inputs(source, held, 8, 3, 2, augment, order=order)
-    own = inputs
     if streamed:
         source.count()
-        source = source.in_python()
-        own = dataclasses.replace(inputs, train=source, validation=source)
     place = {"replicas": 4, "first_replica": 1, "local_replicas": 2}
     alone = {"replicas": 1, "first_replica": 0, "local_replicas": 1}
     pipelines = [
-        (input_pipeline.training(inputs, **place), HostPipeline(own, 4, slice(1, 3))),
-        (input_pipeline.evaluation(inputs, **alone), HostPipeline(own, training=False)),
+        (input_pipeline.training(inputs, **place), HostPipeline(inputs, 4, slice(1, 3))),
+        (input_pipeline.evaluation(inputs, **alone), HostPipeline(inputs, training=False)),
     ]
-    for dataset, pipeline in pipelines:
+    for dataset, ours in pipelines:
         theirs = dataset.as_numpy_iterator()
-        with pipeline as ours:
-            for _, parts in zip(range(9), ours, strict=False):
-                for part in parts:
-                    for one, other in zip(
-                        nest.leaves(part), nest.leaves(next(theirs)), strict=True
-                    ):
-                        if name == "resized":
-                            np.testing.assert_allclose(one, other, atol=1e-6)
-                        else:
-                            np.testing.assert_array_equal(one, text(one, other))
+        for _, parts in zip(range(9), ours, strict=False):
+            for part in parts:
+                for one, other in zip(nest.leaves(part), nest.leaves(next(theirs)), strict=True):
+                    if name == "resized":
+                        np.testing.assert_allclose(one, other, atol=1e-6)
+                    else:
+                        np.testing.assert_array_equal(one, text(one, other))
                         assert np.asarray(one).dtype == np.asarray(other).dtype
 
 
@@ -180,22 +174,25 @@ def text(one: Any, other: Any) -> Any:
 def test_what_is_read_ahead_is_bounded_and_ends() -> None:
     source = padded(Splits(Python()), {"x": {"length": 4}}).train
     before = threading.active_count()
-    with HostPipeline(Inputs(source, None, 5, 0)) as pipeline:
-        begun = source.reads
-        [(x, y)] = next(pipeline)
-        assert (x.shape, y.shape) == ((5, 4), (5,))
+    pipeline = HostPipeline(Inputs(source, None, 5, 0))
+    begun = source.reads
+    [(x, y)] = next(pipeline)
+    assert (x.shape, y.shape) == ((5, 4), (5,))
+    del pipeline
+    while threading.active_count() > before:
+        time.sleep(0.01)
+        gc.collect()
     ahead = min(8, os.cpu_count() or 1) + 1
     assert 1 <= source.reads - begun <= 1 + ahead, "a batch, and those that are read ahead"
-    assert threading.active_count() == before
 
 
 def test_what_cannot_be_read_is_raised_where_it_is_asked_for() -> None:
     source = padded(Splits(Python(bad=17)), {"x": {"length": 4}}).train
     inputs = Inputs(source, None, 5, 0, order=order_of(source, Shuffle.none, 8, 0))
-    with HostPipeline(inputs) as pipeline:
-        assert [len(next(pipeline)[0][1]) for _ in range(3)] == [5, 5, 5]
-        with pytest.raises(DataError, match="row 17: is damaged"):
-            next(pipeline)
+    pipeline = HostPipeline(inputs)
+    assert [len(next(pipeline)[0][1]) for _ in range(3)] == [5, 5, 5]
+    with pytest.raises(DataError, match="row 17: is damaged"):
+        next(pipeline)
 
 
 IMPORTS = """
@@ -206,7 +203,7 @@ import dtrain.task.entry, dtrain.task.main, dtrain.task.train.train
 import functools, sys, keras, numpy as np
 from pathlib import Path
 from dtrain.data.mixture import Mixture
-from dtrain.data.prepare import weighted
+from dtrain.data.transforms import weighted
 from dtrain.data.sources import Splits
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.records import tfrecord
@@ -217,7 +214,6 @@ from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Inputs
 from dtrain.data import tf_example
 from dtrain.data.foreign import Generated
-from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from tests.test_host_pipeline import records
 
@@ -226,11 +222,10 @@ def read(train, held=None, augment=None):
     data_identity.records(splits, "sample")
     reading.specs(splits.train, 4)
     inputs = Inputs(splits.train, splits.validation, 4, 1, augment=augment)
-    with HostPipeline(inputs) as batches:
-        [batch] = [next(batches) for _ in range(3)][-1]
+    batches = HostPipeline(inputs)
+    [batch] = [next(batches) for _ in range(3)][-1]
     if held is not None:
-        with HostPipeline(inputs, training=False) as batches:
-            [(_, count)] = next(batches)
+        [(_, count)] = next(HostPipeline(inputs, training=False))
     return batch
 
 arrays = Arrays(np.arange(27.0).reshape(9, 3, 1), np.arange(9) % 2)
@@ -241,7 +236,7 @@ Path("t.csv").write_text("a,b,y\\n" + "1,x,0\\n2,y,1\\n" * 10)
 rows = table("t.csv", target="y").train
 assert read(rows)[0].dtype == np.float32
 read(Mixture([rows, rows], [1, 2]))
-read(Stream(Generated(lambda: iter([(np.ones(3), 1)] * 9), "it")))
+read(Generated(lambda: iter([(np.ones(3), 1)] * 9), "it"))
 x, y = read(records(38))
 rows = -x["v"][:, 1].astype(int)
 assert x["t"].tolist() == [[*range(row % 4), 7, 7, 7][:3] for row in rows]
@@ -279,13 +274,13 @@ def test_a_task_reads_without_another_framework(backend: str) -> None:
 def test_what_only_tensorflow_reads_is_refused() -> None:
     import tensorflow as tf
 
-    from dtrain.data.transforms import InGraph, then
+    from dtrain.data.transforms import InGraph
     from dtrain.task.data.batch_reader import as_arrays
 
     rows = numbers(9)
     for split, problem in (
         (Stream(lambda: tf.data.Dataset.range(9)), "is a tf.data.Dataset, and this"),
-        (Mixture([rows, then(rows, InGraph(tuple))], [1, 1]), "operations of TensorFlow make"),
+        (Mixture([rows, rows.changed(InGraph(tuple))], [1, 1]), "operations of TensorFlow make"),
     ):
         for splits in (Splits(split), Splits(rows, split)):
             with pytest.raises(UsageError, match=problem) as caught:

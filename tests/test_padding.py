@@ -11,11 +11,10 @@ import pytest
 from dtrain.data.example import Example, place
 from dtrain.data.foreign import Rows
 from dtrain.data.mixture import Concatenated, Mixture, Subset
-from dtrain.data.prepare import padded
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Info, Source, Splits
 from dtrain.data.streams import Stream
-from dtrain.data.transforms import Padding, applied, by_batch
+from dtrain.data.transforms import Padding, applied, by_batch, padded
 from dtrain.errors import DataError, UsageError
 
 

@@ -18,8 +18,8 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data import record_files
-from dtrain.data.prepare import padded
 from dtrain.data.streams import known_length
+from dtrain.data.transforms import padded
 from dtrain.errors import DataError, UsageError
 from tests.test_remote import Server, server
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dtrain.data.files import files
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.tabular.reader import ArrowTable
 from dtrain.data.tabular.table import Table
 from tests import columnar

@@ -216,10 +216,9 @@ def stream() -> Any:
     """Examples without a number, in the order in which they come."""
     from dtrain.data.foreign import Generated
     from dtrain.data.sources import Splits
-    from dtrain.data.streams import Stream
 
     def examples() -> Any:
         rows = np.random.Generator(np.random.Philox(3)).standard_normal((43, 4)).astype(np.float32)
         return ((row, int(row[0] > 0) + int(row[1] > 0)) for row in rows)
 
-    return Splits(Stream(Generated(examples, "dataset")), None, classes=3)
+    return Splits(Generated(examples, "dataset"), None, classes=3)

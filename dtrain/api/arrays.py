@@ -12,8 +12,8 @@ import numpy as np
 
 from dtrain.api import values
 from dtrain.data import nest
-from dtrain.data.example import parts_of
-from dtrain.data.ragged import Ragged
+from dtrain.data.example import Example
+from dtrain.data.nest import Ragged
 from dtrain.errors import UsageError
 from dtrain.files import writing
 
@@ -110,7 +110,7 @@ def _take(
             "one array of all rows for each of these",
             f"{key}=(numpy.asarray(x), numpy.asarray(y))",
         )  # fmt: skip
-    parts = parts_of(tuple(parts))
+    parts = Example.of(tuple(parts)).parts
     for part, value in zip(_PARTS, parts, strict=False):
         if value is None:
             continue

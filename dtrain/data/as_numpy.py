@@ -9,7 +9,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.example import Example
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.errors import UsageError
 
 #: Kinds of NumPy's types that a tensor can have: numbers, booleans and texts.

@@ -72,7 +72,7 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
     first, second = value
     if second is not None and (_is_data(first) or _is_data(second)):
         return first, second
-    pairs = [_is_pair(part) or _is_examples(part) for part in (first, second)]
+    pairs = [_pair_rows(part) is not None or _is_examples(part) for part in (first, second)]
     if second is None and (pairs[0] or _is_data(first)):
         return first, None
     if not all(pairs):
@@ -84,11 +84,6 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
         key, "((a, b), (c, d))", "can be read as training and validation, and as inputs and "
         "targets: all have the same number of rows", ACCEPTED, _RETURN,
     )  # fmt: skip
-
-
-def _is_pair(value: Any) -> bool:
-    """Whether a value is (x, y) or (x, y, sample_weight)."""
-    return _pair_rows(value) is not None
 
 
 def _pair_rows(value: Any) -> int | None:
@@ -130,7 +125,7 @@ def _source(value: Any, key: str, split: str) -> Any:
                 "a source with __getitem__ alone, or with both", "def gather(self, indices)",
             )  # fmt: skip
         return value
-    if hasattr(value, "element_spec") and hasattr(value, "batch"):  # a tf.data.Dataset
+    if _is_tf_dataset(value):
         return Stream(lambda: value, single=True)
     if _is_examples(value):
         return Rows(value, key)
@@ -145,7 +140,7 @@ def _source(value: Any, key: str, split: str) -> Any:
             "the dataset that it was made of; trainer.batch_size, dataset.workers",
             "return loader.dataset",
         )  # fmt: skip
-    if _of_huggingface(value):
+    if type(value).__module__.split(".")[0] == "datasets":
         names = ", ".join(getattr(value, "column_names", None) or [])
         raise UsageError(
             key, f"a {type(value).__name__} of Hugging Face", "does not say which columns are "
@@ -175,20 +170,20 @@ def _stream(value: Any, key: str, split: str) -> Stream:
             "return the function, without calling it",
         )  # fmt: skip
     if inspect.isgeneratorfunction(getattr(value, "func", value)):  # or a partial of one
-        return Stream(Generated(value, key))
+        return Generated(value, key)
     if inspect.isclass(value):
         raise _refused(key, value, split)
     # Again and again, as an IterableDataset of PyTorch.
     if hasattr(value, "__iter__") and not isinstance(value, str | bytes):
-        return Stream(Generated(value.__iter__, key))
+        return Generated(value.__iter__, key)
     if not callable(value) or not _needs_nothing(value):
         raise _refused(key, value, split)
     made = value()
-    if hasattr(made, "element_spec") and hasattr(made, "batch"):
+    if _is_tf_dataset(made):
         return Stream(value, single=value() is made)
     other = isinstance(made, Mapping | tuple | str | bytes) or is_array(made)
     if isinstance(made, Iterable) and not other:
-        return Stream(Generated(value, key))
+        return Generated(value, key)
     raise UsageError(
         key, f"a function ({split})", f"returns a {type(made).__name__} and no iterator",
         "a generator function, which gives one example or batch after the other", _RETURN,
@@ -219,8 +214,8 @@ def _needs_nothing(function: Callable[..., Any]) -> bool:
     return True
 
 
-def _of_huggingface(value: Any) -> bool:
-    return type(value).__module__.split(".")[0] == "datasets"
+def _is_tf_dataset(value: Any) -> bool:
+    return hasattr(value, "element_spec") and hasattr(value, "batch")
 
 
 def _is_py_dataset(value: Any) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
@@ -75,9 +77,18 @@ class Example:
         return Example(*nest.packed(self.parts, [leaves.get(name, leaf) for name, leaf in names]))
 
 
-def parts_of(value: Any) -> tuple[Any, ...]:
-    """Return :attr:`Example.parts` of what a user's code has given."""
-    return Example.of(value).parts
+def together(examples: Sequence[Example], places: Sequence[np.ndarray] = ()) -> Example:
+    """Return the rows of several as one: one after the other, or each in its place.
+
+    Args:
+        examples: of arrays.
+        places: of the rows of each, ascending, int64.
+    """
+    first, *others = examples
+    if not others:
+        return first
+    order = np.argsort(np.concatenate(places), kind="stable") if places else slice(None)
+    return first.map(lambda *leaves: np.concatenate(leaves)[order], *others)
 
 
 def trimmed(parts: Iterable[Any]) -> tuple[Any, ...]:
@@ -109,16 +120,13 @@ def spec_of(parts: tuple[Any, ...], by_batch: Collection[str] = (), batched: boo
         by_batch: places of those of which each batch has a length of its own.
         batched: whether there is a row for each example, or one example alone.
     """
-
     spec = {}
     for name, leaf in nest.named(parts):
         if leaf is None:  # no target beside a weight
             continue
-        kind = str(getattr(leaf.dtype, "name", leaf.dtype))
-        if getattr(leaf.dtype, "kind", kind) in ("O", "S", "U", "string"):
-            kind = "text"
         shape = tuple(leaf.shape)[1:] if batched else tuple(leaf.shape)
-        spec[name] = kind, (None, *shape[1:]) if place(name) in by_batch else shape
+        open_shape = (None, *shape[1:]) if place(name) in by_batch else shape
+        spec[name] = nest.kind_of(leaf.dtype), open_shape
     return spec
 
 

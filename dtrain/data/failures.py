@@ -63,22 +63,6 @@ def of_reading(error: Exception) -> DtrainError:
     return raised
 
 
-def reason(error: Exception) -> str:
-    """Return what an exception says: of TensorFlow's, without where in the graph that was."""
-    if not _of_tensorflow(error):
-        return f"{type(error).__name__}: {error}"
-    lines = str(getattr(error, "message", error)).strip().split("\n")
-    # AutoGraph puts its own traceback before it.
-    said = lines[-1] if lines[0].startswith("in user code:") else lines[0]
-    said = re.sub(r"^\s*\w+Error: ", "", said).rpartition("}} ")[2]
-    return re.sub(r" \[Op:\w+\].*| name: .*$", "", said).strip()
-
-
-def _of_tensorflow(error: Exception) -> bool:
-    """Whether an operation has failed."""
-    return type(error).__module__.startswith("tensorflow.")
-
-
 @contextlib.contextmanager
 def before_training(node: Mapping[str, Any]) -> Iterator[None]:
     """Refuse data that cannot be read as what is wrong with the configuration: nothing has begun.
@@ -96,3 +80,19 @@ def before_training(node: Mapping[str, Any]) -> Iterator[None]:
             "dataset", node["_target_"], str(error), "data that can be read",
             "sound files, or dataset.on_error=skip to leave out what cannot be read",
         ) from None  # fmt: skip
+
+
+def reason(error: Exception) -> str:
+    """Return what an exception says: of TensorFlow's, without where in the graph that was."""
+    if not _of_tensorflow(error):
+        return f"{type(error).__name__}: {error}"
+    lines = str(getattr(error, "message", error)).strip().split("\n")
+    # AutoGraph puts its own traceback before it.
+    said = lines[-1] if lines[0].startswith("in user code:") else lines[0]
+    said = re.sub(r"^\s*\w+Error: ", "", said).rpartition("}} ")[2]
+    return re.sub(r" \[Op:\w+\].*| name: .*$", "", said).strip()
+
+
+def _of_tensorflow(error: Exception) -> bool:
+    """Whether an operation has failed."""
+    return type(error).__module__.startswith("tensorflow.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -14,14 +15,20 @@ import numpy as np
 
 from dtrain.data import failures, nest
 from dtrain.data.as_numpy import as_type, check_rows, joined, one, structured
-from dtrain.data.example import Example, spec_difference, spec_of, trimmed
+from dtrain.data.example import Example, spec_difference, spec_of, together, trimmed
 from dtrain.data.sources import Info, Source
+from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 
 
 def _one(value: Any, key: str) -> Example:
     """Return what a user's code has given as an example."""
     return Example.of(value, lambda part: one(part, key, "an example"), key)
+
+
+def _items(dataset: Any, indices: list[int]) -> Any:
+    several = getattr(dataset, "__getitems__", None)
+    return [dataset[index] for index in indices] if several is None else several(indices)
 
 
 class Rows(Source):
@@ -47,9 +54,7 @@ class Rows(Source):
     def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read, and put the examples of a batch together."""
         asked = [int(index) for index in indices]
-        several = getattr(self._dataset, "__getitems__", None)
-        items = several(asked) if several is not None else [self._dataset[i] for i in asked]
-        examples = [_one(each, self._key) for each in items]
+        examples = [_one(each, self._key) for each in _items(self._dataset, asked)]
         if len(examples) != len(asked):
             raise UsageError(
                 self._key, "__getitems__", f"returns {len(examples)} examples where {len(asked)} "
@@ -92,9 +97,7 @@ class Columns:
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Any, ...]]:
         """Return some examples."""
-        several = getattr(self._dataset, "__getitems__", None)
-        rows = several(indices) if several is not None else [self._dataset[i] for i in indices]
-        return [self._arranged(row) for row in rows]
+        return [self._arranged(row) for row in _items(self._dataset, indices)]
 
     def _arranged(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         def value(name: str) -> Any:
@@ -137,24 +140,22 @@ class Batches(Source):
             )  # fmt: skip
         _check_hooks(dataset, key)
         self._batches = int(count)
-        self._kept: dict[int, tuple[Any, ...]] = {}
-        self._size = self._length(0)
+        self._kept: dict[int, Example] = {}
+        first = self._read(0)
+        self._spec = spec_of(first.parts)
+        self._size = _rows(first)
         self._lengths = np.full(self._batches, self._size, np.int64)
-        self._lengths[-1] = self._length(self._batches - 1)
+        self._lengths[-1] = _rows(self._read(self._batches - 1))
 
-    def _length(self, batch: int) -> int:
-        return len(nest.leaves(self._read(batch))[0])
-
-    def _read(self, batch: int) -> tuple[Any, ...]:
+    def _read(self, batch: int) -> Example:
         if batch not in self._kept:
-            values = self._dataset[batch]
             name = f"batch {batch:,}"
             convert = functools.partial(structured, key=self._key, name=name)
-            made = Example.of(values, convert, self._key, name)
+            made = Example.of(self._dataset[batch], convert, self._key, name)
             check_rows(made, self._key, name)
             while len(self._kept) >= self.KEPT:
                 del self._kept[next(iter(self._kept))]
-            self._kept[batch] = made.parts
+            self._kept[batch] = made
         self._kept[batch] = self._kept.pop(batch)  # the newest is the last
         return self._kept[batch]
 
@@ -170,40 +171,39 @@ class Batches(Source):
         )
 
     def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
-        """Read the batches of the examples, and gather their rows."""
-        batches, rows = np.divmod(np.asarray(indices), self._size)
-        pieces: list[list[Any]] = []
-        order, shape = [], ()
-        for batch in np.unique(batches):
-            at = np.flatnonzero(batches == batch)
-            parts = self._read(int(batch))
-            leaves = nest.leaves(parts)
-            self._compare(int(batch), parts, shape or parts)
-            shape = shape or parts
-            order.append(at)
-            pieces.append([None if leaf is None else leaf[rows[at]] for leaf in leaves])
-        places = np.argsort(np.concatenate(order), kind="stable")
-        made = [
-            None if parts[0] is None else np.concatenate(parts)[places]
-            for parts in zip(*pieces, strict=True)
-        ]
-        return tuple(nest.packed(shape, made))
+        """Read the batches of the examples, and gather their rows.
 
-    def _compare(self, batch: int, parts: tuple[Any, ...], others: tuple[Any, ...]) -> None:
-        """Refuse a batch that is not like another one."""
-        count = len(nest.leaves(parts)[0])
-        if count != self._lengths[batch]:
+        Raises:
+            UsageError: a batch is unlike the first.
+        """
+        batches, rows = np.divmod(np.asarray(indices), self._size)
+        places, examples = [], []
+        for batch in np.unique(batches).tolist():
+            at = np.flatnonzero(batches == batch)
+            example = self._read(batch)
+            self._compare(batch, example)
+            places.append(at)
+            examples.append(example.map(lambda leaf, mine=rows[at]: leaf[mine]))
+        return together(examples, places).parts
+
+    def _compare(self, batch: int, example: Example) -> None:
+        """Refuse a batch that is not like the first."""
+        if _rows(example) != self._lengths[batch]:
             raise UsageError(
-                self._key, f"batch {batch:,}", f"has {count} examples, and the first has "
+                self._key, f"batch {batch:,}", f"has {_rows(example)} examples, and the first has "
                 f"{self._size}", "batches of one size, but for the last",
                 "a PyDataset whose batches have one size",
             )  # fmt: skip
-        difference = spec_difference(spec_of(others), spec_of(parts), types=False)
+        difference = spec_difference(self._spec, spec_of(example.parts), types=False)
         if difference is not None:
             raise UsageError(
                 self._key, f"batch {batch:,}", f"{difference}, unlike another one",
                 "batches whose examples have one shape", "rows of one length in all batches",
             )  # fmt: skip
+
+
+def _rows(example: Example) -> int:
+    return len(nest.leaves(example.x)[0])
 
 
 def _check_hooks(dataset: Any, key: str) -> None:
@@ -237,8 +237,8 @@ def _never_returns(function: Callable[..., Any]) -> bool:
     return not any(each.opname in ends for each in dis.get_instructions(code))
 
 
-class Generated:
-    """What a generator function gives, and a ``tf.data.Dataset`` of it.
+class Generated(Stream):
+    """What a generator function gives: a stream that is read as arrays.
 
     Args:
         function: returns an iterator; called for each pass.
@@ -246,90 +246,111 @@ class Generated:
     """
 
     def __init__(self, function: Callable[[], Iterator[Any]], key: str):
-        self._function = function
+        super().__init__(function)
         self._key = key
 
     @functools.cached_property
-    def like(self) -> tuple[Any, ...]:
+    def _like(self) -> Example:
         """The first element.
 
         Raises:
             UsageError: the function gives nothing, or nothing that is an example.
         """
         with _stepping:
-            element = next(iter(self._function()), None)
+            element = next(iter(self._make()), None)
         if element is None:
             raise UsageError(
                 self._key, "a generator function", "gives no example", "one or more",
                 "a function whose iterator is not empty",
             )  # fmt: skip
-        return _one(element, self._key).parts
+        return _one(element, self._key)
+
+    def is_batched(self) -> bool:
+        """Return whether the first element is a batch: each of its arrays has as many rows."""
+        leaves = nest.leaves(self._like.parts)
+        return all(leaf.ndim for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1
 
     @property
-    def is_endless(self) -> bool:
-        """Whether a pass is known to have no end."""
-        return _never_returns(self._function)
+    def spec(self) -> tuple[Any, ...]:
+        """The parts of a batch."""
+        return self._changed(self._copied(self._like))
 
-    def elements(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the elements of one pass, each like the first.
+    def batches(self, size: int, remainder: bool = False) -> Iterator[tuple[Any, ...]]:
+        """Yield the batches of one pass."""
+        return self._rebatched(self._elements(), size, remainder)
+
+    def endless(self, size: int) -> Iterator[tuple[Any, ...]]:
+        """Yield batches of ``size``, pass after pass."""
+
+        def passes() -> Iterator[Example]:  # until one gives nothing
+            while (first := next(elements := self._elements(), None)) is not None:
+                yield first
+                yield from elements
+
+        return self._rebatched(passes(), size, remainder=False)
+
+    def length(self) -> int | None:
+        """Return how many examples a pass has, where that was found out."""
+        return self.examples
+
+    def estimate(self) -> None:
+        """Return nothing: how many batches a pass has is not known."""
+
+    def _is_endless(self) -> bool:
+        return _never_returns(self._make)
+
+    def _rebatched(
+        self, elements: Iterator[Example], size: int, remainder: bool
+    ) -> Iterator[tuple[Any, ...]]:
+        held: list[Example] = []
+        rows = 0
+        for element in elements:
+            held.append(self._copied(element))
+            rows += _rows(held[-1])
+            while rows >= size:
+                whole = together(held)
+                yield self._changed(whole.map(lambda leaf: leaf[:size]))
+                held, rows = [whole.map(lambda leaf: leaf[size:])], rows - size
+        if remainder and rows:
+            yield self._changed(together(held))
+
+    def _copied(self, element: Example) -> Example:
+        """Return an element as rows of its own: a generator may give the same arrays again."""
+        batched = self.is_batched()
+
+        def copied(leaf: np.ndarray) -> np.ndarray:
+            made = leaf.astype(object) if leaf.dtype.kind in "SU" else leaf.copy()
+            return made if batched else made[None]
+
+        return element.map(copied)
+
+    def _changed(self, example: Example) -> tuple[Any, ...]:
+        return (example if self._change is None else self._change(example)).parts
+
+    def _elements(self) -> Iterator[Example]:
+        """Yield the elements of one pass, each like the first and in its types.
 
         Raises:
-            UsageError: one is not.
+            UsageError: one has another structure, other shapes, or values that would be cut.
         """
+        like, batched = self._like, self.is_batched()
+        first = spec_of(like.parts, batched=batched)
         with failures.kept():
-            iterator = iter(self._function())
-            for number in range(2**62):
+            iterator = iter(self._make())
+            for number in itertools.count():
                 with _stepping:
                     try:
                         value = next(iterator)
                     except StopIteration:
                         return
-                yield self._checked(_one(value, self._key).parts, number)
-
-    def __call__(self) -> Any:
-        """Return the dataset of one pass.
-
-        Raises:
-            UsageError: the function gives nothing, or nothing that is an example.
-        """
-        import tensorflow as tf
-
-        def spec(leaf: np.ndarray) -> Any:
-            kind = tf.string if leaf.dtype.kind in "OSU" else leaf.dtype
-            return tf.TensorSpec([None, *leaf.shape[1:]] if self.is_batched else leaf.shape, kind)
-
-        made = tf.data.Dataset.from_generator(
-            self.elements, output_signature=tuple(nest.mapped(spec, part) for part in self.like)
-        )
-        if self.is_endless:
-            made = made.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-        return made
-
-    @property
-    def is_batched(self) -> bool:
-        """Whether the first element is a batch: each of its arrays has as many rows."""
-        leaves = nest.leaves(self.like)
-        return all(leaf.ndim for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1
-
-    def _checked(self, parts: tuple[Any, ...], number: int) -> tuple[Any, ...]:
-        """Return an element, in the types of the first one.
-
-        Raises:
-            UsageError: it has another structure, other shapes, or values that would be cut.
-        """
-        name = f"element {number:,} of a generator"
-        first, spec = (spec_of(each, batched=self.is_batched) for each in (self.like, parts))
-        difference = spec_difference(first, spec, types=False)
-        if difference is not None:
-            raise UsageError(
-                self._key, name, f"{difference}, unlike the first",
-                "elements of one structure and shape",
-                "numpy.pad, or a dataset with random access and dataset.pad",
-            )  # fmt: skip
-
-        def cast(leaf: np.ndarray, first: np.ndarray) -> np.ndarray:
-            return as_type(leaf, first.dtype, self._key, name)
-
-        return tuple(
-            nest.mapped(cast, part, other) for part, other in zip(parts, self.like, strict=True)
-        )
+                element, name = _one(value, self._key), f"element {number:,} of a generator"
+                own = spec_of(element.parts, batched=batched)
+                difference = spec_difference(first, own, types=False)
+                if difference is not None:
+                    raise UsageError(
+                        self._key, name, f"{difference}, unlike the first",
+                        "elements of one structure and shape",
+                        "numpy.pad, or a dataset with random access and dataset.pad",
+                    )  # fmt: skip
+                kinds = like.map(lambda leaf: leaf.dtype)
+                yield element.map(functools.partial(as_type, key=self._key, name=name), kinds)

@@ -16,8 +16,8 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.files import DataFile
+from dtrain.data.nest import Ragged
 from dtrain.data.options import Identity
-from dtrain.data.ragged import Ragged
 from dtrain.errors import DataError
 
 #: Of a sample: places in each file at most, bytes at each, and examples.

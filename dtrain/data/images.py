@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.transforms import InGraph, then
+from dtrain.data.transforms import InGraph
 from dtrain.errors import UsageError
 
 #: Images of a batch that are decoded without a loop, at most.
@@ -46,7 +46,7 @@ def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
             )  # fmt: skip
     shapes = {name: tuple(size) for name, size in sizes.items()}
     decode = functools.partial(_with_decoded, shapes, source.inputs.names)
-    return then(source, InGraph(decode, takes_arrays=True))
+    return source.changed(InGraph(decode, takes_arrays=True))
 
 
 def _with_decoded(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from dtrain.data.sources import Info, Source, View
+from dtrain.data.transforms import Transform
+from dtrain.errors import UsageError
 
 
 class Subset(View):
@@ -102,6 +104,26 @@ class Concatenated(Source):
         owner = int(np.searchsorted(self.starts, index, side="right")) - 1
         return self.members[owner].info.place(int(index - self.starts[owner]))
 
+    def padded(self, lengths: Mapping[str, Any]) -> Concatenated:
+        """Return the sources with rows of one length.
+
+        Raises:
+            UsageError: a batch is to have a length of its own.
+        """
+        if any("buckets" in length for length in lengths.values()):
+            raise UsageError(
+                "dataset.pad", "{...: {buckets: ...}}", "the members of a mixture are read by "
+                "themselves, and the longest row of a batch may be of any", "one length",
+                "dataset.pad={NAME:{length:128}}",
+            )  # fmt: skip
+        made: Concatenated = by_member(self, lambda member: member.padded(lengths))
+        return made
+
+    def changed(self, transform: Transform) -> Self:
+        """Return the sources with batches that are changed once more."""
+        made: Self = by_member(self, lambda member: member.changed(transform))
+        return made
+
     def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Refuse: the input pipeline reads the members, each in its own way."""
         raise NotImplementedError("it is read by its members")
@@ -114,6 +136,13 @@ def by_member(split: Any, function: Callable[[Any], Any]) -> Any:
     made = copy.copy(split)
     made.members = [by_member(member, function) for member in split.members]
     return made
+
+
+def members_of(split: Any) -> list[Any]:
+    """Return the sources that a split is of: of a mixture its members, none of None."""
+    if not isinstance(split, Concatenated):
+        return [] if split is None else [split]
+    return [each for member in split.members for each in members_of(member)]
 
 
 class Mixture(Concatenated):

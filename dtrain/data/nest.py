@@ -1,4 +1,4 @@
-"""Structures of examples: nests of dicts, tuples and lists, whose leaves are arrays.
+"""Structures of examples: nests of dicts, tuples and lists, whose leaves are arrays or ragged rows.
 
 The leaves are in the order of ``tf.nest`` and ``keras.tree``: those of a dict by its sorted keys.
 A list becomes a tuple, as in Keras' ``fit``: tf.data takes a list for one array. None is a leaf.
@@ -6,13 +6,11 @@ A list becomes a tuple, as in Keras' ``fit``: tf.data takes a list for one array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import optree
-
-from dtrain.data.ragged import Ragged
 
 
 def is_nest(value: Any) -> bool:
@@ -89,7 +87,79 @@ def outline(value: Any) -> str:
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return type(value).__name__
-    name = str(getattr(dtype, "name", dtype))
-    kind = "text" if getattr(dtype, "kind", name) in ("O", "S", "U", "string") else name
-    shape = list(getattr(value, "shape", ()))[1:]
+    kind, shape = kind_of(dtype), list(getattr(value, "shape", ()))[1:]
     return f"{kind} {shape}" if shape else kind
+
+
+def kind_of(dtype: Any) -> str:
+    """Return the name of a type, of whatever library; of texts it is ``text``."""
+    name = str(getattr(dtype, "name", dtype))
+    return "text" if getattr(dtype, "kind", name) in ("O", "S", "U", "string") else name
+
+
+class Ragged:
+    """Rows of different lengths, one after the other.
+
+    Args:
+        values: ``[total, ...]``, those of all rows.
+        lengths: int64 ``[b]``, how many each row has.
+    """
+
+    def __init__(self, values: np.ndarray, lengths: np.ndarray):
+        self.values = values
+        self.lengths = np.asarray(lengths, np.int64)
+
+    @classmethod
+    def of(cls, rows: Sequence[Any]) -> Ragged:
+        """Join rows, each ``[length, ...]``."""
+        parts = [np.asarray(row) for row in rows]
+        # The type of an empty list is a guess.
+        full = [part for part in parts if len(part)] or parts[:1]
+        return cls(np.concatenate(full), np.array([len(part) for part in parts], np.int64))
+
+    @classmethod
+    def of_array(cls, array: np.ndarray) -> Ragged:
+        """Return the rows of an array ``[b, length, ...]``, which have one length."""
+        rows, length, *rest = array.shape
+        return cls(array.reshape(rows * length, *rest), np.full(rows, length, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the values."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """``(b, None, ...)``: the length differs."""
+        return len(self), None, *self.values.shape[1:]
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
+
+    def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> Ragged:
+        """Return the same rows with other values."""
+        return Ragged(function(self.values), self.lengths)
+
+    def padded(self, length: int, value: Any = None) -> np.ndarray:
+        """Return ``[b, length, ...]``: shorter rows are filled up, longer ones cut.
+
+        Args:
+            length: of all rows.
+            value: that fills; None: 0, and of text the empty one.
+        """
+        values, empty = self.values, 0 if value is None else value
+        if values.dtype.kind in "OSU":
+            values = values.astype(object)  # which has no longest text
+            empty = "" if value is None else str(value)
+        made = np.full((len(self), length, *values.shape[1:]), empty, values.dtype)
+        kept = np.minimum(self.lengths, length)
+        starts = np.cumsum(self.lengths) - self.lengths
+        rows = np.repeat(np.arange(len(self)), kept)
+        at = np.arange(int(kept.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
+        made[rows, at] = values[np.repeat(starts, kept) + at]
+        return made

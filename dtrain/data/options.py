@@ -98,11 +98,9 @@ def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
 
     An option at its default is left out: a run of before there was such an option is the same.
     """
-    found = {}
-    for name, value in node.items():
-        if name in HARMLESS:
-            continue
-        if name in _DEFAULTS and name != "augment" and _made(name, value) == _DEFAULTS[name]:
-            continue
-        found[name] = value
-    return found
+    always = node.keys() - _DEFAULTS.keys() | {"augment"}
+    return {
+        name: value
+        for name, value in node.items()
+        if name not in HARMLESS and (name in always or _made(name, value) != _DEFAULTS[name])
+    }

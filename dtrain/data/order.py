@@ -8,12 +8,13 @@ at once.
 from __future__ import annotations
 
 import functools
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from dtrain.data import draws
-from dtrain.data.index_shuffle import IndexShuffle
+from dtrain.data.draws import IndexShuffle
 from dtrain.data.mixture import Mixture
 from dtrain.data.options import Shuffle
 
@@ -27,11 +28,16 @@ ROUNDS = 16
 _KEY = 0x6F72646572
 
 
-class Order(Protocol):
-    """Maps positions to indices of examples."""
+#: Maps positions to indices of examples: int64 ``[b]`` to int64 ``[b]``.
+Order = Callable[[np.ndarray], np.ndarray]
 
-    def __call__(self, positions: np.ndarray) -> np.ndarray:
-        """Map int64 ``[b]`` to int64 ``[b]``."""
+
+def _passes(positions: np.ndarray, examples: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield each pass that positions are of: its number, which of them, and their places in it."""
+    passes, places = np.divmod(positions, examples)
+    for number in np.unique(passes).tolist():
+        at = np.flatnonzero(passes == number)
+        yield number, at, places[at]
 
 
 class Shuffled:
@@ -55,11 +61,9 @@ class Shuffled:
     def __call__(self, positions: np.ndarray) -> np.ndarray:
         """Map positions to examples."""
         indices = np.empty_like(positions)
-        passes, offsets = np.divmod(positions, self._examples)
-        for number in np.unique(passes):
-            at = np.flatnonzero(passes == number)
-            shuffle = self._pass(int(number))
-            own = shuffle(offsets[at])
+        for number, at, places in _passes(positions, self._examples):
+            shuffle = self._pass(number)
+            own = shuffle(places)
             beyond = np.flatnonzero(own >= self._examples)
             own[beyond] = shuffle(np.full(len(beyond), self._examples))
             indices[at] = own
@@ -88,23 +92,6 @@ class Sequential:
         return positions % self._examples
 
 
-class Sorted:
-    """Every pass shuffles all examples, which are few: for a mixture's small members.
-
-    Args:
-        examples: length of the source.
-        seed: of the experiment.
-    """
-
-    def __init__(self, examples: int, seed: int):
-        self._examples, self._seed = examples, seed
-
-    def __call__(self, positions: np.ndarray) -> np.ndarray:
-        """Map positions to examples."""
-        slots, at = _cycles(positions, self._examples, self._seed)
-        return slots[at]
-
-
 class Blocks:
     """Every pass shuffles blocks, and the examples inside a window of them.
 
@@ -130,15 +117,13 @@ class Blocks:
     def __call__(self, positions: np.ndarray) -> np.ndarray:
         """Map positions in the endless sequence, int64 ``[b]``, to indices into the source."""
         indices = np.empty_like(positions)
-        passes, offsets = np.divmod(positions, self.examples)
-        for number in np.unique(passes):
-            chosen = np.flatnonzero(passes == number)
-            _, _, ends = self._pass(int(number))
-            windows = np.searchsorted(ends, offsets[chosen], side="right")
-            for window in np.unique(windows):
-                at = chosen[windows == window]
+        for number, chosen, places in _passes(positions, self.examples):
+            _, _, ends = self._pass(number)
+            windows = np.searchsorted(ends, places, side="right")
+            for window in np.unique(windows).tolist():
+                at = np.flatnonzero(windows == window)
                 begin = int(ends[window - 1]) if window else 0
-                indices[at] = self._inside(int(number), int(window))[offsets[at] - begin]
+                indices[chosen[at]] = self._inside(number, window)[places[at] - begin]
         return indices
 
     def _pass_of(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -233,6 +218,12 @@ class Mixed:
         return indices
 
 
+def _sorted(examples: int, seed: int, positions: np.ndarray) -> np.ndarray:
+    """Shuffle all examples, which are few, in every pass: of a small member of a mixture."""
+    slots, at = _cycles(positions, examples, seed)
+    return slots[at]
+
+
 def _cycles(
     positions: np.ndarray, length: int, seed: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
@@ -269,7 +260,7 @@ def order_of(source: Any, shuffle: Shuffle, window: int, seed: int) -> Order:
             own = seed + index * 0x9E3779B1
             order = order_of(member, shuffle, window, own)
             few = isinstance(order, Shuffled) and len(member) <= FEW
-            orders.append(Sorted(len(member), own) if few else order)
+            orders.append(functools.partial(_sorted, len(member), own) if few else order)
         return Mixed(source, orders, seed)
     if shuffle is Shuffle.none:
         return Sequential(len(source))

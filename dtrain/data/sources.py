@@ -6,19 +6,20 @@ anything is started.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.example import Example, trimmed
+from dtrain.data.nest import Ragged
 from dtrain.data.options import Task
-from dtrain.data.ragged import Ragged
 from dtrain.data.target_kind import Counted
-from dtrain.data.transforms import Padding, Transform, then
+from dtrain.data.transforms import Padding, Transform
 from dtrain.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +132,13 @@ class Source(ABC):
             UsageError: a length is of no rows of different lengths.
             DataError: no example can be read.
         """
-        return then(self, Padding(lengths, self._readable()))
+        return self.changed(Padding(lengths, self._readable()))
+
+    def changed(self, transform: Transform) -> Self:
+        """Return the source with batches that are changed once more; those of arrays come first."""
+        made, before = copy.copy(self), self.transforms
+        made.transforms = (transform, *before) if transform.of_arrays else (*before, transform)
+        return made
 
     def _readable(self) -> Example:
         """Return the first example that can be read: those before it may be left out."""
@@ -321,7 +328,7 @@ class Arrays(Captured):
         return trimmed([self.x, self.y, self.weight])
 
     def _values(self) -> Iterable[Any]:
-        return [leaf for part in self._parts() if part is not None for leaf in nest.leaves(part)]
+        return [leaf for leaf in nest.leaves(self._parts()) if leaf is not None]
 
     def __len__(self) -> int:
         return self._examples
@@ -334,11 +341,8 @@ class Arrays(Captured):
         """Gather rows in a graph: a tensor ``[b]`` to tensors, as the source has arrays."""
         import tensorflow as tf
 
-        rows = iter([tf.gather(tensor, indices) for tensor in self.tensors()])
-        return tuple(
-            part if part is None else nest.packed(part, [next(rows) for _ in nest.leaves(part)])
-            for part in self._parts()
-        )
+        tensors = iter(self.tensors())
+        return nest.mapped(lambda _: tf.gather(next(tensors), indices), self._parts())
 
 
 class Windows(Captured):

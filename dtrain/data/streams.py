@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dtrain.data import failures, nest
-from dtrain.data.example import Example
-from dtrain.data.sources import Info, Source
+from dtrain.data.example import Example, trimmed
+from dtrain.data.sources import Info, Source, Splits
 from dtrain.data.transforms import Transform
 from dtrain.errors import UsageError
 
@@ -25,7 +24,7 @@ _INFINITE = -1
 
 
 class Stream:
-    """Examples in an order of their own: of a ``tf.data.Dataset``, or of a generator function.
+    """Examples in an order of their own: of a ``tf.data.Dataset``.
 
     It is read pass after pass, from the beginning of each, and put into batches of the run's own
     size. Reading it twice must give the same examples: a run that is resumed reads it from the
@@ -33,49 +32,28 @@ class Stream:
 
     Args:
         make: returns a ``tf.data.Dataset``, of batches or of single examples; called in a task.
-        examples: how many a pass has; None where that is not known.
-        batched: whether its elements are batches; None: they are if each of their arrays has the
-            same first dimension, or none that is known, as ``fit`` takes them.
-        files: that it is of, for its identity.
         single: whether ``make`` returns one object, always the same, whose shuffles count how often
             it was read.
+
+    Attributes:
+        examples: how many a pass has; None where that is not known.
+        steady: whether it gives the same examples whenever it is made anew; None: not known yet.
+        reshuffles: whether each pass has another order.
     """
 
+    #: It is of no files, and has no places.
+    info = Info()
     #: What changes batches of sources; a stream changes its own (:meth:`changed`).
     transforms: tuple[Transform, ...] = ()
 
-    def __init__(
-        self,
-        make: Callable[[], Any],
-        examples: int | None = None,
-        batched: bool | None = None,
-        files: Sequence[Any] = (),
-        single: bool = False,
-    ):
-        self._files = list(files)
-        self._make: Any = make
-        self._batched = batched
+    def __init__(self, make: Callable[[], Any], single: bool = False):
+        self._make = make
         self._first: tuple[Any, ...] = ()
         self._change: Callable[[Example], Example] | None = None
-        self.examples = examples
+        self.examples: int | None = None
         self.single = single
-        #: Whether it gives the same examples whenever it is made anew; None: not known yet.
         self.steady: bool | None = None
-        #: Whether each pass has another order.
         self.reshuffles = False
-
-    @property
-    def info(self) -> Info:
-        """Its files, and whether its length was said."""
-        return Info(files=lambda: self._files, counted=self.examples is not None)
-
-    def in_python(self) -> PythonStream | None:
-        """Return the same examples, read as arrays; None of a ``tf.data.Dataset``."""
-        if not hasattr(self._make, "elements"):
-            return None
-        made = PythonStream(self._make, self.examples, self._batched, self._files, self.single)
-        made._change = self._change
-        return made
 
     def changed(self, change: Callable[[Example], Example]) -> Stream:
         """Return the same examples, of which ``change`` makes others, a batch of tensors each."""
@@ -84,6 +62,13 @@ class Stream:
         # What was read is not read again: see first.
         made._first = change(Example.of(self._first)).parts if self._first else ()
         return made
+
+    def padded(self, lengths: Mapping[str, Any]) -> Stream:
+        """Refuse: ``dataset.pad`` is for what dtrain puts into batches itself."""
+        raise UsageError(
+            "dataset.pad", "...", "a stream has batches of its own, whose rows are padded in it",
+            "tf.data's padded_batch, or a dataset with random access", "dataset.pad=null",
+        )  # fmt: skip
 
     def dataset(self) -> Any:
         """Return the ``tf.data.Dataset`` of one pass, its elements as tuples.
@@ -96,10 +81,8 @@ class Stream:
         made = self._make()
         spec = made.element_spec
         if not isinstance(spec, tuple):
-            made, spec = made.map(_alone), (spec,)
-        parts = len(spec)
-        while parts > 1 and isinstance(spec[parts - 1], tf.NoneTensorSpec):
-            parts -= 1
+            made, spec = made.map(lambda *parts: parts), (spec,)
+        parts = len(trimmed(None if isinstance(part, tf.NoneTensorSpec) else part for part in spec))
         if parts < len(spec):
             made = made.map(lambda *each: each[:parts])
         if parts > 3:
@@ -120,12 +103,13 @@ class Stream:
         return made.with_options(options)
 
     def is_batched(self) -> bool:
-        """Return whether the elements are batches."""
-        if self._batched is None:
-            shapes = [spec.shape for spec in nest.leaves(self.dataset().element_spec)]
-            ranked = all(shape.rank for shape in shapes)
-            self._batched = ranked and len({shape[0] for shape in shapes}) == 1
-        return self._batched
+        """Return whether the elements are batches.
+
+        They are if each of their arrays has the same first dimension, or none that is known, as
+        ``fit`` takes them.
+        """
+        shapes = [spec.shape for spec in nest.leaves(self.dataset().element_spec)]
+        return all(shape.rank for shape in shapes) and len({shape[0] for shape in shapes}) == 1
 
     def _in_batches(self, made: Any, size: int, remainder: bool) -> Any:
         if self.is_batched():
@@ -146,7 +130,7 @@ class Stream:
         return spec
 
     def batches(self, size: int, remainder: bool = False) -> Any:
-        """Return a dataset of batches of one pass, or in Python an iterator.
+        """Return a dataset of batches of one pass.
 
         Args:
             size: examples of a batch.
@@ -182,14 +166,6 @@ class Stream:
     def repeats(self) -> bool:
         """Return whether the first examples are the same when they are read again."""
         return _same(self.first(FIRST), self._read_first())
-
-    def begins_as(self, other: Stream) -> bool:
-        """Return whether the first examples are those of another stream."""
-        return _same(self.first(FIRST), other.first(FIRST))
-
-    def read_from(self, other: Stream) -> None:
-        """Read what another stream reads, which is the same and was not read yet."""
-        self._make = other._make
 
     def length(self) -> int | None:
         """Return how many examples a pass has, where that is known without reading it."""
@@ -257,90 +233,40 @@ class Stream:
         return examples
 
 
-class PythonStream(Stream):
-    """A stream that is read as arrays, for backends without tf.data.
-
-    It is made of a :class:`dtrain.data.foreign.Generated`.
-    """
-
-    def is_batched(self) -> bool:
-        """Return whether the elements are batches."""
-        is_batched: bool = self._make.is_batched if self._batched is None else self._batched
-        return is_batched
-
-    @property
-    def spec(self) -> tuple[Any, ...]:
-        """The parts of a batch."""
-        return self.first(1)
-
-    def batches(self, size: int, remainder: bool = False) -> Iterator[tuple[Any, ...]]:
-        """Yield the batches of one pass."""
-        return self._rebatched(self._make.elements(), size, remainder)
-
-    def endless(self, size: int) -> Iterator[tuple[Any, ...]]:
-        """Yield batches of ``size``, pass after pass."""
-        passes = (self._make.elements() for _ in itertools.count())
-        return self._rebatched(itertools.chain.from_iterable(passes), size, remainder=False)
-
-    def _rebatched(
-        self, elements: Iterator[tuple[Any, ...]], size: int, remainder: bool
-    ) -> Iterator[tuple[Any, ...]]:
-        held: list[Example] = []
-        rows = 0
-        for parts in elements:
-            # A copy: a generator may give the same array again and again.
-            held.append(Example(*parts).map(_as_rows if self.is_batched() else _as_row))
-            rows += len(nest.leaves(held[-1].parts)[0])
-            while rows >= size:
-                whole = _joined(held)
-                yield self._changed(whole.map(lambda leaf: leaf[:size]))
-                held, rows = [whole.map(lambda leaf: leaf[size:])], rows - size
-        if remainder and rows:
-            yield self._changed(_joined(held))
-
-    def _changed(self, example: Example) -> tuple[Any, ...]:
-        return (example if self._change is None else self._change(example)).parts
-
-    def length(self) -> int | None:
-        """Return how many examples a pass has, where that was said."""
-        return self.examples
-
-    def estimate(self) -> None:
-        """Return nothing: how many batches a pass has is not known."""
-
-    def _is_endless(self) -> bool:
-        is_endless: bool = self._make.is_endless
-        return is_endless
-
-
-def _as_rows(leaf: np.ndarray) -> np.ndarray:
-    return leaf.astype(object) if leaf.dtype.kind in "SU" else leaf.copy()
-
-
-def _as_row(leaf: np.ndarray) -> np.ndarray:
-    return _as_rows(leaf)[None]
-
-
-def _joined(examples: list[Example]) -> Example:
-    first, *others = examples
-    return first.map(lambda *leaves: np.concatenate(leaves), *others) if others else first
-
-
-def _alone(*parts: Any) -> tuple[Any, ...]:
-    """Return an element that is no tuple as one."""
-    return parts
-
-
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """Whether two batches hold the same; a number that is none is like another one."""
-    pairs = [(nest.leaves(each), [n for n, _ in nest.named(each)]) for each in (one, other)]
-    if pairs[0][1] != pairs[1][1]:
-        return False
-    for a, b in zip(pairs[0][0], pairs[1][0], strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        if not np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
-            return False
-    return True
+    a, b = ({name: np.asarray(leaf) for name, leaf in nest.named(each)} for each in (one, other))
+    return a.keys() == b.keys() and all(
+        np.array_equal(a[name], b[name], equal_nan=a[name].dtype.kind == "f") for name in a
+    )
+
+
+def settle_streams(splits: Splits, make: Callable[[], Splits]) -> None:
+    """Find out whether streams give the same examples whenever they are made.
+
+    A ``tf.data.Dataset`` that shuffles has another order each time that it is read; what counts is
+    that it begins with the same one in another process. So it is made anew where two readings
+    differ, and where it is like that it is read from one that was not read before.
+
+    Args:
+        splits: as they were made.
+        make: makes them once more.
+    """
+    streams = {
+        name: part
+        for name in ("train", "validation")
+        if isinstance(part := getattr(splits, name), Stream)
+    }
+    for stream in streams.values():
+        stream.steady = stream.repeats()
+        stream.reshuffles = not stream.steady
+    counting = {name: each for name, each in streams.items() if each.single and each.reshuffles}
+    other = make() if counting else splits
+    for name, stream in counting.items():
+        stream.steady = _same(stream.first(FIRST), getattr(other, name).first(FIRST))
+        # Made for this split alone: where both are of one shuffle, the order of training would
+        # depend on when a validation began.
+        stream._make = getattr(make(), name)._make
 
 
 def known_length(source: Source | Stream | None) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.tabular.table import Column
 from dtrain.errors import DataError
 

@@ -6,20 +6,25 @@ into the input graph of TensorFlow, and gets arrays where another backend reads.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from dtrain.data import nest
 from dtrain.data.example import Example, place
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.errors import UsageError, nearest
 
+#: Examples whose targets are looked at before training, at most: are they classes?
+ROWS = 256
+CLASS_WEIGHT = "trainer.class_weight"
 
-class Transform(Protocol):
+
+class Transform(ABC):
     """Makes another batch of one.
 
     Attributes:
@@ -29,24 +34,22 @@ class Transform(Protocol):
         by_batch: places of leaves of which each batch has a length of its own then.
     """
 
-    of_arrays: bool
-    of_tensors_alone: bool
-    by_batch: frozenset[str]
+    of_arrays = False
+    of_tensors_alone = False
+    by_batch: frozenset[str] = frozenset()
 
+    @abstractmethod
     def __call__(self, example: Example) -> Example:
         """Return the batch, changed."""
 
 
-class InGraph:
+class InGraph(Transform):
     """A function of tensors ``(x, y)`` and the like, such as what a source decodes them by.
 
     Args:
         function: of the parts of a batch.
         takes_arrays: whether it makes arrays of arrays: then other backends can do it, too.
     """
-
-    of_arrays = False
-    by_batch: frozenset[str] = frozenset()
 
     def __init__(self, function: Callable[[tuple[Any, ...]], Any], takes_arrays: bool = False):
         self._function = function
@@ -55,13 +58,6 @@ class InGraph:
     def __call__(self, example: Example) -> Example:
         """Return what the function makes of a batch."""
         return Example.of(self._function(example.parts))
-
-
-def then(source: Any, transform: Transform) -> Any:
-    """Return a source whose batches are changed once more; those of arrays come first."""
-    made, before = copy.copy(source), source.transforms
-    made.transforms = (transform, *before) if transform.of_arrays else (*before, transform)
-    return made
 
 
 def by_batch(source: Any) -> frozenset[str]:
@@ -77,7 +73,7 @@ def applied(source: Any, example: Example, of_arrays: bool) -> Example:
     return example
 
 
-class Padding:
+class Padding(Transform):
     """Pads rows of different lengths, and cuts longer ones.
 
     Args:
@@ -92,7 +88,6 @@ class Padding:
     """
 
     of_arrays = True
-    of_tensors_alone = False
 
     def __init__(self, lengths: Mapping[str, Any], example: Example):
         self._lengths = {str(name): dict(length) for name, length in lengths.items()}
@@ -148,7 +143,27 @@ def _length(length: Mapping[str, Any], rows: Ragged) -> int:
     return next((bucket for bucket in buckets if bucket >= longest), buckets[-1])
 
 
-class ClassWeights:
+def padded(splits: Any, lengths: Mapping[str, Any] | None) -> Any:
+    """Return splits whose ragged leaves are padded: ``dataset.pad``.
+
+    Args:
+        splits: of sources, or of mixtures of them (:class:`dtrain.data.sources.Splits`).
+        lengths: as of :class:`Padding`; None: nothing is padded.
+
+    Raises:
+        UsageError: a split is a stream, or a mixture whose batches are to have their own length.
+    """
+    if lengths is None:
+        return splits
+    held = splits.validation
+    return dataclasses.replace(
+        splits,
+        train=splits.train.padded(lengths),
+        validation=None if held is None else held.padded(lengths),
+    )
+
+
+class ClassWeights(Transform):
     """Weighs examples by their classes, as ``class_weight`` of Keras' ``fit``.
 
     A class that is not named weighs 1. An example that has a weight already has the product: Keras
@@ -157,10 +172,6 @@ class ClassWeights:
     Args:
         weights: by class.
     """
-
-    of_arrays = False
-    of_tensors_alone = False
-    by_batch: frozenset[str] = frozenset()
 
     def __init__(self, weights: Mapping[int, float]):
         #: By class; the last one is for those that are not named.
@@ -182,6 +193,51 @@ class ClassWeights:
             own, weight = (_with_axes(each, rank) for each in (own, weight))
             weight = own * weight
         return dataclasses.replace(example, weight=weight)
+
+
+def weighted(splits: Any, weights: Mapping[int, float], first: Callable[[Any, int], Any]) -> Any:
+    """Return the examples to train on, with the weights of their classes.
+
+    Args:
+        splits: what to train on, and its number of classes where that is known. Targets are numbers
+            of classes, ``[b]`` or ``[b, 1]``, or have the classes as their last axis.
+        weights: by class.
+        first: reads so many of the first examples of a source, or all that there are.
+
+    Returns:
+        A source, a mixture or a stream, as they are.
+
+    Raises:
+        UsageError: the first examples have no targets, several, or none that are classes.
+    """
+    example = Example.of(first(splits.train, ROWS))
+    if example.y is None:
+        raise _refused(weights, "the examples have no targets")
+    if nest.is_nest(example.y):
+        raise _refused(weights, "the examples have several targets")
+    y = np.asarray(example.y)
+    several = y.ndim > 1 and y.shape[-1] > 1
+    whole = y.dtype.kind in "biuf" and np.array_equal(y, np.round(y))
+    if several and not (y.dtype.kind in "biuf" and np.allclose(y.sum(-1), 1, atol=1e-3)):
+        raise _refused(
+            weights, f"the targets, {' x '.join(map(str, y.shape[1:]))} numbers an example, do not "
+            "add up to 1 over the last axis, as one-hot classes do"
+        )  # fmt: skip
+    if not several and not whole:
+        raise _refused(weights, "the targets are no whole numbers")
+    classes = None if several else splits.count_classes()
+    known = y.shape[-1] if several else classes and max(2, classes)
+    if known and max(weights) >= known:
+        raise _refused(weights, f"the classes of the dataset go up to {known - 1}")
+    return splits.train.changed(ClassWeights(weights))
+
+
+def _refused(weights: Mapping[int, float], problem: str) -> UsageError:
+    return UsageError(
+        CLASS_WEIGHT, "{" + ",".join(f"{k}:{v:g}" for k, v in weights.items()) + "}", problem,
+        "null, or weights of classes that the targets are, as whole numbers or one-hot",
+        f"{CLASS_WEIGHT}=null",
+    )  # fmt: skip
 
 
 def operations(value: Any) -> Any:

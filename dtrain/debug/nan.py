@@ -158,7 +158,7 @@ class _Repeated:
         self._indices: list[int] | None = None
         if not isinstance(inputs.train, Stream):
             steps = np.array([number - 1])
-            self._indices = inputs.rows(inputs.positions, steps, 1, slice(0, 1))[1][0].tolist()
+            self._indices = inputs.rows(steps, 1, slice(0, 1))[1][0].tolist()
         self._all = range(self._rows)
 
     def finding(self, weight: str | None) -> tuple[str, str, dict[str, Any]]:

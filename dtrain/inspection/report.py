@@ -15,9 +15,9 @@ from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data import failures, nest
 from dtrain.data.failures import before_training
-from dtrain.data.mixture import Concatenated
+from dtrain.data.mixture import members_of
+from dtrain.data.nest import Ragged
 from dtrain.data.order import Sequential
-from dtrain.data.ragged import Ragged
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
@@ -124,7 +124,7 @@ def _readable(splits: Splits, everything: bool) -> str | None:
     Raises:
         DataError: naming the first that cannot be read.
     """
-    sources = [each for split in (splits.train, splits.validation) for each in _members(split)]
+    sources = [each for split in (splits.train, splits.validation) for each in members_of(split)]
     if any(isinstance(source, Stream) for source in sources):
         return None
     end = time.monotonic() + _TRIED
@@ -139,12 +139,6 @@ def _readable(splits: Splits, everything: bool) -> str | None:
                 raise problem
             count += len(rows)
     return f"all {total:,} examples can be read"
-
-
-def _members(source: Any) -> list[Any]:
-    if isinstance(source, Concatenated):
-        return [each for member in source.members for each in _members(member)]
-    return [] if source is None else [source]
 
 
 def _examples(

@@ -10,8 +10,8 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.example import place
 from dtrain.data.mixture import Concatenated
+from dtrain.data.nest import Ragged
 from dtrain.data.options import Options
-from dtrain.data.ragged import Ragged
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data.files import DataFile
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.tabular.table import Column, Pieces, described
 from dtrain.errors import DataError
 

@@ -14,7 +14,7 @@ from dtrain.data import encoding, nest
 from dtrain.data.encoding import Encoding, Target
 from dtrain.data.example import trimmed
 from dtrain.data.mixture import blocks_of
-from dtrain.data.ragged import Ragged
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Info, Source
 from dtrain.data.tabular.table import Names, Pieces, Role, Table
 from dtrain.data.target_kind import Counted

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import as_numpy, seeding, transforms
-from dtrain.data.example import Example, label, place, spec_difference, spec_of
+from dtrain.data import as_numpy, draws, transforms
+from dtrain.data.example import Example, label, place, spec_difference, spec_of, together
+from dtrain.data.foreign import Generated
 from dtrain.data.images import NoImageError
-from dtrain.data.mixture import Concatenated, by_member
-from dtrain.data.ragged import Ragged
+from dtrain.data.mixture import Concatenated, by_member, members_of
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
@@ -28,16 +29,21 @@ Key = tuple[int, ...]
 
 def is_alone(source: Source) -> bool:
     """Whether one thread at a time may read: so it is in Python, unless the source says it can."""
-    if isinstance(source, Concatenated):
-        return any(map(is_alone, source.members))
-    return not (source.in_graph or source.thread_safe)
+    return any(not (each.in_graph or each.thread_safe) for each in members_of(source))
 
 
-def readers(source: Source) -> int:
-    """Return how many processes read a source; 0 for the task itself."""
-    if isinstance(source, Concatenated):
-        return max(map(readers, source.members))
-    return source.readers
+def threads(source: Source, any_number: int) -> int:
+    """Return how many reads of a source may be under way.
+
+    Readers have as many again to come: none waits while what it has read is being taken.
+
+    Args:
+        source: is read.
+        any_number: what is returned where there is no limit.
+    """
+    if is_alone(source):
+        return 1
+    return 2 * max(each.readers for each in members_of(source)) or any_number
 
 
 def by_rows(rows: np.ndarray) -> Key:
@@ -56,8 +62,8 @@ def taken(source: Source, rows: np.ndarray, key: Key | None) -> Example:
     alone = is_alone(source)
     with (
         reading_lock if alone else contextlib.nullcontext(),
-        seeding.seeded(key if alone else None),
-        seeding.reading_by(key),
+        draws.seeded(key if alone else None),
+        draws.reading_by(key),
     ):
         return transforms.applied(source, Example.of(source[rows]), of_arrays=True)
 
@@ -128,7 +134,7 @@ class Reader:
             UsageError: it has values that would be cut.
         """
         key = by_rows(rows) if key is None else key
-        example = read(self._source, rows, key if seeding.observed() else None)
+        example = read(self._source, rows, key if draws.seen() else None)
         difference = spec_difference(self.spec, spec_of(example.parts), types=False)
         if difference is not None:
             where = f"the batch of {self._source.info.place(int(rows[0]))}"
@@ -202,18 +208,15 @@ def read_at_once(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
         DataError: one cannot be read.
         UsageError: as of :func:`read`, or the members of a mixture differ.
     """
-    return _at_once(source, rows).parts
-
-
-def _at_once(source: Source, rows: np.ndarray) -> Example:
     if not isinstance(source, Concatenated):
-        return _finished(source, rows, read(source, rows, by_rows(rows)))
+        return _finished(source, rows, read(source, rows, by_rows(rows))).parts
 
     def member(number: int, own: np.ndarray) -> Example:
         some = own if len(own) else np.zeros(1, np.int64)
-        return _at_once(source.members[number], some).map(lambda leaf: leaf[: len(own)])
+        found = Example(*read_at_once(source.members[number], some))
+        return found.map(lambda leaf: leaf[: len(own)])
 
-    return _joined(source, rows, member)
+    return _joined(source, rows, member).parts
 
 
 def _finished(source: Source, rows: np.ndarray, example: Example) -> Example:
@@ -237,11 +240,11 @@ def as_arrays(splits: Splits, target: str) -> Splits:
 
     def checked(split: Any) -> Any:
         problem = "has examples that operations of TensorFlow make or parse"
+        if split is None or isinstance(split, Generated):
+            return split
         if isinstance(split, Stream):
-            if (stream := split.in_python()) is not None:
-                return stream
             problem = "is a tf.data.Dataset"
-        elif split is None or not any(each.of_tensors_alone for each in split.transforms):
+        elif not any(each.of_tensors_alone for each in split.transforms):
             return split
         raise UsageError(
             "dataset", target, f"{problem}, and this backend does without TensorFlow",
@@ -272,9 +275,7 @@ def _joined(
             parts.append(example)
             places.append(at)
             refuse_unlike(number, parts[0].parts, example.parts)
-    order = np.argsort(np.concatenate(places), kind="stable")
-    first, *others = parts
-    return first.map(lambda *leaves: np.concatenate(leaves)[order], *others)
+    return together(parts, places)
 
 
 def refuse_unlike(number: int, first: tuple[Any, ...], other: tuple[Any, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -17,13 +17,13 @@ from dtrain.data.convert import adapted
 from dtrain.data.encoding import Encoding
 from dtrain.data.failures import before_training
 from dtrain.data.image_files import DecodedImages
-from dtrain.data.mixture import Mixture, Subset
+from dtrain.data.mixture import Mixture, Subset, members_of
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced, Order, order_of
-from dtrain.data.prepare import padded, weighted
 from dtrain.data.sources import Splits
-from dtrain.data.streams import Stream, examples_in
+from dtrain.data.streams import Stream, examples_in, settle_streams
 from dtrain.data.tabular.source import unseen
+from dtrain.data.transforms import padded, weighted
 from dtrain.errors import UsageError
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import augmentation, data_identity, reading
@@ -174,29 +174,22 @@ def _balanced(source: Any, seed: int) -> Order:
 
 
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:
+    if options.balance:
+        return _balanced(splits.train, seed)
     if isinstance(splits.train, Stream):
-        if options.balance:
-            return _balanced(splits.train, seed)  # which refuses it
         if options.shuffle not in (Shuffle.auto, Shuffle.none):
             raise UsageError(
                 "dataset.shuffle", options.shuffle.name, "a stream has an order of its own",
                 "auto, none, or tf.data's shuffle with a seed", "dataset.shuffle=auto",
             )  # fmt: skip
         return None
-    if options.balance:
-        return _balanced(splits.train, seed)
-    if options.shuffle is Shuffle.blocks and not _has_blocks(splits.train):
+    every = members_of(splits.train)
+    if options.shuffle is Shuffle.blocks and all(each.info.blocks() is None for each in every):
         raise UsageError(
             "dataset.shuffle", "blocks", "each example of this dataset is read by itself",
             "auto, examples, none", "dataset.shuffle=examples",
         )  # fmt: skip
     return order_of(splits.train, options.shuffle, options.window, seed)
-
-
-def _has_blocks(source: Any) -> bool:
-    if isinstance(source, Mixture):
-        return any(map(_has_blocks, source.members))
-    return source.info.blocks() is not None
 
 
 def _augment(options: Options, splits: Splits) -> Augment | None:
@@ -215,8 +208,7 @@ def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
     is_layer = inspect.isclass(made.func)
     function: Augment = augmentation.Layer(made(), key) if is_layer else made
     if is_layer or node["_target_"].partition(".")[0] in callables.KNOWN:  # tried before training
-        count = reading.available(splits.train, _TRIED) if is_layer else 1
-        x, *_ = reading.first(splits.train, count)
+        x, *_ = reading.first(splits.train, _TRIED if is_layer else 1)
         if isinstance(function, augmentation.Layer):
             for leaf in nest.leaves(x):
                 function.check(key, leaf)
@@ -269,31 +261,3 @@ def count_streams(splits: Splits, config: Config) -> tuple[str, ...]:
             "the steps of an epoch", f"trainer.steps_per_epoch={steps}",
         )  # fmt: skip
     return (_STREAM_NOTICE.format("batches" if train.is_batched() else "single examples"),)
-
-
-def settle_streams(splits: Splits, make: Callable[[], Splits]) -> None:
-    """Find out whether streams give the same examples whenever they are made.
-
-    A ``tf.data.Dataset`` that shuffles has another order each time that it is read; what counts is
-    that it begins with the same one in another process. So it is made anew where two readings
-    differ, and where it is like that it is read from one that was not read before.
-
-    Args:
-        splits: as they were made.
-        make: makes them once more.
-    """
-    streams = {
-        name: part
-        for name in ("train", "validation")
-        if isinstance(part := getattr(splits, name), Stream)
-    }
-    for stream in streams.values():
-        stream.steady = stream.repeats()
-        stream.reshuffles = not stream.steady
-    counting = {name: each for name, each in streams.items() if each.single and each.reshuffles}
-    other = make() if counting else splits
-    for name, stream in counting.items():
-        stream.steady = stream.begins_as(getattr(other, name))
-        # Made for this split alone: where both are of one shuffle, the order of training would
-        # depend on when a validation began.
-        stream.read_from(getattr(make(), name))

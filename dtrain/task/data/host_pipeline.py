@@ -22,9 +22,10 @@ import numpy as np
 
 from dtrain.data import failures, nest, transforms
 from dtrain.data.example import Example
+from dtrain.data.foreign import Generated
 from dtrain.data.sources import Source
-from dtrain.data.streams import PythonStream, Stream
-from dtrain.task.data.batch_reader import BatchReader, Key, is_alone, readers
+from dtrain.data.streams import Stream
+from dtrain.task.data.batch_reader import BatchReader, Key, threads
 from dtrain.task.data.inputs import Inputs, draw_keys
 
 #: Bytes of a batch in memory that is read by the thread that asks for it.
@@ -32,7 +33,7 @@ SMALL = 1 << 20
 
 
 class HostPipeline:
-    """Batches of some replicas, read ahead by threads; a context, and an iterator.
+    """Batches of some replicas, read ahead by threads; an iterator.
 
     Each element is what the replicas train on in one step, in turn: parts as
     :attr:`Example.parts`. Of an evaluation it is a batch for each, with the number of rows that are
@@ -59,20 +60,19 @@ class HostPipeline:
         assert source is not None
         self._inputs, self._replicas, self._chosen, self._share = inputs, replicas, chosen, share
         self._whole = isinstance(source, Stream) or bool(transforms.by_batch(source))
-        threads = 1
+        at_once = 1
         if isinstance(source, Stream):
-            assert isinstance(source, PythonStream)
+            assert isinstance(source, Generated)
             self._work = self._of_stream(source) if training else self._held_stream(source)
         else:
             self._reader = BatchReader(source)
             self._copies = self._reader.in_memory and inputs.augment is None
-            # Of memory several read no more than one.
-            if not (is_alone(source) or self._copies):
-                threads = 2 * readers(source) or min(8, os.cpu_count() or 1)
+            if not self._copies:  # of memory several read no more than one
+                at_once = threads(source, min(8, os.cpu_count() or 1))
             self._work = self._training() if training else self._evaluation()
         # A small one is read sooner than a thread takes it up.
-        self._pool = None if self._is_small(source) else ThreadPoolExecutor(threads, "input")
-        self._ahead = threads + 1
+        self._pool = None if self._is_small(source) else ThreadPoolExecutor(at_once, "input")
+        self._ahead = at_once + 1
         self._reads: collections.deque[Future[list[Any]]] = collections.deque()
 
     def __iter__(self) -> HostPipeline:
@@ -93,15 +93,6 @@ class HostPipeline:
             self._reads.append(self._pool.submit(next(self._work)))
         return self._reads.popleft().result()
 
-    def __enter__(self) -> HostPipeline:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop reading; returns when the threads have ended."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
     def _is_small(self, source: Source | Stream) -> bool:
         """Whether all there is to do for a batch is to copy few bytes."""
         if isinstance(source, Stream) or not self._copies:
@@ -115,16 +106,15 @@ class HostPipeline:
             return self._reader(rows, key)
 
     def _training(self) -> Iterator[Callable[[], list[Any]]]:
-        inputs, order, step = self._inputs, self._inputs.positions, self._inputs.start_step
+        inputs = self._inputs
         divided = (1, slice(0, 1)) if self._whole else (self._replicas, self._chosen)
         local = 1 if self._whole else self._chosen.stop - self._chosen.start
-        while True:
+        for step in itertools.count(inputs.start_step, inputs.steps_ahead):
             steps = np.arange(step, step + inputs.steps_ahead)
-            begins, rows = inputs.rows(order, steps, *divided)
+            begins, rows = inputs.rows(steps, *divided)
             for at in range(0, len(rows), local):
                 mine = slice(at, at + local)
                 yield functools.partial(self._parts, begins[mine], rows[mine])
-            step += inputs.steps_ahead
 
     def _parts(self, begins: np.ndarray, rows: np.ndarray) -> list[Any]:
         keys = [(self._inputs.seed, int(begin)) for begin in begins]
@@ -154,19 +144,18 @@ class HostPipeline:
         x = nest.mapped(np.asarray, runtime().augmented(augment, part.x, keys))
         return dataclasses.replace(part, x=x).parts
 
-    def _of_stream(self, stream: PythonStream) -> Iterator[Callable[[], list[Any]]]:
-        size, step = self._inputs.global_batch, self._inputs.start_step
-        batches = itertools.islice(stream.endless(size), step, None)
+    def _of_stream(self, stream: Generated) -> Iterator[Callable[[], list[Any]]]:
+        size, first = self._inputs.global_batch, self._inputs.start_step
+        batches = itertools.islice(stream.endless(size), first, None)
 
         def cut(begin: int) -> list[Any]:
             return self._cut(Example(*_next(batches)), begin)
 
-        while True:
+        for step in itertools.count(first):
             yield functools.partial(cut, step * size)
-            step += 1
 
-    def _held_stream(self, stream: PythonStream) -> Iterator[Callable[[], list[Any]]]:
-        """Yield what reads the evaluation of a stream, pass after pass."""
+    def _held_stream(self, stream: Generated) -> Iterator[Callable[[], list[Any]]]:
+        """Return what reads the evaluation of a stream, pass after pass."""
         size, examples = self._inputs.evaluation_batch, self._inputs.evaluation_examples
         turns = -(-examples // size)
 
@@ -189,8 +178,7 @@ class HostPipeline:
         passes = itertools.chain.from_iterable(chosen() for _ in itertools.count())
         before = self._inputs.validations * -(-turns // self._replicas) if stream.reshuffles else 0
         steps = itertools.islice(passes, before, None)
-        while True:
-            yield functools.partial(_next, steps)
+        return itertools.repeat(functools.partial(_next, steps))
 
     def _evaluation(self) -> Iterator[Callable[[], list[Any]]]:
         table = self._inputs.evaluation_batches(self._replicas)
@@ -199,9 +187,7 @@ class HostPipeline:
         def batches(turn: list[list[int]]) -> list[Any]:
             return [(self._read(self._rows(*each), None).parts, each[1]) for each in turn]
 
-        while True:
-            for turn in turns:
-                yield functools.partial(batches, turn)
+        return itertools.cycle([functools.partial(batches, turn) for turn in turns])
 
     def _rows(self, begin: int, count: int) -> np.ndarray:
         """Return which examples are read of a batch of an evaluation."""

@@ -120,7 +120,7 @@ class Inputs:
         parts = np.stack([begins + before, np.minimum(counts - before, size)])
         return parts.T.reshape(-1, 2)
 
-    @property
+    @functools.cached_property
     def positions(self) -> Order:
         """The order of the positions of training."""
         if self.order is not None:
@@ -135,12 +135,11 @@ class Inputs:
         return max(1, min(AHEAD, len(self.train)) // self.global_batch)
 
     def rows(
-        self, order: Order, steps: np.ndarray, replicas: int, chosen: slice
+        self, steps: np.ndarray, replicas: int, chosen: slice
     ) -> tuple[np.ndarray, np.ndarray]:
         """Look up what replicas train on.
 
         Args:
-            order: :attr:`positions`, made once.
             steps: global steps, int64 ``[k]``.
             replicas: that share a global batch.
             chosen: those whose rows are returned.
@@ -153,4 +152,4 @@ class Inputs:
         parts = np.arange(replicas, dtype=np.int64)[chosen]
         begins = (steps[:, None] * self.global_batch + parts * size).reshape(-1)
         positions = begins[:, None] + np.arange(size)
-        return begins, order(positions.reshape(-1)).reshape(positions.shape)
+        return begins, self.positions(positions.reshape(-1)).reshape(positions.shape)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import hashlib
 import io
 import mmap
 import os
@@ -25,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from dtrain import secrets
-from dtrain.data import nest, seeding
+from dtrain.data import draws, identity
 from dtrain.data.example import Example
-from dtrain.data.mixture import by_member
-from dtrain.data.ragged import Ragged
+from dtrain.data.mixture import members_of
+from dtrain.data.nest import Ragged
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError
@@ -70,9 +69,7 @@ class _Reader:
         self._connection = connection
         self._name = name
         self._sources: list[Any] = []
-        self._slots: dict[int, mmap.mmap] = {}
-        self._made = 0  # slots, ever
-        self._handle: int | None = None  # of one that the task does not have yet
+        self._read: int | None = None  # descriptor of what the task does not have yet
 
     def serve(self) -> None:
         actions: dict[str, Callable[..., Any]] = {
@@ -85,14 +82,13 @@ class _Reader:
             except Exception as error:
                 reply = (False, self._portable(error))
             self._connection.send(reply)
-            if self._handle is not None:
-                reduction.send_handle(self._connection, self._handle, os.getppid())
-                os.close(self._handle)
-                self._handle = None
+            if self._read is not None:
+                reduction.send_handle(self._connection, self._read, os.getppid())
+                os.close(self._read)
+                self._read = None
 
-    def _load(self, lengths: list[int], size: int) -> list[SourceSample]:
-        memory = map_memory(reduction.recv_handle(self._connection), size, own=True)
-        self._sources = read_frame(np.frombuffer(memory, np.uint8), lengths)
+    def _load(self, lengths: list[int]) -> list[SourceSample]:
+        self._sources = read_frame(reduction.recv_handle(self._connection), lengths)
         return samples(self._sources)
 
     def _make(self, node: Mapping[str, Any], evaluates: bool) -> list[SourceSample]:
@@ -105,29 +101,12 @@ class _Reader:
         self._sources = in_python(splits)
         return samples(self._sources)
 
-    def _take(
-        self,
-        number: int,
-        rows: np.ndarray,
-        slot: int | None,
-        key: tuple[int, ...] | None,
-    ) -> tuple[int, list[int], int | None]:
-        """Return the slot of what was read, its lengths, and the size of a slot that is new."""
-        with seeding.seeded(key):
+    def _take(self, number: int, rows: np.ndarray, key: tuple[int, ...] | None) -> list[int]:
+        """Return the lengths of what was read."""
+        with draws.seeded(key):
             frame = Frame(taken(self._sources[number], rows))
-        if slot is not None and len(self._slots[slot]) >= frame.size:
-            frame.write(self._slots[slot])
-            return slot, frame.lengths, None
-        if slot is not None:
-            del self._slots[slot]  # too small, and dropped by the task too
-        # The next one may be larger: what is not written to takes no memory.
-        size = 1 << (frame.size - 1).bit_length()
-        self._handle = shared_memory(size)
-        memory = map_memory(os.dup(self._handle), size)
-        frame.write(memory)
-        self._made += 1
-        self._slots[self._made] = memory
-        return self._made, frame.lengths, size
+        self._read = frame.shared()
+        return frame.lengths
 
     def _portable(self, error: Exception) -> tuple[bytes, str]:
         """Return an exception as bytes, which may have none, and as text."""
@@ -158,16 +137,8 @@ def _array(leaf: Any) -> Any:
 
 def in_python(splits: Splits) -> list[Any]:
     """Return the sources that are read in Python, of mixtures the members; always in one order."""
-    sources: list[Any] = []
-
-    def add(source: Any) -> Any:
-        if is_in_python(source):
-            sources.append(source)
-        return source
-
-    for source in (splits.train, splits.validation):
-        by_member(source, add)
-    return sources
+    every = [*members_of(splits.train), *members_of(splits.validation)]
+    return list(filter(is_in_python, every))
 
 
 def is_in_python(source: Any) -> bool:
@@ -189,26 +160,11 @@ def _digest_of(source: Any, row: int) -> str | None:
     digests = set()
     for _ in range(2):
         try:
-            with seeding.seeded((row,)):
-                digests.add(_digest(taken(source, np.array([row]))))
+            with draws.seeded((row,)):
+                digests.add(identity.of_arrays([taken(source, np.array([row]))]).hexdigest())
         except DataError as error:  # which is in the data, and may never be asked for
             digests.add(str(error))
     return digests.pop() if len(digests) == 1 else None
-
-
-def _digest(parts: tuple[Any, ...]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for name, leaf in nest.named(parts):
-        arrays = [leaf.values, leaf.lengths] if isinstance(leaf, Ragged) else [leaf]
-        for array in arrays:
-            if array is None:
-                continue
-            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-            if array.dtype.hasobject:
-                digest.update("\0".join(map(repr, array.ravel().tolist())).encode())
-            else:
-                digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 #: Bytes. TensorFlow takes an array as it lies where it begins at a multiple of this, and copies it
@@ -217,7 +173,7 @@ _ALIGNED = 64
 
 
 class Frame:
-    """A value that is to be written: its arrays, beside the pickle of the rest.
+    """A value that is to be shared: its arrays, beside the pickle of the rest.
 
     Args:
         value: any nest; an array that is not contiguous is copied once more.
@@ -225,7 +181,6 @@ class Frame:
 
     Attributes:
         lengths: bytes of the pickle, and of each array; :func:`read_frame` needs them.
-        size: bytes of all of it.
     """
 
     def __init__(self, value: Any, pickler: type[pickle.Pickler] = pickle.Pickler):
@@ -236,56 +191,49 @@ class Frame:
         ).dump(value)
         self._pieces = [stream.getbuffer(), *arrays]
         self.lengths = [piece.nbytes for piece in self._pieces]
-        self.size = sum(map(_whole, self.lengths))
 
-    def write(self, memory: mmap.mmap) -> None:
-        """Write it to the beginning of ``memory``."""
-        begin = 0
-        for piece, length in zip(self._pieces, self.lengths, strict=True):
-            memory[begin : begin + length] = piece
-            begin += _whole(length)
+    @property
+    def size(self) -> int:
+        """Bytes of all of it."""
+        return sum(map(_whole, self.lengths))
+
+    def shared(self) -> int:
+        """Return a descriptor of memory that it is written to.
+
+        That is not in ``/dev/shm``, which is 64 MB in a container unless its owner has said
+        otherwise.
+        """
+        if sys.platform == "linux":
+            descriptor = os.memfd_create("dtrain-reader")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        with open(descriptor, "wb", closefd=False) as memory:
+            for piece, length in zip(self._pieces, self.lengths, strict=True):
+                memory.write(piece)
+                memory.seek(_whole(length) - length, os.SEEK_CUR)
+            memory.truncate(self.size)
+        return descriptor
 
 
-def read_frame(window: np.ndarray, lengths: list[int]) -> Any:
-    """Return a value that a :class:`Frame` has written.
+def read_frame(descriptor: int, lengths: list[int]) -> Any:
+    """Return a value that a :class:`Frame` has shared; its arrays keep the memory.
+
+    What is written to them here, no other process sees.
 
     Args:
-        window: the memory, uint8; the arrays of the value are parts of it, and keep it.
+        descriptor: of :meth:`Frame.shared`; it is closed.
         lengths: of the frame.
     """
-    view, pieces, begin = window.data, [], 0
+    try:
+        memory = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(descriptor)
+    view, pieces, begin = memoryview(memory), [], 0
     for length in lengths:
         pieces.append(view[begin : begin + length])
         begin += _whole(length)
     return pickle.loads(pieces[0], buffers=pieces[1:])
-
-
-def shared_memory(size: int) -> int:
-    """Return a descriptor of memory of ``size`` bytes, which are taken when they are written to.
-
-    It is not in ``/dev/shm``, which is 64 MB in a container unless its owner has said otherwise.
-    """
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("dtrain-reader")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.pwrite(descriptor, b"\0", size - 1)
-    return descriptor
-
-
-def map_memory(descriptor: int, size: int, own: bool = False) -> mmap.mmap:
-    """Return the memory of a descriptor, which is closed.
-
-    Args:
-        descriptor: of :func:`shared_memory`, in this process or another one.
-        size: its bytes.
-        own: what this process writes there, no other sees.
-    """
-    try:
-        return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY if own else mmap.ACCESS_WRITE)
-    finally:
-        os.close(descriptor)
 
 
 def _whole(length: int) -> int:

@@ -8,7 +8,6 @@ several batches at once.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import mmap
@@ -21,7 +20,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Mapping
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -29,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import seeding
+from dtrain.data import draws
 from dtrain.data.mixture import by_member
 from dtrain.data.sources import Source, Splits, View
 from dtrain.data.streams import Stream
@@ -40,10 +38,8 @@ from dtrain.task.data.reader import (
     SourceSample,
     in_python,
     is_in_python,
-    map_memory,
     read_frame,
     samples,
-    shared_memory,
     taken,
 )
 
@@ -128,7 +124,7 @@ class Pool:
         frame = self._frame() if self.workers else None
         self._pickled = frame is not None
         with contextlib.ExitStack() as undo:
-            undo.callback(self.close)
+            undo.push(self)
             for number in range(self.workers):
                 try:
                     self._children.append(Child(f"reader {number + 1} of {self.workers}"))
@@ -138,16 +134,16 @@ class Pool:
                         f"({error.strerror})", "fewer, such as one for each core",
                         f"{KEY}={os.cpu_count()}",
                     ) from None  # fmt: skip
-            if frame is not None:
-                self._load(frame)
+            if frame is None:
+                self._ask("make", *self._making)
             else:
-                self._make()
+                descriptor = frame.shared()
+                try:
+                    self._ask("load", frame.lengths, handle=descriptor)
+                finally:
+                    os.close(descriptor)
             undo.pop_all()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the readers."""
-        self.close()
 
     def _frame(self) -> Frame | None:
         """Return the sources, to be sent; None where they cannot be, or are better made anew."""
@@ -158,21 +154,11 @@ class Pool:
         free = memory.available()
         return frame if free is None or frame.size < free // 2 else None
 
-    def _load(self, frame: Frame) -> None:
-        descriptor = shared_memory(frame.size)
-        try:
-            frame.write(map_memory(os.dup(descriptor), frame.size))
-            for child in self._children:
-                # One that has ended is found out where it is to answer.
-                with contextlib.suppress(DataError):
-                    child.send("load", frame.lengths, frame.size, handle=descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _make(self) -> None:
+    def _ask(self, *message: Any, handle: int | None = None) -> None:
+        """Send a request to all; one that has ended is found out where it is to answer."""
         for child in self._children:
             with contextlib.suppress(DataError):
-                child.send("make", *self._making)
+                child.send(*message, handle=handle)
 
     def ready(self) -> None:
         """Wait until the readers can read, and have them read from now on.
@@ -187,7 +173,7 @@ class Pool:
         if problem is None:
             problem = self._answers(own)
             if problem is not None and self._pickled:
-                self._make()
+                self._ask("make", *self._making)
                 problem = self._answers(own)
         if problem is not None:
             raise UsageError(
@@ -214,11 +200,13 @@ class Pool:
         return problem
 
     def _changing(self, own: list[SourceSample]) -> str | None:
-        for number, (_, digests) in enumerate(own):
-            for row, digest in digests.items():
-                if digest is None:
-                    return f"{self._place(number, row)} is not the same when it is read again"
-        return None
+        changing = (
+            f"{self._place(number, row)} is not the same when it is read again"
+            for number, (_, digests) in enumerate(own)
+            for row, digest in digests.items()
+            if digest is None
+        )
+        return next(changing, None)
 
     def _difference(self, own: list[SourceSample], theirs: list[SourceSample]) -> str | None:
         if len(own) != len(theirs):
@@ -247,16 +235,15 @@ class Pool:
             Exception: what its source has raised.
         """
         if not self._serving:
-            with self._alone, seeding.seeded(seeding.current()):
+            with self._alone, draws.seeded(draws.reading_key()):
                 return taken(self._sources[number], rows)
         child = self._free.get()
         try:
-            window, lengths = child.take(number, rows, seeding.current())
+            return tuple(child.take(number, rows, draws.reading_key()))
         finally:  # one that has ended, too: nobody is to wait for it
             self._free.put(child)
-        return tuple(read_frame(window, lengths))
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the readers, within a second."""
         for child in self._children:
             child.leave()
@@ -300,7 +287,6 @@ class Child:
 
     def __init__(self, name: str):
         self.name = name
-        self._free: collections.deque[tuple[int, mmap.mmap]] = collections.deque()
         self._socket, theirs = socket.socketpair()
         path = [folder for folder in sys.path if isinstance(folder, str)]
         code = f"import sys; sys.path[:] = {path}; from dtrain.task.data.reader import main; "
@@ -350,37 +336,25 @@ class Child:
             return answer
         raise _raised(*answer)
 
-    def take(self, number: int, rows: np.ndarray, key: Any = None) -> tuple[np.ndarray, list[int]]:
-        """Return what it has read, for :func:`dtrain.task.data.reader.read_frame`.
-
-        The memory is used again when nothing refers to it any more.
+    def take(self, number: int, rows: np.ndarray, key: Any = None) -> Any:
+        """Return what it has read.
 
         Args:
             number: of the source.
             rows: int64 ``[b]``.
-            key: as of :func:`dtrain.data.seeding.seeded`.
+            key: as of :func:`dtrain.data.draws.seeded`.
 
         Raises:
             DataError: it has ended.
             Exception: what its source has raised.
         """
-        slot = self._free.pop() if self._free else None
-        self.send("take", number, rows, None if slot is None else slot[0], key)
+        self.send("take", number, rows, key)
+        lengths = self.receive()
         try:
-            used, lengths, size = self.receive()
-        except Exception:
-            if slot is not None:
-                self._free.append(slot)
-            raise
-        if slot is None or slot[0] != used:
-            try:
-                descriptor = reduction.recv_handle(self._connection)
-            except (EOFError, OSError, RuntimeError):
-                raise self._ended() from None
-            slot = used, map_memory(descriptor, size)
-        window = np.frombuffer(slot[1], np.uint8)
-        weakref.finalize(window, self._free.append, slot).atexit = False
-        return window, lengths
+            descriptor = reduction.recv_handle(self._connection)
+        except (EOFError, OSError, RuntimeError):
+            raise self._ended() from None
+        return read_frame(descriptor, lengths)
 
     def _ended(self) -> DataError:
         try:

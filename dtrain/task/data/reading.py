@@ -11,7 +11,7 @@ import numpy as np
 
 from dtrain.data import failures, nest, transforms
 from dtrain.data.example import Example, spec_of
-from dtrain.data.mixture import Concatenated
+from dtrain.data.mixture import Concatenated, members_of
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, UsageError
@@ -40,7 +40,7 @@ def first(source: Source | Stream, count: int, begin: int = 0) -> tuple[Any, ...
 
     Args:
         source: a source or a stream.
-        count: how many.
+        count: how many, or as many as there are.
         begin: the first of them.
 
     Raises:
@@ -50,7 +50,7 @@ def first(source: Source | Stream, count: int, begin: int = 0) -> tuple[Any, ...
         with runtime().on_cpu():
             parts = source.first(begin + count)
             return tuple(nest.mapped(lambda leaf: np.asarray(leaf)[begin:], parts))
-    return chosen(source, np.arange(begin, begin + count))
+    return chosen(source, np.arange(begin, min(begin + count, len(source))))
 
 
 def chosen(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
@@ -93,10 +93,9 @@ def arrays(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     Raises:
         DataError: one cannot be read, or made an example of in the graph.
     """
-    in_graph = isinstance(source, Concatenated) or source.in_graph
-    if not in_graph and all(each.of_arrays for each in source.transforms):
-        return taken(source, rows, by_rows(rows)).parts
-    return chosen(source, rows)
+    if isinstance(source, Concatenated) or _finishes(source):
+        return chosen(source, rows)
+    return taken(source, rows, by_rows(rows)).parts
 
 
 def specs(source: Source | Stream, rows: int | None) -> tuple[Any, ...]:
@@ -193,6 +192,7 @@ def _undecodable(inputs: Any, error: Exception) -> DataError | None:
 
 def _finishes(source: Source) -> bool:
     """Whether something of the reading is in the graph."""
-    if isinstance(source, Concatenated):
-        return any(map(_finishes, source.members))
-    return source.in_graph or not all(each.of_arrays for each in source.transforms)
+    return any(
+        each.in_graph or not all(change.of_arrays for change in each.transforms)
+        for each in members_of(source)
+    )

@@ -147,8 +147,7 @@ def model(
             losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)
-            count = reading.available(splits.train, part)
-            example = runtime().computed(reading.first(splits.train, count))
+            example = runtime().computed(reading.first(splits.train, part))
             try:
                 strategy.trace_step(built, example, creates=True)
                 built.built = True  # as a call would say

@@ -20,7 +20,6 @@ from dtrain.data import nest
 from dtrain.data.encoding import Encoding, Target
 from dtrain.data.options import Task
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.streams import Stream
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError, nearest
 from dtrain.task import keras_internals
@@ -162,9 +161,8 @@ def _has_fractions(source: Any) -> bool:
         labels = source.info.labels()
         first = None if labels is None else labels[:_IN_MEMORY]
     else:
-        rows = _READ if isinstance(source, Stream) else min(_READ, len(source))
         try:
-            parts = reading.first(source, rows)
+            parts = reading.first(source, _READ)
         except DataError:  # it is reported where the example is met
             return False
         first = parts[1] if len(parts) > 1 and not nest.is_nest(parts[1]) else None

@@ -17,11 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
-from dtrain.data.example import parts_of
+from dtrain.data.foreign import Generated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.data.transforms import by_batch
-from dtrain.task.backends.tensorflow.reading import in_python, take, threads
+from dtrain.task.backends.tensorflow.reading import take, tensor_specs
+from dtrain.task.data import reading
+from dtrain.task.data.batch_reader import threads
 from dtrain.task.data.inputs import Augment, Inputs
 
 
@@ -38,12 +40,7 @@ def training_part(
     Returns:
         ``(x, y)`` and the like, nests of ``[b, ...]``.
     """
-    return _augmented(inputs, begin, _read(inputs, source, begin, indices))
-
-
-def _read(inputs: Inputs, source: Source, begin: tf.Tensor, indices: tf.Tensor) -> tuple[Any, ...]:
-    key = tf.stack([inputs.seed, begin]) if in_python(source) else None
-    return take(source, indices, key)
+    return _augmented(inputs, begin, take(source, indices, tf.stack([inputs.seed, begin])))
 
 
 def _augmented(inputs: Inputs, begin: tf.Tensor, data: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -52,13 +49,8 @@ def _augmented(inputs: Inputs, begin: tf.Tensor, data: tuple[Any, ...]) -> tuple
     size = nest.leaves(data[0])[0].shape[0]
     positions = begin + tf.range(size, dtype=tf.int64)
     # 31 bits of the position are enough to keep 2^31 draws of one experiment apart.
-    keys = tf.stack(
-        [
-            tf.fill(tf.shape(positions), tf.constant(inputs.seed, tf.int32)),
-            tf.cast(positions % 2**31, tf.int32),
-        ],
-        1,
-    )
+    seed = tf.constant(inputs.seed, tf.int32)
+    keys = tf.stack([tf.fill([size], seed), tf.cast(positions % 2**31, tf.int32)], 1)
     return changed(inputs.augment, data[0], keys), *data[1:]
 
 
@@ -135,14 +127,14 @@ def training(
 
     if isinstance(source, Stream):
         begins = tf.data.Dataset.range(inputs.start_step * size, tf.int64.max, size)
-        batches = source.endless(size).skip(inputs.start_step)
+        batches = _batches(source, size, endless=True).skip(inputs.start_step)
         loaded = tf.data.Dataset.zip(begins, batches)
         return _endless(_mapped(_divided(loaded, size, replicas, mine), augment))
 
     def load(begin: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tuple[Any, ...]]:
-        return begin, _read(inputs, source, begin, indices)
+        return begin, take(source, indices, tf.stack([inputs.seed, begin]))
 
-    at_once = threads(source)
+    at_once = threads(source, tf.data.AUTOTUNE)
     if by_batch(source):
         loaded = _mapped(_looked_up(inputs, 1, whole), load, at_once)
         return _endless(_mapped(_divided(loaded, size, replicas, mine), augment), at_once)
@@ -155,10 +147,10 @@ def training(
 
 def _looked_up(inputs: Inputs, replicas: int, chosen: slice) -> tf.data.Dataset:
     """Return :meth:`Inputs.rows` of all steps, some of which NumPy looks up at once."""
-    order, many, size = inputs.positions, inputs.steps_ahead, inputs.global_batch // replicas
+    many, size = inputs.steps_ahead, inputs.global_batch // replicas
 
     def rows(step: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        return inputs.rows(order, np.arange(step, step + many), replicas, chosen)
+        return inputs.rows(np.arange(step, step + many), replicas, chosen)
 
     def load(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         begins, indices = tf.numpy_function(rows, [step], [tf.int64, tf.int64])
@@ -188,7 +180,7 @@ def _divided(loaded: tf.data.Dataset, size: int, replicas: int, chosen: slice) -
             return tf.ensure_shape(parts, [local, part, *leaf.shape[1:]])
 
         begins = begin + tf.range(chosen.start, chosen.stop, dtype=tf.int64) * part
-        return begins, parts_of(nest.mapped(mine, data))
+        return begins, nest.mapped(mine, data)
 
     return _mapped(loaded, cut).unbatch()
 
@@ -230,9 +222,21 @@ def _held(source: Source, size: int, batches: np.ndarray) -> tf.data.Dataset:
     def load(batch: tf.Tensor) -> tuple[tuple[Any, ...], tf.Tensor]:
         return evaluation_part(source, size, batch[0], batch[1])
 
-    at_once = threads(source)
+    at_once = threads(source, tf.data.AUTOTUNE)
     elements = tf.data.Dataset.from_tensor_slices(batches).repeat()
     return _endless(_mapped(elements, load, at_once), at_once)
+
+
+def _batches(stream: Stream, size: int, endless: bool) -> tf.data.Dataset:
+    """Return the batches of a stream, pass after pass or of one with what remains at its end."""
+
+    def batches() -> Any:
+        return stream.endless(size) if endless else stream.batches(size, remainder=True)
+
+    if not isinstance(stream, Generated):
+        return batches()
+    specs = tensor_specs(reading.specs(stream, size if endless else None))
+    return tf.data.Dataset.from_generator(batches, output_signature=specs)
 
 
 def _held_stream(inputs: Inputs, stream: Stream, batches: int) -> tf.data.Dataset:
@@ -243,9 +247,9 @@ def _held_stream(inputs: Inputs, stream: Stream, batches: int) -> tf.data.Datase
         """Repeat the last example of a smaller batch."""
         rows = tf.cast(tf.shape(nest.leaves(data)[0])[0], tf.int64)
         at = tf.minimum(tf.range(size, dtype=tf.int64), rows - 1)
-        return parts_of(nest.mapped(lambda leaf: tf.gather(leaf, at), data)), rows
+        return nest.mapped(lambda leaf: tf.gather(leaf, at), data), rows
 
-    real = stream.batches(size, remainder=True)
+    real = _batches(stream, size, endless=False)
     real = real.take(-(-examples // size)).map(lambda *data: whole(data))
     # ORDER: not of another reading: a shuffle counts how often it is read.
     none = tf.data.Dataset.from_tensors((whole(stream.first(1))[0], tf.constant(0, tf.int64)))

@@ -8,35 +8,17 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import failures, nest, transforms
-from dtrain.data.example import Example, parts_of
+from dtrain.data.example import Example
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source
 from dtrain.task.data import batch_reader
-from dtrain.task.data.batch_reader import Reader, by_rows, is_alone, readers, refuse_unlike
-
-
-def in_python(source: Source) -> bool:
-    """Whether some of a source is read in Python."""
-    if isinstance(source, Concatenated):
-        return any(map(in_python, source.members))
-    return not source.in_graph
-
-
-def threads(source: Source) -> int:
-    """Return how many reads of a source may be under way: ``tf.data.AUTOTUNE`` for any number.
-
-    Readers have as many again to come: none waits while what it has read is being taken.
-    """
-    if is_alone(source):
-        return 1
-    return 2 * readers(source) or tf.data.AUTOTUNE
+from dtrain.task.data.batch_reader import Reader, by_rows, refuse_unlike
 
 
 def read(source: Source, rows: np.ndarray) -> tuple[Any, ...]:
     """Return some examples as arrays, at once and on the CPU."""
     with tf.device("CPU:0"):
-        examples = take(source, tf.constant(rows, tf.int64))
-        return parts_of(nest.mapped(np.asarray, examples))
+        return nest.mapped(np.asarray, take(source, tf.constant(rows, tf.int64)))
 
 
 def tensor_specs(specs: Any) -> Any:
@@ -77,7 +59,9 @@ def _taken(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[A
         example = Example.of(source.gather(indices))
     elif tf.executing_eagerly():
         rows = np.asarray(indices)
-        example = batch_reader.read(source, rows, by_rows(rows)).map(tf.convert_to_tensor)
+        some = rows if len(rows) else np.zeros(1, np.int64)  # of none it need not know the shape
+        read = batch_reader.read(source, some, by_rows(some))
+        example = read.map(lambda leaf: tf.convert_to_tensor(leaf[: len(rows)]))
     else:
         example = _in_graph(source, indices, key)
     return transforms.applied(source, example, of_arrays=False).parts
@@ -89,6 +73,8 @@ def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> Exam
 
     def read_rows(rows: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:
         with failures.kept():
+            if not len(rows):  # of a member of a mixture
+                return [leaf[:0] for leaf in leaves.values()]
             example = reader(rows, tuple(map(int, key[0])) if key else None)
             return list(example.leaves.values())
 
@@ -101,49 +87,19 @@ def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> Exam
 
 def _joined(source: Concatenated, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
     """Read each member's examples, and put them where they belong."""
-    owners = tf.searchsorted(
-        tf.constant(source.starts), tf.cast(indices, tf.int64), side="right", out_type=tf.int32
-    )
-    owners -= 1
-    places = tf.range(tf.size(indices))
+    indices = tf.cast(indices, tf.int64)
+    owners = tf.searchsorted(tf.constant(source.starts), indices, side="right") - 1
     parts: list[Any] = []
-    places_of: list[tf.Tensor] = []
+    places: list[tf.Tensor] = []
     for number, member in enumerate(source.members):
-        chosen = tf.equal(owners, number)
-        mine = tf.boolean_mask(tf.cast(indices, tf.int64), chosen) - int(source.starts[number])
-        examples = _some(member, mine, None if key is None else tf.concat([key, [number]], 0))
-        refuse_unlike(number, (parts or [examples])[0], examples)
-        parts.append(examples)
-        places_of.append(tf.boolean_mask(places, chosen))
+        at = tf.reshape(tf.where(tf.equal(owners, number)), [-1])
+        mine = tf.gather(indices, at) - int(source.starts[number])
+        parts.append(take(member, mine, None if key is None else tf.concat([key, [number]], 0)))
+        refuse_unlike(number, parts[0], parts[-1])
+        places.append(tf.cast(at, tf.int32))
 
-    def stitched(*leaves: tf.Tensor | None) -> tf.Tensor | None:
-        if leaves[0] is None:
-            return None
-        whole = tf.dynamic_stitch(places_of, list(leaves))
+    def stitched(*leaves: tf.Tensor) -> tf.Tensor:
+        whole = tf.dynamic_stitch(places, list(leaves))
         return tf.ensure_shape(whole, [indices.shape[0], *leaves[0].shape[1:]])
 
-    return parts_of(nest.mapped(stitched, parts[0], *parts[1:]))
-
-
-def _some(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[Any, ...]:
-    """Return as :func:`take`; of no indices nothing is read."""
-    structure: list[Any] = []
-
-    def some() -> list[tf.Tensor]:
-        examples = take(source, indices, key=key)
-        structure[:] = [examples]
-        return [leaf for leaf in nest.leaves(examples) if leaf is not None]
-
-    def none() -> list[tf.Tensor]:
-        leaves = [leaf for leaf in nest.leaves(structure[0]) if leaf is not None]
-        return [tf.zeros([0, *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
-
-    if tf.executing_eagerly():
-        # The structure is that of an example.
-        examples = take(source, indices if tf.size(indices) else tf.zeros([1], tf.int64))
-        rows = tf.size(indices)
-        return parts_of(nest.mapped(lambda leaf: leaf[:rows], examples))
-    # ORDER: tf.cond traces the first branch first; the second has its structure.
-    tensors = iter(tf.cond(tf.size(indices) > 0, some, none))
-    leaves = [None if leaf is None else next(tensors) for leaf in nest.leaves(structure[0])]
-    return parts_of(nest.packed(structure[0], leaves))
+    return nest.mapped(stitched, *parts)

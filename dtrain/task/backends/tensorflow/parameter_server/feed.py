@@ -56,11 +56,11 @@ class Feed:
             self._local = iter(dataset)
             return
         if training:
-            order, ahead = inputs.positions, inputs.steps_ahead
+            ahead = inputs.steps_ahead
 
             def looked_up(turn: int) -> list[np.ndarray]:
                 steps = np.arange(turn * ahead, (turn + 1) * ahead)
-                return list(inputs.rows(order, steps, parts, slice(0, parts)))
+                return list(inputs.rows(steps, parts, slice(0, parts)))
 
             self._ahead, self._looked_up = ahead, functools.lru_cache(1)(looked_up)
         else:
