@@ -27,9 +27,6 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.exports import FORMATS, Exported, Record, Version
 from dtrain.run.folder import RunDir
 
-#: What converts and runs a model, or is a part of it.
-_VERSIONS = ("tensorflow", "keras")
-
 
 @dataclasses.dataclass(frozen=True)
 class Made:
@@ -97,16 +94,19 @@ class Exporter:
         backend = backend_of(rundir)
         is_module = backend == "torch"
         formats = formats or ["pt2" if is_module else "savedmodel"]
-        self._packages = {name: _packages(name, is_module) for name in formats}
         cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment(backend=backend))
+        self._framework = frameworks.of(cluster.environment)
+        always = ("tensorflow", "keras", *self._framework.packages)
+        #: By name, the versions of what converts and runs a model, or is a part of it.
+        self._formats = {
+            name: {each: version(each) for each in (*always, *_packages(name, is_module))}
+            for name in formats
+        }
         check_here(cluster)
         self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
             "export", values, cluster, asked, hear, waiting, gives_way
         )
-        #: What an export is compared with.
-        self.origin = "the module" if is_module else "Keras"
-        self._framework = frameworks.of(cluster.environment)
-        self._rundir, self._formats, self._weights, self._hear = rundir, formats, weights, hear
+        self._rundir, self._weights, self._hear = rundir, weights, hear
 
     def export(self, choose: Callable[[], list[Path]], place: Path) -> Iterator[Made]:
         """Export checkpoints, and yield what came of each.
@@ -163,13 +163,22 @@ class Exporter:
             results: dict[str, Any] = dict(written["refused"])
             if rest := [name for name in names if name not in results]:
                 results |= self._ask(do="check", **places, names=rest)
-            framework = self._framework.packages
-            kept = {n: _exported(made.aside, n, results[n], (*framework, *self._packages[n]))
-                    for n in names if not isinstance(results[n], str)}  # fmt: skip
-            refused = {name: results[name] for name in names if name not in kept}
-            for name in refused:
-                for part in FORMATS[name].files:
-                    writing.remove(made.aside / part)
+            kept: dict[str, Exported] = {}
+            refused: dict[str, str] = {}
+            for name in names:
+                if isinstance(results[name], str):
+                    refused[name] = results[name]
+                    for part in FORMATS[name].files:
+                        writing.remove(made.aside / part)
+                    continue
+                files = exports.files(made.aside, name)
+                kept[name] = {
+                    "bytes": sum(file["bytes"] for file in files.values()),
+                    "files": files,
+                    "deviation": results[name],
+                    "limit": FORMATS[name].limit,
+                    "versions": self._formats[name],
+                }
             record: Record = {
                 "step": manifest["step"],
                 "digest": manifest.get("digest"),
@@ -187,18 +196,6 @@ class Exporter:
         finally:
             writing.remove(made.aside)
         return Made(made.path, already, record, refused)
-
-
-def _exported(folder: Path, name: str, deviation: float, packages: tuple[str, ...]) -> Exported:
-    files = exports.files(folder, name)
-    packages = (*_VERSIONS, *packages)
-    return {
-        "bytes": sum(file["bytes"] for file in files.values()),
-        "files": files,
-        "deviation": deviation,
-        "limit": FORMATS[name].limit,
-        "versions": {package: version(package) for package in packages},
-    }
 
 
 def _packages(name: str, is_module: bool) -> tuple[str, ...]:

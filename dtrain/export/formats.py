@@ -13,14 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import TrainingError
-from dtrain.export.built import built
+from dtrain.export.built import onnx_run
 from dtrain.export.model import Named, named
 from dtrain.export.sample import Run
 from dtrain.files import writing
 from dtrain.run.exports import FORMATS, SIGNATURE
 from dtrain.task import keras_internals
 
-__all__ = ["ONNX_THROUGH_SAVEDMODEL", "built", "load", "named", "write"]
+__all__ = ["ONNX_THROUGH_SAVEDMODEL", "load", "named", "write"]
 #: A SavedModel is what is converted to ONNX.
 ONNX_THROUGH_SAVEDMODEL = True
 #: LiteRT's formats, with the types that its converter may take for weights; None: those of the
@@ -129,18 +129,7 @@ def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
         loaded = tf.saved_model.load(str(folder))
         return lambda batch: _numpy(loaded.signatures[SIGNATURE](**_tensors(batch)))
     if name == "onnx":
-        import onnxruntime
-
-        onnxruntime.set_default_logger_severity(3)  # errors alone
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        return lambda batch: {
-            name: _each(np.asarray(value), str.encode)
-            for name, value in zip(
-                names, session.run(names, {n: _each(v, bytes.decode) for n, v in batch.items()}),
-                strict=True,
-            )
-        }  # fmt: skip
+        return onnx_run(path)
     if name in _WEIGHTS:
         from ai_edge_litert.interpreter import Interpreter
 
@@ -165,8 +154,3 @@ def _tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 def _numpy(outputs: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
     return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
-
-
-def _each(value: np.ndarray, change: Callable[..., Any]) -> np.ndarray:
-    """Return texts, changed one by one; they are bytes in TensorFlow, and not in onnxruntime."""
-    return np.vectorize(change, otypes=[object])(value) if value.dtype.kind == "O" else value

@@ -20,6 +20,7 @@ from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
 from dtrain.errors import DtrainError
 from dtrain.export import sample
+from dtrain.export.built import built
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.exports import FORMATS, SAMPLE
@@ -29,7 +30,7 @@ from dtrain.task.model import train_state
 from dtrain.task.process.answer import answer
 from dtrain.task.strategies import Default
 
-#: By what a model is exported: a module that has ``built``, ``named``, ``write`` and ``load``.
+#: By what a model is exported: a module that has ``named``, ``write`` and ``load``.
 _OF = {"tensorflow": "dtrain.export.formats", "torch": "dtrain.export.modules"}
 _LONGEST = 300  # characters of what a library says
 #: Sends a clause about what is being done.
@@ -91,7 +92,7 @@ def written(
     doing("building the model")
     restored = checkpoint.load(Path(path))
     with before_training(config.dataset):
-        made, splits = kit.built(config)
+        made, splits = built(config)
         train_state.restore_weights(made, Default([]), restored.arrays, averaged)
         named = kit.named(made, splits, config)
         doing("computing the trained model's outputs")
@@ -141,7 +142,7 @@ def checked(
     for name in names:
         doing(f"running {name}")
         try:
-            run = kit.load(name, Path(folder), lambda: kit.named(*kit.built(config), config))
+            run = kit.load(name, Path(folder), lambda: kit.named(*built(config), config))
             results[name] = sample.compared(run, examples, FORMATS[name].limit)
         except DtrainError as error:
             results[name] = str(error)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import numpy as np
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.export.built import built
+from dtrain.export.built import leaf_names, onnx_run
 from dtrain.export.sample import Run
 from dtrain.run.exports import FORMATS, Signature, Tensor
 from dtrain.task.backends import module
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
 
-__all__ = ["ONNX_THROUGH_SAVEDMODEL", "built", "load", "named", "write"]
 ONNX_THROUGH_SAVEDMODEL = False
 
 
@@ -37,12 +35,10 @@ class Named:
 
     def __init__(self, model: keras.Model, x: Any):
         self.model, self.x = model, x
-        self.inputs = _names("input", [place for place, _ in nest.named(x)])
-        returned = nest.named(self._outputs(x))
-        self.outputs = _names("output", [place for place, leaf in returned if leaf is not None])
-
-    def _outputs(self, x: Any) -> Any:
-        return runtime().outputs(self.model, x)
+        self.inputs = leaf_names("input", [(place, None) for place, _ in nest.named(x)])
+        returned = nest.named(runtime().outputs(model, x))
+        places = [place for place, leaf in returned if leaf is not None]
+        self.outputs = leaf_names("output", [(place, None) for place in places])
 
     def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
         """Return the inputs of the first ``count`` examples of a source, by name."""
@@ -52,23 +48,14 @@ class Named:
     def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a batch, by name."""
         x = nest.packed(self.x, [batch[name] for name in self.inputs])
-        outputs: dict[str, np.ndarray] = module("exported").named(self.outputs, self._outputs(x))
-        return outputs
+        outputs = runtime().outputs(self.model, x)
+        found: dict[str, np.ndarray] = module("exported").named(self.outputs, outputs)
+        return found
 
     def signature(self, source: Any) -> Signature:
         """Return what goes in and what comes out."""
         batch = self.first(source, 1)
         return {"inputs": _tensors(batch), "outputs": _tensors(self.run(batch))}
-
-
-def _names(role: str, places: Sequence[str]) -> list[str]:
-    """Return a name for each leaf: its key, else a number."""
-    if len(places) == 1 and re.fullmatch(r"(\d+\.?)*", places[0]):
-        return [f"{role}s"]
-    return [
-        f"{role}_{at}" if re.fullmatch(r"(\d+\.?)*", place) else re.sub(r"\W", "_", place)
-        for at, place in enumerate(places)
-    ]
 
 
 def _tensors(arrays: dict[str, np.ndarray]) -> list[Tensor]:
@@ -93,10 +80,7 @@ def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
     """Load a format into its runtime, as a function of arrays; the module is built anew."""
     path, made = folder / FORMATS[name].files[-1], named()
     if name == "onnx":
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        return lambda batch: dict(zip(made.outputs, session.run(made.outputs, batch), strict=True))
+        return onnx_run(path)
     exported = module("exported")
     loaded, x = (
         exported.program(path) if name == "pt2"

@@ -48,6 +48,8 @@ class Export(OfModel):
 
         choose()  # refused before anything is made
         activity, trained = Activity(), config.hardware.precision
+        is_module = exporting.backend_of(self.rundir) == "torch"
+        origin = "the module" if is_module else "Keras"
         exporter = exporting.Exporter(
             config, self.rundir, self._formats, weights, activity.begin, activity.continues
         )
@@ -55,7 +57,7 @@ class Export(OfModel):
         try:
             for made in exporter.export(choose, place):
                 activity.end()
-                _print(made, trained, exporter.origin)
+                _print(made, trained, origin)
                 code = errors.FAILED if made.refused else code
         finally:
             activity.end()
@@ -105,18 +107,13 @@ def _formats(text: str) -> list[str]:
         UsageError: one is not known.
     """
     names = list(dict.fromkeys(part.strip() for part in text.strip("[]").split(",")))
-    for name in names:
-        if name not in FORMATS:
-            raise _no_format(name)
+    if unknown := [name for name in names if name not in FORMATS]:
+        name, near = unknown[0], nearest(unknown[0], FORMATS)
+        raise UsageError(
+            "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
+            suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
+        )  # fmt: skip
     return names
-
-
-def _no_format(name: str) -> UsageError:
-    near = nearest(name, FORMATS)
-    return UsageError(
-        "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
-        suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
-    )  # fmt: skip
 
 
 _PARSER = of_run.parser(
