@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
@@ -36,8 +35,7 @@ from dtrain.task.data import dataset
 from dtrain.task.data.reading import naming_unreadable
 from dtrain.task.model import build, checks, train_state
 from dtrain.task.train.recorder import Progress
-from dtrain.task.train.session import Action, Process, quietly
-from dtrain.task.train.step_schedule import make_schedule
+from dtrain.task.train.session import Action, Process, quietly, untrained
 
 
 class Predict(Action):
@@ -185,10 +183,7 @@ class Predict(Action):
         Other data may lack labels, or a class.
         """
         built_on = data.splits
-        own = load.read(self._rundir.config).dataset
-        if inputs.differ(own, config.dataset):
-            of_run = copy.copy(config)
-            of_run.dataset = own
+        if (of_run := inputs.of_run(self._rundir, config)) is not None:
             try:
                 encoding = read_encoding(self._rundir)
                 built_on = dataset.load(of_run, self.trains, encoding).splits
@@ -201,10 +196,7 @@ class Predict(Action):
                 config = of_run
                 inputs.check(source, built_on.train)
         self._class_names = list(built_on.train.info.class_names())
-        schedule = make_schedule(config, *dataset.lengths(built_on))
-        model = build.model(
-            config, built_on, strategy, schedule.total_steps, schedule.steps_per_epoch, trains=False
-        )
+        model = untrained(config, built_on, strategy)
         build.refuse_methods(model, "predict", "make_predict_function")
         if checks.stateful_layers(model):
             raise UsageError(
@@ -389,14 +381,13 @@ class Prediction:
                 self._writing.append(writing.submit(self._write, piece, self._batches.pop(piece)))
 
     def _write(self, piece: int, batches: dict[int, Arrays]) -> int:
-        division = self._store.division
-        count = division.count(piece)
+        rows = self._store.division.rows_of(piece)
         whole = {
-            name: np.concatenate([batches[at][name] for at in range(len(batches))])[:count]
+            name: np.concatenate([batches[at][name] for at in range(len(batches))])[: len(rows)]
             for name in self.forward.specs
         }
-        self._store.commit(piece, self.columns.written(whole, division.first(piece)))
-        return count
+        self._store.commit(piece, self.columns.written(whole, rows.start))
+        return len(rows)
 
     def _write_up_to(self, most: int) -> None:
         """Wait until no more than so many pieces are to be written."""

@@ -16,11 +16,10 @@ from dtrain.errors import UsageError
 from dtrain.export.sample import Run
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import dataset
-from dtrain.task.model import build
 from dtrain.task.model.checks import stateful_layers
 from dtrain.task.model.walk import inputs
 from dtrain.task.strategies import Default
-from dtrain.task.train.step_schedule import make_schedule
+from dtrain.task.train.session import untrained
 
 #: Names that Keras gives to inputs that have none.
 _UNNAMED = re.compile(r"(input_layer|keras_tensor|input)(_\d+)?")
@@ -33,10 +32,7 @@ def built(config: Config) -> tuple[keras.Model, Splits]:
         UsageError: it cannot be exported.
     """
     splits = dataset.load(config).splits
-    schedule = make_schedule(config, *dataset.lengths(splits))
-    model = build.model(
-        config, splits, Default([]), schedule.total_steps, schedule.steps_per_epoch, trains=False
-    )
+    model = untrained(config, splits, Default([]))
     if has_own(model, "train_step") and not has_own(model, "call") and not inputs(model):
         raise UsageError(
             "model", type(model).__name__, "has no call: it cannot be run on examples",

@@ -14,6 +14,7 @@ import keras
 from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data.checked import before_training
+from dtrain.data.sources import Splits
 from dtrain.data.splits import check_batch
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
@@ -249,6 +250,22 @@ def _assemble(
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     process.phases.end("steps")
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
+
+
+def untrained(config: Config, splits: Splits, strategy: Backend) -> keras.Model:
+    """Build the model of a run as it is used after the training; its weights are as new.
+
+    Args:
+        config: of the run.
+        splits: what it is built on.
+        strategy: has the variables.
+
+    Raises:
+        UsageError: model and data do not fit.
+    """
+    schedule = make_schedule(config, *dataset.lengths(splits))
+    steps = schedule.total_steps, schedule.steps_per_epoch
+    return build.model(config, splits, strategy, *steps, trains=False)
 
 
 def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
