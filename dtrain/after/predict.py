@@ -141,7 +141,7 @@ class Predict(Action):
         number = 0 if process.task.role == "chief" else process.task.index + 1
         share = shard + shards * number, shards * self._workers
         return Prediction(
-            process, model.count_params(), source, forward, columns, manifest, self._to, share,
+            process, model.count_params(), source, forward, columns, self._store(manifest), share,
             self._workers,
         )  # fmt: skip
 
@@ -152,6 +152,16 @@ class Predict(Action):
             Interrupted: it was asked to stop; the pieces that are done stay.
         """
         session.run()
+
+    def _store(self, manifest: Manifest) -> Store:
+        try:
+            self._to.mkdir(parents=True, exist_ok=True)
+            return Store(self._to, manifest)
+        except OSError as error:
+            raise UsageError(
+                "to", self._to, f"cannot be written ({error.strerror})",
+                "a folder that may be written, on a disk with space", "to=FOLDER",
+            ) from None  # fmt: skip
 
     def _chosen(self, data: dataset.Data) -> tuple[str, Source]:
         """Return the name of the split whose rows are predicted, and its examples."""
@@ -256,8 +266,7 @@ class Prediction:
         source: has the rows.
         forward: predicts batches of them; traced.
         columns: makes what is written of what it computes.
-        manifest: says what is predicted.
-        folder: of the predictions.
+        store: of the predictions.
         share: number of this worker, and how many there are, of all commands.
         workers: of this command.
     """
@@ -267,13 +276,11 @@ class Prediction:
     source: Source
     forward: Forward
     columns: Columns
-    manifest: Manifest
-    folder: Path
+    store: Store
     share: tuple[int, int]
     workers: int
 
     def __post_init__(self) -> None:
-        self._store: Store
         self._began = time.monotonic()
         self._progress = Progress(self.process.rundir.progress)
         self._before = 0  # pieces that were done when this command began
@@ -287,19 +294,11 @@ class Prediction:
         """Work until all is done, or a stop was asked for.
 
         Raises:
-            UsageError: the folder has other predictions, or cannot be written.
-            TrainingError: it cannot be written any more.
+            TrainingError: the folder cannot be written any more.
             DataError: an example cannot be read.
             Interrupted: a stop was asked for; the pieces that are done stay.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            store = self._store = Store(self.folder, self.manifest)
-        except OSError as error:
-            raise UsageError(
-                "to", self.folder, f"cannot be written ({error.strerror})",
-                "a folder that may be written, on a disk with space", "to=FOLDER",
-            ) from None  # fmt: skip
+        store = self.store
         self._event("start", step=0, replicas=self.forward.replicas, parameters=self.parameters)
         self.process.begun()
         self._before, self._began = store.count(), time.monotonic()
@@ -320,7 +319,7 @@ class Prediction:
             self._report(always=True)
         except OSError as error:
             raise TrainingError(
-                f"{error.filename or self.folder}: {error.strerror}; the pieces that are done "
+                f"{error.filename or store.folder}: {error.strerror}; the pieces that are done "
                 "stay, and the same command goes on"
             ) from error
         finally:
@@ -345,12 +344,12 @@ class Prediction:
 
     def _turns(self) -> Iterator[Turn]:
         turn: Turn = []
-        for piece in self._store.division.order(*self.share):
+        for piece in self.store.division.order(*self.share):
             if self.process.stop():
                 return
-            if self._store.has(piece):
+            if self.store.has(piece):
                 continue
-            for batch in range(self._store.division.batches(piece)):
+            for batch in range(self.store.division.batches(piece)):
                 turn.append((piece, batch))
                 if len(turn) == self.forward.replicas:
                     yield turn
@@ -361,7 +360,7 @@ class Prediction:
             yield turn
 
     def _compute(self, turn: Turn) -> Arrays:
-        division = self._store.division
+        division = self.store.division
         # A replica without a batch does the last one again, which is not used.
         whole = turn + turn[-1:] * (self.forward.replicas - len(turn))
         rows = np.stack([division.indices(*each) for each in whole])
@@ -376,17 +375,17 @@ class Prediction:
             batches = self._batches.setdefault(piece, {})
             part = slice(at * batch, (at + 1) * batch)
             batches[number] = {name: column[part] for name, column in columns.items()}
-            if len(batches) == self._store.division.batches(piece):
+            if len(batches) == self.store.division.batches(piece):
                 self._write_up_to(MAX_UNWRITTEN - 1)
                 self._writing.append(writing.submit(self._write, piece, self._batches.pop(piece)))
 
     def _write(self, piece: int, batches: dict[int, Arrays]) -> int:
-        rows = self._store.division.rows_of(piece)
+        rows = self.store.division.rows_of(piece)
         whole = {
             name: np.concatenate([batches[at][name] for at in range(len(batches))])[: len(rows)]
             for name in self.forward.specs
         }
-        self._store.commit(piece, self.columns.written(whole, rows.start))
+        self.store.commit(piece, self.columns.written(whole, rows.start))
         return len(rows)
 
     def _write_up_to(self, most: int) -> None:
@@ -404,8 +403,8 @@ class Prediction:
 
         All workers' count, of other commands too.
         """
-        division = self._store.division
-        counts = self._store.count(), self._before
+        division = self.store.division
+        counts = self.store.count(), self._before
         rows, before = (min(division.rows, count * division.size) for count in counts)
         return rows, rows - before, (rows - before) / max(1e-6, time.monotonic() - self._began)
 
@@ -414,13 +413,13 @@ class Prediction:
             return
         rows, _, speed = self._rates()
         report = {
-            "units": ["workers", "row"], "step": rows, "total_steps": self._store.division.rows,
+            "units": ["workers", "row"], "step": rows, "total_steps": self.store.division.rows,
             "epoch": self.workers, "epochs": self.workers, "examples_per_second": speed,
         }  # fmt: skip
         self._progress.write(report, always=True)
 
     def _end(self, status: str) -> None:
-        (_, new, speed), store = self._rates(), self._store
+        (_, new, speed), store = self._rates(), self.store
         self._event(
             "end", status=status, step=0, examples=new, own_rows=self._own_rows,
             examples_per_second=round(speed, 1), metrics={}, predictions=str(store.folder),

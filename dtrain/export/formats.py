@@ -19,6 +19,7 @@ from dtrain.export.sample import Run
 from dtrain.files import writing
 from dtrain.run.exports import FORMATS, SIGNATURE
 from dtrain.task import keras_internals
+from dtrain.task.backends import module
 
 __all__ = ["ONNX_THROUGH_SAVEDMODEL", "load", "named", "write"]
 #: A SavedModel is what is converted to ONNX.
@@ -125,9 +126,9 @@ def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
         named: builds the model anew, for the formats that Keras runs.
     """
     path = folder / FORMATS[name].files[-1]
-    if name == "savedmodel":  # by TensorFlow alone, without the code that made the model
-        loaded = tf.saved_model.load(str(folder))
-        return lambda batch: _numpy(loaded.signatures[SIGNATURE](**_tensors(batch)))
+    if name == "savedmodel":  # as it is served, without the code that made the model
+        program: Run = module("exported").Program(str(folder), {})
+        return program
     if name == "onnx":
         return onnx_run(path)
     if name in _WEIGHTS:
@@ -145,12 +146,4 @@ def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
         # It has just been written here: the code in a Lambda layer is the user's.
         model = keras.saving.load_model(path, own, compile=False, safe_mode=False)
         made = Named(model, *made.names())
-    return lambda batch: _numpy(made(_tensors(batch)))
-
-
-def _tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(value) for name, value in batch.items()}
-
-
-def _numpy(outputs: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
+    return made.run

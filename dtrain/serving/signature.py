@@ -24,8 +24,6 @@ DATATYPES = {
     "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16",
     "float32": "FP32", "float64": "FP64", "bfloat16": "BF16", "string": "BYTES",
 }  # fmt: skip
-#: Kinds of arrays that JSON values may have, by the kind of the input.
-_KINDS = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "V": "iuf"}
 _SHOWN = 60  # characters of a value in a message
 
 
@@ -192,10 +190,8 @@ def array(value: Any, spec: Spec) -> np.ndarray:
     except (ValueError, OverflowError):
         raise spec.refusal("its lists differ in length") from None
     if text:
-        texts = np.empty(found.size, object)
-        texts[:] = [_bytes(each, spec) for each in found.reshape(-1).tolist()]
-        found = texts.reshape(found.shape)
-    elif found.size and found.dtype.kind not in _KINDS[dtype.kind]:
+        found = np.vectorize(lambda each: _bytes(each, spec), otypes=[object])(found)
+    elif found.size and found.dtype.kind not in ("b" if dtype.kind == "b" else "iuf"):
         values = np.asarray(value, object).reshape(-1).tolist()
         odd = [each for each in values if type(each) not in (int, float)] or values
         raise spec.refusal(f"it has {json.dumps(odd[0])[:_SHOWN]}")
@@ -231,13 +227,14 @@ def plain(value: np.ndarray) -> Any:
     """Return an output as nested lists; bytes that are not UTF-8 are ``{"b64": ...}``."""
     if value.dtype.kind != "O":
         return (value.astype(np.float32) if value.dtype.name == "bfloat16" else value).tolist()
-    texts = np.empty(value.size, object)
-    for at, each in enumerate(value.reshape(-1)):
-        try:
-            texts[at] = each.decode()
-        except UnicodeDecodeError:
-            texts[at] = {"b64": base64.b64encode(each).decode()}
-    return texts.reshape(value.shape).tolist()
+    return np.vectorize(_text, otypes=[object])(value).tolist()
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
 
 
 def labels(outputs: Mapping[str, np.ndarray], classes: Sequence[str]) -> np.ndarray | None:
