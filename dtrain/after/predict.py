@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -343,20 +344,16 @@ class Prediction:
                 raise
 
     def _turns(self) -> Iterator[Turn]:
-        turn: Turn = []
-        for piece in self.store.division.order(*self.share):
-            if self.process.stop():
-                return
-            if self.store.has(piece):
-                continue
-            for batch in range(self.store.division.batches(piece)):
-                turn.append((piece, batch))
-                if len(turn) == self.forward.replicas:
-                    yield turn
-                    turn = []
-                    if self.process.stop():
-                        return
-        if turn:
+        division = self.store.division
+        batches = (
+            (piece, batch)
+            for piece in division.order(*self.share)
+            if not self.store.has(piece)
+            for batch in range(division.batches(piece))
+        )
+        while not self.process.stop() and (
+            turn := [*itertools.islice(batches, self.forward.replicas)]
+        ):
             yield turn
 
     def _compute(self, turn: Turn) -> Arrays:

@@ -72,7 +72,7 @@ class Exporter:
     Args:
         config: of the run, settled.
         rundir: of the run.
-        formats: names of what is to be there in the end; None: what the model is exported to first.
+        formats: names of what is to be there in the end; none: what the model is exported to first.
         weights: ``raw`` or ``ema``.
         hear: called with each clause about what is being done.
         waiting: called once a second while none comes; what it raises ends the export.
@@ -83,7 +83,7 @@ class Exporter:
         self,
         config: Config,
         rundir: RunDir,
-        formats: Sequence[str] | None,
+        formats: Sequence[str],
         weights: str,
         hear: Callable[[str], None],
         waiting: Callable[[], None],

@@ -32,9 +32,20 @@ class Export(OfModel):
     words = {"to": None, "checkpoint": None, "weights": "raw", "name": None, "folder": None}
 
     def check(self) -> None:
-        """Check the formats."""
+        """Check the formats.
+
+        Raises:
+            UsageError: one is not known.
+        """
         to = self._words["to"]
-        self._formats = None if to is None else _formats(to)
+        names = [] if to is None else [part.strip() for part in to.strip("[]").split(",")]
+        self._formats = list(dict.fromkeys(names))
+        if unknown := [name for name in names if name not in FORMATS]:
+            name, near = unknown[0], nearest(unknown[0], FORMATS)
+            raise UsageError(
+                "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
+                suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
+            )  # fmt: skip
 
     def job(self, node: Any) -> int:
         """Export each checkpoint that is meant, and return the exit code."""
@@ -98,22 +109,6 @@ def _shown(tensors: list[Tensor]) -> str:
         f"{each['name']} {each['dtype']} [{shape}]"
         for each, shape in zip(tensors, shapes, strict=True)
     )
-
-
-def _formats(text: str) -> list[str]:
-    """Return the formats of ``to=``, each once.
-
-    Raises:
-        UsageError: one is not known.
-    """
-    names = list(dict.fromkeys(part.strip() for part in text.strip("[]").split(",")))
-    if unknown := [name for name in names if name not in FORMATS]:
-        name, near = unknown[0], nearest(unknown[0], FORMATS)
-        raise UsageError(
-            "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
-            suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
-        )  # fmt: skip
-    return names
 
 
 _PARSER = of_run.parser(

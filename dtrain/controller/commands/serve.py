@@ -142,7 +142,7 @@ class _Run(Export):
             )
         # Of a plain module or not, as the first checkpoint says.
         self._exporter = functools.cache(lambda: exporting.Exporter(
-            config, self.rundir, None, weights, begin, command.waiting, gives_way=follow
+            config, self.rundir, (), weights, begin, command.waiting, gives_way=follow
         ))  # fmt: skip
         self._model = exporting.name_of(self.rundir, weights)
         while (key := self.newest()) is None:
