@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 from prometheus_client import Histogram
+from starlette.exceptions import HTTPException
 
 from dtrain.serving.options import Options
-from dtrain.serving.signature import RequestError, Signature
+from dtrain.serving.signature import Signature
 
 #: Runs the model: inputs by name to outputs by name.
 Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
@@ -61,13 +62,13 @@ class Batcher:
         """Return the outputs of a request.
 
         Raises:
-            RequestError: the model refuses it, or too much waits.
+            HTTPException: the model refuses it, or too much waits.
         """
         rows, limits = self.signature.count(inputs), self._options
         if rows > limits.max_queue:
-            raise RequestError(413, f"a request has at most {limits.max_queue} rows: this {rows}")
+            raise HTTPException(413, f"a request has at most {limits.max_queue} rows: this {rows}")
         if self.waiting + rows > limits.max_queue:
-            raise RequestError(503, f"the queue is full: {self.waiting} rows wait")
+            raise HTTPException(503, f"the queue is full: {self.waiting} rows wait")
         loop, shapes = asyncio.get_running_loop(), [value.shape[1:] for value in inputs.values()]
         item = _Item(inputs, rows, shapes, loop.create_future())
         self._queue.append(item)
@@ -79,7 +80,7 @@ class Batcher:
             async with asyncio.timeout(limits.timeout):
                 return await item.answer
         except TimeoutError:
-            raise RequestError(503, f"no answer within {limits.timeout:g} s") from None
+            raise HTTPException(503, f"no answer within {limits.timeout:g} s") from None
         finally:
             self.waiting -= rows
 
@@ -130,7 +131,7 @@ class Batcher:
                 return [self._compute([item])[0] for item in batch]
             status = 400 if isinstance(error, ValueError) else 500
             status = 503 if isinstance(error, MemoryError) else status
-            return [RequestError(status, f"the model failed: {error}")]
+            return [HTTPException(status, f"the model failed: {error}")]
         finally:
             self.began = None
             _ROWS.observe(sum(item.rows for item in batch))
