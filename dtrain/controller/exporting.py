@@ -66,136 +66,136 @@ def backend_of(rundir: RunDir) -> str:
     return "torch" if checkpoint.of_module(rundir.checkpoints) else "tensorflow"
 
 
-class Exporter:
-    """Exports checkpoints of one run.
+def export(
+    config: Config,
+    rundir: RunDir,
+    formats: Sequence[str],
+    weights: str,
+    choose: Callable[[], list[Path]],
+    place: Path,
+    hear: Callable[[str], None],
+    waiting: Callable[[], None],
+    gives_way: bool = False,
+) -> Iterator[Made]:
+    """Export checkpoints of a run, and yield what came of each.
 
     Args:
         config: of the run, settled.
         rundir: of the run.
         formats: names of what is to be there in the end; none: what the model is exported to first.
         weights: ``raw`` or ``ema``.
+        choose: returns the folders of the checkpoints.
+        place: ``FOLDER/NAME``, in which each gets a folder.
         hear: called with each clause about what is being done.
         waiting: called once a second while none comes; what it raises ends the export.
         gives_way: others have the cores first.
+
+    Raises:
+        UsageError: a format cannot be, or what is there is of another model.
+        DtrainError: the model cannot be made.
+        OSError: it cannot be written.
     """
+    plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
+    values = section.plain(dataclasses.replace(config, hardware=plain))
+    backend = backend_of(rundir)
+    is_module = backend == "torch"
+    cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment(backend=backend))
+    framework = frameworks.of(cluster.environment)
+    always = ("tensorflow", "keras", *framework.packages)
+    versions = {
+        name: {each: version(each) for each in (*always, *_packages(name, is_module))}
+        for name in formats or ["pt2" if is_module else "savedmodel"]
+    }
+    check_here(cluster)
 
-    def __init__(
-        self,
-        config: Config,
-        rundir: RunDir,
-        formats: Sequence[str],
-        weights: str,
-        hear: Callable[[str], None],
-        waiting: Callable[[], None],
-        gives_way: bool = False,
-    ):
-        plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
-        values = section.plain(dataclasses.replace(config, hardware=plain))
-        backend = backend_of(rundir)
-        is_module = backend == "torch"
-        formats = formats or ["pt2" if is_module else "savedmodel"]
-        cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment(backend=backend))
-        self._framework = frameworks.of(cluster.environment)
-        always = ("tensorflow", "keras", *self._framework.packages)
-        #: By name, the versions of what converts and runs a model, or is a part of it.
-        self._formats = {
-            name: {each: version(each) for each in (*always, *_packages(name, is_module))}
-            for name in formats
-        }
-        check_here(cluster)
-        self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
-            "export", values, cluster, asked, hear, waiting, gives_way
-        )
-        self._rundir, self._weights, self._hear = rundir, weights, hear
+    def asked(**words: Any) -> dict[str, Any]:
+        if words["do"] == "write":
+            hear(framework.importing)
+        answer: dict[str, Any] = ask("export", values, cluster, words, hear, waiting, gives_way)
+        return answer
 
-    def export(self, choose: Callable[[], list[Path]], place: Path) -> Iterator[Made]:
-        """Export checkpoints, and yield what came of each.
+    try:
+        with contextlib.suppress(FileExistsError):
+            writing.make_folder(place)
+    except OSError as error:
+        raise folders.unwritable("folder", place, "nothing can be exported there", error) from None
+    work = writing.aside(place / "work")
+    try:
+        for path in checkpoint.hold(choose, work):
+            yield _exported(path, rundir, versions, weights, place, asked)
+    finally:
+        writing.remove(work)
+        if not any(place.iterdir()):  # nothing came of it
+            with contextlib.suppress(ValueError):  # it was there before
+                writing.discard(place)
 
-        Args:
-            choose: returns their folders.
-            place: ``FOLDER/NAME``, in which each gets a folder.
 
-        Raises:
-            UsageError: what is there is of another model.
-            DtrainError: the model cannot be made.
-            OSError: it cannot be written.
-        """
+def _exported(
+    path: Path, rundir: RunDir, versions: dict[str, dict[str, str | None]], weights: str,
+    place: Path, asked: Callable[..., dict[str, Any]],
+) -> Made:  # fmt: skip
+    """Export one checkpoint, held at ``path``.
+
+    Args:
+        path, rundir, weights, place: as of :func:`export`.
+        versions: by format, those of what converts and runs a model, or is a part of it.
+        asked: asks the process that exports.
+    """
+    manifest = read_manifest(path)
+    made = Version(place / str(manifest["step"]))
+    made.check(manifest.get("digest"), weights)
+    checkpoint.check_weights(path, weights)
+    there = made.record["formats"] if made.record is not None else {}
+    already = tuple(name for name in versions if name in there)
+    names = [name for name in versions if name not in there]
+    if not names:
+        return Made(made.path, already, None, {})
+    writing.make_folder(made.aside)
+    try:
+        places = {"folder": str(made.aside), "work": str(path)}
         try:
-            with contextlib.suppress(FileExistsError):
-                writing.make_folder(place)
-        except OSError as error:
-            raise folders.unwritable(
-                "folder", place, "nothing can be exported there", error
-            ) from None
-        work = writing.aside(place / "work")
-        try:
-            for path in checkpoint.hold(choose, work):
-                yield self._one(path, place)
-        finally:
-            writing.remove(work)
-            if not any(place.iterdir()):  # nothing came of it
-                with contextlib.suppress(ValueError):  # it was there before
-                    writing.discard(place)
-
-    def _one(self, path: Path, place: Path) -> Made:
-        """Export one checkpoint, held at ``path``."""
-        manifest, weights = read_manifest(path), self._weights
-        made = Version(place / str(manifest["step"]))
-        made.check(manifest.get("digest"), weights)
-        checkpoint.check_weights(path, weights)
-        there = made.record["formats"] if made.record is not None else {}
-        already = tuple(name for name in self._formats if name in there)
-        names = [name for name in self._formats if name not in there]
-        if not names:
-            return Made(made.path, already, None, {})
-        writing.make_folder(made.aside)
-        try:
-            self._hear(self._framework.importing)
-            places = {"folder": str(made.aside), "work": str(path)}
-            try:
-                written = self._ask(
-                    do="write", **places, path=str(path), averaged=weights == "ema", names=names
-                )
-            except DtrainError as error:  # of the checkpoint, which the user knows by its own name
-                own = self._rundir.checkpoints / path.name
-                error.args = (str(error).replace(str(path), str(own)),)
-                raise
-            results: dict[str, Any] = dict(written["refused"])
-            if rest := [name for name in names if name not in results]:
-                results |= self._ask(do="check", **places, names=rest)
-            kept: dict[str, Exported] = {}
-            refused: dict[str, str] = {}
-            for name in names:
-                if isinstance(results[name], str):
-                    refused[name] = results[name]
-                    for part in FORMATS[name].files:
-                        writing.remove(made.aside / part)
-                    continue
-                files = exports.files(made.aside, name)
-                kept[name] = {
-                    "bytes": sum(file["bytes"] for file in files.values()),
-                    "files": files,
-                    "deviation": results[name],
-                    "limit": FORMATS[name].limit,
-                    "versions": self._formats[name],
-                }
-            record: Record = {
-                "step": manifest["step"],
-                "digest": manifest.get("digest"),
-                "weights": weights,
-                "run": str(self._rundir.path),
-                "data": manifest["meta"].get("evaluated", ""),
-                "signature": written["signature"],
-                "classes": written["classes"],
-                "encoding": written["encoding"],
-                "examples": written["examples"],
-                "formats": kept,
+            written = asked(
+                do="write", **places, path=str(path), averaged=weights == "ema", names=names
+            )
+        except DtrainError as error:  # of the checkpoint, which the user knows by its own name
+            error.args = (str(error).replace(str(path), str(rundir.checkpoints / path.name)),)
+            raise
+        results: dict[str, Any] = dict(written["refused"])
+        if rest := [name for name in names if name not in results]:
+            results |= asked(do="check", **places, names=rest)
+        kept: dict[str, Exported] = {}
+        refused: dict[str, str] = {}
+        for name in names:
+            if isinstance(results[name], str):
+                refused[name] = results[name]
+                for part in FORMATS[name].files:
+                    writing.remove(made.aside / part)
+                continue
+            files = exports.files(made.aside, name)
+            kept[name] = {
+                "bytes": sum(file["bytes"] for file in files.values()),
+                "files": files,
+                "deviation": results[name],
+                "limit": FORMATS[name].limit,
+                "versions": versions[name],
             }
-            if kept:
-                made.publish(record)
-        finally:
-            writing.remove(made.aside)
-        return Made(made.path, already, record, refused)
+        record: Record = {
+            "step": manifest["step"],
+            "digest": manifest.get("digest"),
+            "weights": weights,
+            "run": str(rundir.path),
+            "data": manifest["meta"].get("evaluated", ""),
+            "signature": written["signature"],
+            "classes": written["classes"],
+            "encoding": written["encoding"],
+            "examples": written["examples"],
+            "formats": kept,
+        }
+        if kept:
+            made.publish(record)
+    finally:
+        writing.remove(made.aside)
+    return Made(made.path, already, record, refused)
 
 
 def _packages(name: str, is_module: bool) -> tuple[str, ...]:

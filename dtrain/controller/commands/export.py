@@ -61,12 +61,12 @@ class Export(OfModel):
         activity, trained = Activity(), config.hardware.precision
         is_module = exporting.backend_of(self.rundir) == "torch"
         origin = "the module" if is_module else "Keras"
-        exporter = exporting.Exporter(
-            config, self.rundir, self._formats, weights, activity.begin, activity.continues
-        )
         code = errors.OK
         try:
-            for made in exporter.export(choose, place):
+            for made in exporting.export(
+                config, self.rundir, self._formats, weights, choose, place, activity.begin,
+                activity.continues,
+            ):  # fmt: skip
                 activity.end()
                 _print(made, trained, origin)
                 code = errors.FAILED if made.refused else code

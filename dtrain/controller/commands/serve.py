@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import os
 import socket
 import sys
@@ -133,22 +132,18 @@ class _Run(Export):
 
     def job(self, node: Any) -> int:
         """Export the checkpoint and serve it, and return the exit code."""
-        command, word, config = self._command, self.checkpoint, settle(node)
-        weights, begin = command.options.weights, command.activity.begin
-        follow, self._mode = command.options.follow, config.objective_mode.name
+        command, word, follow = self._command, self.checkpoint, self._command.options.follow
+        self._config = config = settle(node)
+        self._mode = config.objective_mode.name
         if follow and word not in (None, "best", "latest"):
             raise UsageError(
                 "checkpoint", word, "cannot be followed", "best or latest", "checkpoint=best"
             )
-        # Of a plain module or not, as the first checkpoint says.
-        self._exporter = functools.cache(lambda: exporting.Exporter(
-            config, self.rundir, (), weights, begin, command.waiting, gives_way=follow
-        ))  # fmt: skip
-        self._model = exporting.name_of(self.rundir, weights)
+        self._model = exporting.name_of(self.rundir, command.options.weights)
         while (key := self.newest()) is None:
             if not follow or self.rundir.result.is_file():
                 self._choose()  # says what is wrong
-            begin("waiting for the first checkpoint")
+            command.activity.begin("waiting for the first checkpoint")
             time.sleep(_LOOK)
             command.waiting()
         return command.run(self._model, self, key)
@@ -166,13 +161,14 @@ class _Run(Export):
 
     def fetch(self, key: str) -> Version:
         """Export a checkpoint; one that is followed goes when it serves no more."""
-        step, place = key.partition(" ")[0], self.rundir.path / "exports"
-        if self._command.options.follow:
-            place = Path(tempfile.mkdtemp(dir=self._command.own))
-        [made] = self._exporter().export(
+        command, step, place = self._command, key.partition(" ")[0], self.rundir.path / "exports"
+        if command.options.follow:
+            place = Path(tempfile.mkdtemp(dir=command.own))
+        [made] = exporting.export(
+            self._config, self.rundir, (), command.options.weights,
             lambda: checkpoint.choose(self.rundir.checkpoints, step, self._mode),
-            place / self._model,
-        )
+            place / self._model, command.activity.begin, command.waiting, command.options.follow,
+        )  # fmt: skip
         if made.refused:
             raise DtrainError(next(iter(made.refused.values())))
         return Version(step, made.path)
