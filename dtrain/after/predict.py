@@ -101,8 +101,7 @@ class Predict(Action):
             name, source = self._chosen(data)
             for message in data.notices:
                 process.notice(message)
-            if process.journal is not None:
-                process.journal.write("data", **data.identity)
+            process.event("data", **data.identity)
             process.ending.enter_context(data.pool)  # its readers start while the model is built
             model = self._model(config, strategy, process, data, source)
             if "labels" in self._include:
@@ -300,8 +299,9 @@ class Prediction:
             Interrupted: a stop was asked for; the pieces that are done stay.
         """
         store = self.store
-        self._event("start", step=0, replicas=self.forward.replicas, parameters=self.parameters)
-        self.process.begun()
+        process = self.process
+        process.event("start", step=0, replicas=self.forward.replicas, parameters=self.parameters)
+        process.begun()
         self._before, self._began = store.count(), time.monotonic()
         status = "FAILED"
         try:
@@ -391,10 +391,6 @@ class Prediction:
             self._own_rows += self._writing.popleft().result()
             self._report()
 
-    def _event(self, kind: str, **fields: Any) -> None:
-        if self.process.journal is not None:
-            self.process.journal.write(kind, **fields)
-
     def _rates(self) -> tuple[int, int, float]:
         """Return how many rows are done, how many of them since the beginning, and these a second.
 
@@ -417,7 +413,7 @@ class Prediction:
 
     def _end(self, status: str) -> None:
         (_, new, speed), store = self._rates(), self.store
-        self._event(
+        self.process.event(
             "end", status=status, step=0, examples=new, own_rows=self._own_rows,
             examples_per_second=round(speed, 1), metrics={}, predictions=str(store.folder),
             file=store.only_file, rows=store.division.rows, pieces=store.division.pieces,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,21 +18,12 @@ from dtrain.task.data import reading
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-class Named(Protocol):
-    """A model with names for its inputs and outputs."""
-
-    model: Any
-    rows: int | None
-
-    def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
-        """Return the inputs of the first ``count`` examples of a source, by name."""
-
-    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs of a batch, by name."""
-
-
-def sample_of(named: Named, splits: Splits) -> Sample:
+def sample_of(named: Any, splits: Splits) -> Sample:
     """Return the first examples of a run's validation data, or of its training data.
+
+    Args:
+        named: a ``Named`` of :mod:`dtrain.export.model` or :mod:`dtrain.export.modules`.
+        splits: of the run.
 
     Raises:
         UsageError: Keras itself gives other outputs each time, or no number.

@@ -66,8 +66,13 @@ class Process:
 
     def notice(self, message: str | None) -> None:
         """Write a sentence for the user to the journal, if there is one and this is the chief."""
-        if message is not None and self.journal is not None:
-            self.journal.write("notice", message=message)
+        if message is not None:
+            self.event("notice", message=message)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Write an event to the journal, if this is the chief."""
+        if self.journal is not None:
+            self.journal.write(kind, **fields)
 
 
 @dataclasses.dataclass(frozen=True)
