@@ -159,6 +159,6 @@ def _write(place: Path, part: Part, lasts: bool = False) -> None:
             raise ValueError(f"{part.path} has {size:,} bytes and not {part.offset:,}")
         rest = memoryview(part.data)
         while rest:  # less is written where the disk fills up
-            rest = rest[file.write(rest) :]
+            rest = rest[os.write(file.fileno(), rest) :]
         if lasts and part.last:
             os.fsync(file.fileno())
