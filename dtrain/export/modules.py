@@ -28,29 +28,26 @@ class Named:
     Args:
         model: of the module.
         x: some inputs, a nest of arrays.
+
+    Attributes:
+        run: returns the outputs of a batch, by name.
     """
 
     #: Any number of examples is a batch; the inputs are the examples.
     rows = encoding = None
 
-    def __init__(self, model: keras.Model, x: Any):
+    def __init__(self, model: Any, x: Any):
         self.model, self.x = model, x
         self.inputs = leaf_names("input", [(place, None) for place, _ in nest.named(x)])
         returned = nest.named(runtime().outputs(model, x))
         places = [place for place, leaf in returned if leaf is not None]
         self.outputs = leaf_names("output", [(place, None) for place in places])
+        self.run: Run = module("exported").run(model.module.eval(), x, self.inputs, self.outputs)
 
     def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
         """Return the inputs of the first ``count`` examples of a source, by name."""
         [x] = runtime().computed(reading.first(source, count)[:1])
         return dict(zip(self.inputs, nest.leaves(x), strict=True))
-
-    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs of a batch, by name."""
-        x = nest.packed(self.x, [batch[name] for name in self.inputs])
-        outputs = runtime().outputs(self.model, x)
-        found: dict[str, np.ndarray] = module("exported").named(self.outputs, outputs)
-        return found
 
     def signature(self, source: Any) -> Signature:
         """Return what goes in and what comes out."""
@@ -78,13 +75,12 @@ def write(named: Named, name: str, folder: Path, saved: Path) -> None:
 
 def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
     """Load a format into its runtime, as a function of arrays; the module is built anew."""
-    path, made = folder / FORMATS[name].files[-1], named()
+    path = folder / FORMATS[name].files[-1]
     if name == "onnx":
         return onnx_run(path)
-    exported = module("exported")
-    loaded, x = (
-        exported.program(path) if name == "pt2"
-        else (exported.with_weights(made.model, path), made.x)
-    )  # fmt: skip
-    run: Run = exported.run(loaded, x, made.inputs, made.outputs)
+    made, exported = named(), module("exported")
+    if name == "safetensors":
+        exported.load_weights(made.model, path)
+        return made.run
+    run: Run = exported.run(*exported.program(path), made.inputs, made.outputs)
     return run
