@@ -13,11 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import TrainingError
-from dtrain.export.built import onnx_run
 from dtrain.export.model import Named, named
 from dtrain.export.sample import Run
 from dtrain.files import writing
-from dtrain.run.exports import FORMATS, SIGNATURE
+from dtrain.run.exports import SIGNATURE
 from dtrain.task import keras_internals
 from dtrain.task.backends import module
 
@@ -34,22 +33,21 @@ _WEIGHTS: dict[str, list[tf.DType] | None] = {
 }
 
 
-def write(named: Named, name: str, folder: Path, saved: Path) -> None:
+def write(named: Named, name: str, path: Path, saved: Path) -> None:
     """Write a format.
 
     Args:
         named: the model.
         name: of the format.
-        folder: that its files go to.
+        path: of what makes it complete, the last of its files.
         saved: where a SavedModel of it is, for formats that are made of that.
 
     Raises:
         TrainingError: it has no operation for something.
     """
-    path = folder / FORMATS[name].files[-1]
     export: dict[str, Any] = {"input_signature": [named.specs], "verbose": False}
     if name == "savedmodel":
-        named.export(str(folder), "tf_saved_model", **export)
+        named.export(str(path.parent), "tf_saved_model", **export)
     elif name == "keras":
         named.model.save(path)
     elif name == "weights":
@@ -117,20 +115,17 @@ def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
     context.make_node("Sub", [one, erf], name=name, outputs=outputs, dtypes=[dtype], shapes=[shape])
 
 
-def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
+def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
     """Load a format into its runtime, as a function of arrays.
 
     Args:
         name: of the format.
-        folder: with its files.
+        path: of :func:`write`.
         named: builds the model anew, for the formats that Keras runs.
     """
-    path = folder / FORMATS[name].files[-1]
     if name == "savedmodel":  # as it is served, without the code that made the model
-        program: Run = module("exported").Program(str(folder), {})
+        program: Run = module("exported").Program(str(path.parent), {})
         return program
-    if name == "onnx":
-        return onnx_run(path)
     if name in _WEIGHTS:
         from ai_edge_litert.interpreter import Interpreter
 

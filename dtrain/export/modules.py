@@ -12,9 +12,9 @@ import numpy as np
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.export.built import leaf_names, onnx_run
+from dtrain.export.built import leaf_names
 from dtrain.export.sample import Run
-from dtrain.run.exports import FORMATS, Signature, Tensor
+from dtrain.run.exports import Signature, Tensor
 from dtrain.task.backends import module
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
@@ -67,17 +67,13 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     return Named(model, runtime().computed(reading.first(splits.train, 2)[:1])[0])
 
 
-def write(named: Named, name: str, folder: Path, saved: Path) -> None:
-    """Write a format into a folder."""
-    path = folder / FORMATS[name].files[-1]
+def write(named: Named, name: str, path: Path, saved: Path) -> None:
+    """Write the file of a format."""
     module("exported").write(named.model, name, path, named.x, named.inputs, named.outputs)
 
 
-def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
+def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
     """Load a format into its runtime, as a function of arrays; the module is built anew."""
-    path = folder / FORMATS[name].files[-1]
-    if name == "onnx":
-        return onnx_run(path)
     made, exported = named(), module("exported")
     if name == "safetensors":
         exported.load_weights(made.model, path)
