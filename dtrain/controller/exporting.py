@@ -71,7 +71,7 @@ def export(
     rundir: RunDir,
     formats: Sequence[str],
     weights: str,
-    choose: Callable[[], list[Path]],
+    word: str | None,
     place: Path,
     hear: Callable[[str], None],
     waiting: Callable[[], None],
@@ -84,7 +84,7 @@ def export(
         rundir: of the run.
         formats: names of what is to be there in the end; none: what the model is exported to first.
         weights: ``raw`` or ``ema``.
-        choose: returns the folders of the checkpoints.
+        word: which checkpoints, of :func:`dtrain.run.checkpoint.choose`.
         place: ``FOLDER/NAME``, in which each gets a folder.
         hear: called with each clause about what is being done.
         waiting: called once a second while none comes; what it raises ends the export.
@@ -95,6 +95,11 @@ def export(
         DtrainError: the model cannot be made.
         OSError: it cannot be written.
     """
+
+    def choose() -> list[Path]:
+        return checkpoint.choose(rundir.checkpoints, word, config.objective_mode.name)
+
+    choose()  # refused before anything is made
     plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
     values = section.plain(dataclasses.replace(config, hardware=plain))
     backend = backend_of(rundir)

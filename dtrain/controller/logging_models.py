@@ -12,7 +12,7 @@ from dtrain.controller import exporting
 from dtrain.controller.supervisor import Requests
 from dtrain.controller.terminal.progress import View
 from dtrain.errors import CheckpointError, DtrainError, Interrupted, UsageError
-from dtrain.run import checkpoint, exports, registry
+from dtrain.run import exports, registry
 from dtrain.run.folder import RunDir, short
 from dtrain.run.registry import Model
 from dtrain.tracking.base import Tracker
@@ -85,12 +85,8 @@ def exported(
         DtrainError: it cannot be exported, or is not what Keras computes.
         OSError: it cannot be written.
     """
-    mode = config.objective_mode.name
     place = rundir.path / "exports" / exporting.name_of(rundir, weights)
-    [made] = exporting.export(
-        config, rundir, [FORMAT], weights,
-        lambda: checkpoint.choose(rundir.checkpoints, word, mode)[:1], place, hear, waiting,
-    )  # fmt: skip
+    [made] = exporting.export(config, rundir, [FORMAT], weights, word, place, hear, waiting)
     if made.refused:
         raise DtrainError(f"it is not kept: {made.refused[FORMAT]}")
     model = _described(rundir, made.path, names)

@@ -20,7 +20,6 @@ from dtrain.controller.run_command import OfModel
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import UsageError, nearest, printable
 from dtrain.host.columns import aligned
-from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS, Tensor
 from dtrain.run.folder import short
 
@@ -52,20 +51,14 @@ class Export(OfModel):
         config, weights = settle(node), str(self._words["weights"])
         folder = Path(self._words["folder"] or self.rundir.path / "exports").absolute()
         place = folder / exporting.name_of(self.rundir, weights, self._words["name"])
-        word, mode = self.checkpoint, config.objective_mode.name
-
-        def choose() -> list[Path]:
-            return checkpoint.choose(self.rundir.checkpoints, word, mode)
-
-        choose()  # refused before anything is made
         activity, trained = Activity(), config.hardware.precision
         is_module = exporting.backend_of(self.rundir) == "torch"
         origin = "the module" if is_module else "Keras"
         code = errors.OK
         try:
             for made in exporting.export(
-                config, self.rundir, self._formats, weights, choose, place, activity.begin,
-                activity.continues,
+                config, self.rundir, self._formats, weights, self.checkpoint, place,
+                activity.begin, activity.continues,
             ):  # fmt: skip
                 activity.end()
                 _print(made, trained, origin)

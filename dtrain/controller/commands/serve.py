@@ -133,8 +133,7 @@ class _Run(Export):
     def job(self, node: Any) -> int:
         """Export the checkpoint and serve it, and return the exit code."""
         command, word, follow = self._command, self.checkpoint, self._command.options.follow
-        self._config = config = settle(node)
-        self._mode = config.objective_mode.name
+        self._config = settle(node)
         if follow and word not in (None, "best", "latest"):
             raise UsageError(
                 "checkpoint", word, "cannot be followed", "best or latest", "checkpoint=best"
@@ -149,7 +148,8 @@ class _Run(Export):
         return command.run(self._model, self, key)
 
     def _choose(self) -> Path:
-        return checkpoint.only(self.rundir.checkpoints, self.checkpoint, self._mode)
+        mode = self._config.objective_mode.name
+        return checkpoint.only(self.rundir.checkpoints, self.checkpoint, mode)
 
     def newest(self) -> str | None:
         """Return the step and the digest of the checkpoint that is meant now."""
@@ -165,9 +165,8 @@ class _Run(Export):
         if command.options.follow:
             place = Path(tempfile.mkdtemp(dir=command.own))
         [made] = exporting.export(
-            self._config, self.rundir, (), command.options.weights,
-            lambda: checkpoint.choose(self.rundir.checkpoints, step, self._mode),
-            place / self._model, command.activity.begin, command.waiting, command.options.follow,
+            self._config, self.rundir, (), command.options.weights, step, place / self._model,
+            command.activity.begin, command.waiting, command.options.follow,
         )  # fmt: skip
         if made.refused:
             raise DtrainError(next(iter(made.refused.values())))
