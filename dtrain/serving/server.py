@@ -11,7 +11,6 @@ import dataclasses
 import hmac
 import json
 import math
-import os
 import socket
 import sys
 import threading
@@ -163,16 +162,6 @@ def _next(
     return asked["version"], Batcher(model, signature, options)
 
 
-def _end_if_it_hangs(current: Current, seconds: float) -> None:
-    """End the process when a batch takes so long; the command starts another."""
-    while True:
-        time.sleep(seconds / 4)
-        began = current.serves[1].began
-        if began is not None and time.monotonic() - began > seconds:
-            print(f"a batch does not end within {seconds:g} s", file=sys.stderr, flush=True)
-            os._exit(1)
-
-
 def run(
     load: Callable[[str], Any], options: Options, token: str | None, link: Connection,
     listener: socket.socket,
@@ -204,8 +193,5 @@ def run(
         except (EOFError, OSError):
             server.should_exit = True
 
-    watch = threading.Thread(target=_end_if_it_hangs, args=(current, options.timeout / 2))
-    for thread in (threading.Thread(target=follow), watch):
-        thread.daemon = True
-        thread.start()
+    threading.Thread(target=follow, daemon=True).start()
     server.run([listener])
