@@ -29,7 +29,7 @@ _TURN = 0.001  # seconds between two looks at a batch that waits for requests
 
 @dataclasses.dataclass(eq=False)
 class _Item:
-    """A request; only those of equal ``shapes`` share a batch, and one that is ``alone`` does not."""
+    """A request; only those of equal ``shapes`` share a batch, those that are ``alone`` none."""
 
     inputs: Mapping[str, np.ndarray]
     rows: int
