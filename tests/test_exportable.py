@@ -38,12 +38,18 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
 
 def made(named: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> dict[str, Any]:
     """Write formats of a model, and return each as a function."""
-    from dtrain.export import formats
+    from dtrain.export import built, formats
+    from dtrain.run.exports import FORMATS
 
     folder.mkdir(exist_ok=True)
-    for name in dict.fromkeys(["savedmodel", *names]):
-        formats.write(named, name, folder, folder)
-    return {name: formats.load(name, folder, lambda: named) for name in names}
+    paths = {n: folder / FORMATS[n].files[-1] for n in ("savedmodel", *names)}
+    for name, path in paths.items():
+        formats.write(named, name, path, folder)
+    return {
+        name: built.onnx_run(paths[name]) if name == "onnx"
+        else formats.load(name, paths[name], lambda: named)
+        for name in names
+    }  # fmt: skip
 
 
 def quiet() -> None:
@@ -147,9 +153,9 @@ def test_texts_and_preprocessing(tmp_path: Path) -> None:
     run = made(named, tmp_path, ("savedmodel",))["savedmodel"]
     assert sample.compared(run, loaded) < 1e-6
     assert named.names()[2] == ["score"]
-    for name in ("onnx", "litert"):
+    for name, file in (("onnx", "model.onnx"), ("litert", "model.tflite")):
         with pytest.raises(TrainingError, match=r" has no operation for .*StaticRegex"):
-            formats.write(named, name, tmp_path, tmp_path)
+            formats.write(named, name, tmp_path / file, tmp_path)
     known = layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
     model = keras.Sequential([keras.Input((1,), name="word", dtype="string"), known])
     named, examples = prepared(model, np.array([["a"], ["b"], ["\u00fc"]], object))

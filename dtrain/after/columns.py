@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,28 +23,23 @@ PARTS = {"inputs": (0, "input"), "labels": (1, "label")}
 _FREE = re.compile(r"[^\w.-]+")  # what no name of a file should have
 
 
+@dataclasses.dataclass(eq=False)
 class Columns:
     """Makes columns of the outputs for a batch, in the graph.
 
-    Args:
+    Attributes:
         model: gives the names of its outputs.
         function: of the outputs; None: as they are.
         include: parts of the data, of :data:`PARTS`.
         classes: the names of the run's classes; none where it has none.
+        classified: once described, the column that says which class a row is of; None: none does.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        function: Callable[[Any], Any] | None,
-        include: Sequence[str],
-        classes: Sequence[str] = (),
-    ):
-        self._model = model
-        self._function = function
-        self._include = include
-        self._classes = np.array(classes, object)
-        self._classified: str | None = None  # the column that says which class a row is of
+    model: keras.Model
+    function: Callable[[Any], Any] | None
+    include: Sequence[str]
+    classes: Sequence[str] = ()
+    classified: str | None = None
 
     def __call__(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, Any]:
         """Return the columns by name, tensors ``[b, ...]``.
@@ -55,14 +51,14 @@ class Columns:
         Raises:
             UsageError: something has no place in a table of rows.
         """
-        outputs = _by_name(self._model, outputs)
-        if self._function is not None:
-            outputs = self._function(outputs)
+        outputs = _by_name(self.model, outputs)
+        if self.function is not None:
+            outputs = self.function(outputs)
         rows = nest.leaves(parts[0])[0].shape[0]
         columns: dict[str, Any] = {}
         for name, leaf in nest.named(nest.structured(outputs)):
             _add(columns, name or ONLY, leaf, rows)
-        for part in self._include:
+        for part in self.include:
             at, title = PARTS[part]
             if at >= len(parts) or parts[at] is None:
                 raise UsageError(
@@ -80,15 +76,15 @@ class Columns:
         Args:
             specs: of the columns, by name.
         """
-        function = getattr(self._function, "func", self._function)  # of functools.partial
+        function = getattr(self.function, "func", self.function)  # of functools.partial
         name = "class" if function is functions.top_k else ONLY
         spec = specs.get(name)
         if function not in (None, functions.argmax, functions.top_k) or spec is None:
             return dict(specs)
-        scores = spec.is_float and spec.shape[-1:] == (len(self._classes),)
-        if not len(self._classes) or not (scores or "int" in spec.dtype):
+        scores = spec.is_float and spec.shape[-1:] == (len(self.classes),)
+        if not len(self.classes) or not (scores or "int" in spec.dtype):
             return dict(specs)
-        self._classified = name
+        self.classified = name
         shape = spec.shape[:-1] if scores else spec.shape
         return {**specs, CLASS: ColumnSpec(shape, "string")}
 
@@ -103,10 +99,10 @@ class Columns:
             DataError: bytes are no UTF-8.
         """
         strings = {name: texts(name, column, first) for name, column in columns.items()}
-        if self._classified is not None:
-            numbers = columns[self._classified]
+        if self.classified is not None:
+            numbers = columns[self.classified]
             numbers = numbers.argmax(-1) if numbers.dtype.kind == "f" else numbers
-            strings[CLASS] = self._classes[numbers]
+            strings[CLASS] = np.array(self.classes, object)[numbers]
         return strings
 
 

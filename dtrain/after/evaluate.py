@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ import numpy as np
 from dtrain import errors
 from dtrain.after import inputs, slices
 from dtrain.after.evaluation_record import Evaluation, EvaluationRecorder
-from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.data.options import Task
 from dtrain.data.prepare import renumbered
@@ -88,17 +86,15 @@ class Evaluate(Action):
         Raises:
             UsageError: it has no labels, or a class that the run's data has not.
         """
-        own = load.read(self._rundir.config).dataset
-        if not inputs.differ(own, config.dataset):
+        if (of_run := inputs.of_run(self._rundir, config)) is None:
             return data
-        if data.splits.validation is None and config.dataset.get("path") != own.get("path"):
+        path, of_other = of_run.dataset.get("path"), config.dataset.get("path")
+        if data.splits.validation is None and of_other != path:
             data = dataclasses.replace(
                 data,
                 splits=dataclasses.replace(data.splits, validation=data.splits.train),
                 identity={**data.identity, "validation": data.identity["train"]},
             )
-        of_run = copy.copy(config)
-        of_run.dataset = own
         try:
             encoding = read_encoding(self._rundir)
             self._own = dataset.load(of_run, self.trains, encoding).splits

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
+from dtrain.config import load
+from dtrain.config.schema import Config
 from dtrain.data import options
 from dtrain.data.example import spec_difference, spec_of
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
+from dtrain.run.folder import RunDir
 from dtrain.task.data import reading
 
 _HINTS = {
@@ -18,9 +22,19 @@ _HINTS = {
 }
 
 
-def differ(one: Any, other: Any) -> bool:
-    """Say whether two ``dataset`` groups are of other examples."""
-    return bool(options.deciding(dict(one)) != options.deciding(dict(other)))
+def of_run(rundir: RunDir, config: Config) -> Config | None:
+    """Return the configuration with the run's own data; None where it has that already.
+
+    Args:
+        rundir: of the run.
+        config: of the command on it.
+    """
+    own = load.read(rundir.config).dataset
+    if options.deciding(dict(own)) == options.deciding(dict(config.dataset)):
+        return None
+    config = copy.copy(config)
+    config.dataset = own
+    return config
 
 
 def check(

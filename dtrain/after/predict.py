@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,8 +36,7 @@ from dtrain.task.data import dataset
 from dtrain.task.data.reading import naming_unreadable
 from dtrain.task.model import build, checks, train_state
 from dtrain.task.train.recorder import Progress
-from dtrain.task.train.session import Action, Process, quietly
-from dtrain.task.train.step_schedule import make_schedule
+from dtrain.task.train.session import Action, Process, quietly, untrained
 
 
 class Predict(Action):
@@ -102,8 +101,7 @@ class Predict(Action):
             name, source = self._chosen(data)
             for message in data.notices:
                 process.notice(message)
-            if process.journal is not None:
-                process.journal.write("data", **data.identity)
+            process.event("data", **data.identity)
             process.ending.enter_context(data.pool)  # its readers start while the model is built
             model = self._model(config, strategy, process, data, source)
             if "labels" in self._include:
@@ -143,7 +141,7 @@ class Predict(Action):
         number = 0 if process.task.role == "chief" else process.task.index + 1
         share = shard + shards * number, shards * self._workers
         return Prediction(
-            process, model.count_params(), source, forward, columns, manifest, self._to, share,
+            process, model.count_params(), source, forward, columns, self._store(manifest), share,
             self._workers,
         )  # fmt: skip
 
@@ -154,6 +152,16 @@ class Predict(Action):
             Interrupted: it was asked to stop; the pieces that are done stay.
         """
         session.run()
+
+    def _store(self, manifest: Manifest) -> Store:
+        try:
+            self._to.mkdir(parents=True, exist_ok=True)
+            return Store(self._to, manifest)
+        except OSError as error:
+            raise UsageError(
+                "to", self._to, f"cannot be written ({error.strerror})",
+                "a folder that may be written, on a disk with space", "to=FOLDER",
+            ) from None  # fmt: skip
 
     def _chosen(self, data: dataset.Data) -> tuple[str, Source]:
         """Return the name of the split whose rows are predicted, and its examples."""
@@ -185,10 +193,7 @@ class Predict(Action):
         Other data may lack labels, or a class.
         """
         built_on = data.splits
-        own = load.read(self._rundir.config).dataset
-        if inputs.differ(own, config.dataset):
-            of_run = copy.copy(config)
-            of_run.dataset = own
+        if (of_run := inputs.of_run(self._rundir, config)) is not None:
             try:
                 encoding = read_encoding(self._rundir)
                 built_on = dataset.load(of_run, self.trains, encoding).splits
@@ -201,10 +206,7 @@ class Predict(Action):
                 config = of_run
                 inputs.check(source, built_on.train)
         self._class_names = list(built_on.train.info.class_names())
-        schedule = make_schedule(config, *dataset.lengths(built_on))
-        model = build.model(
-            config, built_on, strategy, schedule.total_steps, schedule.steps_per_epoch, trains=False
-        )
+        model = untrained(config, built_on, strategy)
         build.refuse_methods(model, "predict", "make_predict_function")
         if checks.stateful_layers(model):
             raise UsageError(
@@ -264,8 +266,7 @@ class Prediction:
         source: has the rows.
         forward: predicts batches of them; traced.
         columns: makes what is written of what it computes.
-        manifest: says what is predicted.
-        folder: of the predictions.
+        store: of the predictions.
         share: number of this worker, and how many there are, of all commands.
         workers: of this command.
     """
@@ -275,13 +276,11 @@ class Prediction:
     source: Source
     forward: Forward
     columns: Columns
-    manifest: Manifest
-    folder: Path
+    store: Store
     share: tuple[int, int]
     workers: int
 
     def __post_init__(self) -> None:
-        self._store: Store
         self._began = time.monotonic()
         self._progress = Progress(self.process.rundir.progress)
         self._before = 0  # pieces that were done when this command began
@@ -295,21 +294,14 @@ class Prediction:
         """Work until all is done, or a stop was asked for.
 
         Raises:
-            UsageError: the folder has other predictions, or cannot be written.
-            TrainingError: it cannot be written any more.
+            TrainingError: the folder cannot be written any more.
             DataError: an example cannot be read.
             Interrupted: a stop was asked for; the pieces that are done stay.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            store = self._store = Store(self.folder, self.manifest)
-        except OSError as error:
-            raise UsageError(
-                "to", self.folder, f"cannot be written ({error.strerror})",
-                "a folder that may be written, on a disk with space", "to=FOLDER",
-            ) from None  # fmt: skip
-        self._event("start", step=0, replicas=self.forward.replicas, parameters=self.parameters)
-        self.process.begun()
+        store = self.store
+        process = self.process
+        process.event("start", step=0, replicas=self.forward.replicas, parameters=self.parameters)
+        process.begun()
         self._before, self._began = store.count(), time.monotonic()
         status = "FAILED"
         try:
@@ -328,7 +320,7 @@ class Prediction:
             self._report(always=True)
         except OSError as error:
             raise TrainingError(
-                f"{error.filename or self.folder}: {error.strerror}; the pieces that are done "
+                f"{error.filename or store.folder}: {error.strerror}; the pieces that are done "
                 "stay, and the same command goes on"
             ) from error
         finally:
@@ -352,24 +344,20 @@ class Prediction:
                 raise
 
     def _turns(self) -> Iterator[Turn]:
-        turn: Turn = []
-        for piece in self._store.division.order(*self.share):
-            if self.process.stop():
-                return
-            if self._store.has(piece):
-                continue
-            for batch in range(self._store.division.batches(piece)):
-                turn.append((piece, batch))
-                if len(turn) == self.forward.replicas:
-                    yield turn
-                    turn = []
-                    if self.process.stop():
-                        return
-        if turn:
+        division = self.store.division
+        batches = (
+            (piece, batch)
+            for piece in division.order(*self.share)
+            if not self.store.has(piece)
+            for batch in range(division.batches(piece))
+        )
+        while not self.process.stop() and (
+            turn := [*itertools.islice(batches, self.forward.replicas)]
+        ):
             yield turn
 
     def _compute(self, turn: Turn) -> Arrays:
-        division = self._store.division
+        division = self.store.division
         # A replica without a batch does the last one again, which is not used.
         whole = turn + turn[-1:] * (self.forward.replicas - len(turn))
         rows = np.stack([division.indices(*each) for each in whole])
@@ -384,19 +372,18 @@ class Prediction:
             batches = self._batches.setdefault(piece, {})
             part = slice(at * batch, (at + 1) * batch)
             batches[number] = {name: column[part] for name, column in columns.items()}
-            if len(batches) == self._store.division.batches(piece):
+            if len(batches) == self.store.division.batches(piece):
                 self._write_up_to(MAX_UNWRITTEN - 1)
                 self._writing.append(writing.submit(self._write, piece, self._batches.pop(piece)))
 
     def _write(self, piece: int, batches: dict[int, Arrays]) -> int:
-        division = self._store.division
-        count = division.count(piece)
+        rows = self.store.division.rows_of(piece)
         whole = {
-            name: np.concatenate([batches[at][name] for at in range(len(batches))])[:count]
+            name: np.concatenate([batches[at][name] for at in range(len(batches))])[: len(rows)]
             for name in self.forward.specs
         }
-        self._store.commit(piece, self.columns.written(whole, division.first(piece)))
-        return count
+        self.store.commit(piece, self.columns.written(whole, rows.start))
+        return len(rows)
 
     def _write_up_to(self, most: int) -> None:
         """Wait until no more than so many pieces are to be written."""
@@ -404,17 +391,13 @@ class Prediction:
             self._own_rows += self._writing.popleft().result()
             self._report()
 
-    def _event(self, kind: str, **fields: Any) -> None:
-        if self.process.journal is not None:
-            self.process.journal.write(kind, **fields)
-
     def _rates(self) -> tuple[int, int, float]:
         """Return how many rows are done, how many of them since the beginning, and these a second.
 
         All workers' count, of other commands too.
         """
-        division = self._store.division
-        counts = self._store.count(), self._before
+        division = self.store.division
+        counts = self.store.count(), self._before
         rows, before = (min(division.rows, count * division.size) for count in counts)
         return rows, rows - before, (rows - before) / max(1e-6, time.monotonic() - self._began)
 
@@ -423,14 +406,14 @@ class Prediction:
             return
         rows, _, speed = self._rates()
         report = {
-            "units": ["workers", "row"], "step": rows, "total_steps": self._store.division.rows,
+            "units": ["workers", "row"], "step": rows, "total_steps": self.store.division.rows,
             "epoch": self.workers, "epochs": self.workers, "examples_per_second": speed,
         }  # fmt: skip
         self._progress.write(report, always=True)
 
     def _end(self, status: str) -> None:
-        (_, new, speed), store = self._rates(), self._store
-        self._event(
+        (_, new, speed), store = self._rates(), self.store
+        self.process.event(
             "end", status=status, step=0, examples=new, own_rows=self._own_rows,
             examples_per_second=round(speed, 1), metrics={}, predictions=str(store.folder),
             file=store.only_file, rows=store.division.rows, pieces=store.division.pieces,

@@ -51,19 +51,17 @@ def load_model(
     from dtrain.task import keras_internals
     from dtrain.task.backends.runtime import runtime
     from dtrain.task.data import dataset
-    from dtrain.task.model import build, train_state
+    from dtrain.task.model import train_state
     from dtrain.task.strategies import Default
-    from dtrain.task.train.step_schedule import make_schedule
+    from dtrain.task.train.session import untrained
 
     restored = checkpoints.load(path)
     before = random.getstate(), np.random.get_state()
     try:
         splits = dataset.load(config).splits
-        schedule = make_schedule(config, *dataset.lengths(splits))
         strategy = Default([])
-        steps = schedule.total_steps, schedule.steps_per_epoch
         with keras_internals.fresh_names():  # the caller has models of its own, or this one twice
-            made = build.model(config, splits, strategy, *steps, trains=False)
+            made = untrained(config, splits, strategy)
     finally:  # what the caller draws does not depend on whether a model was loaded
         random.setstate(before[0])
         np.random.set_state(before[1])

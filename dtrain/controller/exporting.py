@@ -27,9 +27,6 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.exports import FORMATS, Exported, Record, Version
 from dtrain.run.folder import RunDir
 
-#: What converts and runs a model, or is a part of it.
-_VERSIONS = ("tensorflow", "keras")
-
 
 @dataclasses.dataclass(frozen=True)
 class Made:
@@ -69,136 +66,141 @@ def backend_of(rundir: RunDir) -> str:
     return "torch" if checkpoint.of_module(rundir.checkpoints) else "tensorflow"
 
 
-class Exporter:
-    """Exports checkpoints of one run.
+def export(
+    config: Config,
+    rundir: RunDir,
+    formats: Sequence[str],
+    weights: str,
+    word: str | None,
+    place: Path,
+    hear: Callable[[str], None],
+    waiting: Callable[[], None],
+    gives_way: bool = False,
+) -> Iterator[Made]:
+    """Export checkpoints of a run, and yield what came of each.
 
     Args:
         config: of the run, settled.
         rundir: of the run.
-        formats: names of what is to be there in the end; None: what the model is exported to first.
+        formats: names of what is to be there in the end; none: what the model is exported to first.
         weights: ``raw`` or ``ema``.
+        word: which checkpoints, of :func:`dtrain.run.checkpoint.choose`.
+        place: ``FOLDER/NAME``, in which each gets a folder.
         hear: called with each clause about what is being done.
         waiting: called once a second while none comes; what it raises ends the export.
         gives_way: others have the cores first.
+
+    Raises:
+        UsageError: a format cannot be, or what is there is of another model.
+        DtrainError: the model cannot be made.
+        OSError: it cannot be written.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        rundir: RunDir,
-        formats: Sequence[str] | None,
-        weights: str,
-        hear: Callable[[str], None],
-        waiting: Callable[[], None],
-        gives_way: bool = False,
-    ):
-        plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
-        values = section.plain(dataclasses.replace(config, hardware=plain))
-        backend = backend_of(rundir)
-        is_module = backend == "torch"
-        formats = formats or ["pt2" if is_module else "savedmodel"]
-        self._packages = {name: _packages(name, is_module) for name in formats}
-        cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment(backend=backend))
-        check_here(cluster)
-        self._ask: Callable[..., dict[str, Any]] = lambda **asked: ask(
-            "export", values, cluster, asked, hear, waiting, gives_way
-        )
-        #: What an export is compared with.
-        self.origin = "the module" if is_module else "Keras"
-        self._framework = frameworks.of(cluster.environment)
-        self._rundir, self._formats, self._weights, self._hear = rundir, formats, weights, hear
+    def choose() -> list[Path]:
+        return checkpoint.choose(rundir.checkpoints, word, config.objective_mode.name)
 
-    def export(self, choose: Callable[[], list[Path]], place: Path) -> Iterator[Made]:
-        """Export checkpoints, and yield what came of each.
+    choose()  # refused before anything is made
+    plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
+    values = section.plain(dataclasses.replace(config, hardware=plain))
+    backend = backend_of(rundir)
+    is_module = backend == "torch"
+    cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment(backend=backend))
+    framework = frameworks.of(cluster.environment)
+    always = ("tensorflow", "keras", *framework.packages)
+    versions = {
+        name: {each: version(each) for each in (*always, *_packages(name, is_module))}
+        for name in formats or ["pt2" if is_module else "savedmodel"]
+    }
+    check_here(cluster)
 
-        Args:
-            choose: returns their folders.
-            place: ``FOLDER/NAME``, in which each gets a folder.
+    def asked(**words: Any) -> dict[str, Any]:
+        if words["do"] == "write":
+            hear(framework.importing)
+        answer: dict[str, Any] = ask("export", values, cluster, words, hear, waiting, gives_way)
+        return answer
 
-        Raises:
-            UsageError: what is there is of another model.
-            DtrainError: the model cannot be made.
-            OSError: it cannot be written.
-        """
+    try:
+        with contextlib.suppress(FileExistsError):
+            writing.make_folder(place)
+    except OSError as error:
+        raise folders.unwritable("folder", place, "nothing can be exported there", error) from None
+    work = writing.aside(place / "work")
+    try:
+        for path in checkpoint.hold(choose, work):
+            yield _exported(path, rundir, versions, weights, place, asked)
+    finally:
+        writing.remove(work)
+        if not any(place.iterdir()):  # nothing came of it
+            with contextlib.suppress(ValueError):  # it was there before
+                writing.discard(place)
+
+
+def _exported(
+    path: Path, rundir: RunDir, versions: dict[str, dict[str, str | None]], weights: str,
+    place: Path, asked: Callable[..., dict[str, Any]],
+) -> Made:  # fmt: skip
+    """Export one checkpoint, held at ``path``.
+
+    Args:
+        path, rundir, weights, place: as of :func:`export`.
+        versions: by format, those of what converts and runs a model, or is a part of it.
+        asked: asks the process that exports.
+    """
+    manifest = read_manifest(path)
+    made = Version(place / str(manifest["step"]))
+    made.check(manifest.get("digest"), weights)
+    checkpoint.check_weights(path, weights)
+    there = made.record["formats"] if made.record is not None else {}
+    already = tuple(name for name in versions if name in there)
+    names = [name for name in versions if name not in there]
+    if not names:
+        return Made(made.path, already, None, {})
+    writing.make_folder(made.aside)
+    try:
+        places = {"folder": str(made.aside), "work": str(path)}
         try:
-            with contextlib.suppress(FileExistsError):
-                writing.make_folder(place)
-        except OSError as error:
-            raise folders.unwritable(
-                "folder", place, "nothing can be exported there", error
-            ) from None
-        work = writing.aside(place / "work")
-        try:
-            for path in checkpoint.hold(choose, work):
-                yield self._one(path, place)
-        finally:
-            writing.remove(work)
-            if not any(place.iterdir()):  # nothing came of it
-                with contextlib.suppress(ValueError):  # it was there before
-                    writing.discard(place)
-
-    def _one(self, path: Path, place: Path) -> Made:
-        """Export one checkpoint, held at ``path``."""
-        manifest, weights = read_manifest(path), self._weights
-        made = Version(place / str(manifest["step"]))
-        made.check(manifest.get("digest"), weights)
-        checkpoint.check_weights(path, weights)
-        there = made.record["formats"] if made.record is not None else {}
-        already = tuple(name for name in self._formats if name in there)
-        names = [name for name in self._formats if name not in there]
-        if not names:
-            return Made(made.path, already, None, {})
-        writing.make_folder(made.aside)
-        try:
-            self._hear(self._framework.importing)
-            places = {"folder": str(made.aside), "work": str(path)}
-            try:
-                written = self._ask(
-                    do="write", **places, path=str(path), averaged=weights == "ema", names=names
-                )
-            except DtrainError as error:  # of the checkpoint, which the user knows by its own name
-                own = self._rundir.checkpoints / path.name
-                error.args = (str(error).replace(str(path), str(own)),)
-                raise
-            results: dict[str, Any] = dict(written["refused"])
-            if rest := [name for name in names if name not in results]:
-                results |= self._ask(do="check", **places, names=rest)
-            framework = self._framework.packages
-            kept = {n: _exported(made.aside, n, results[n], (*framework, *self._packages[n]))
-                    for n in names if not isinstance(results[n], str)}  # fmt: skip
-            refused = {name: results[name] for name in names if name not in kept}
-            for name in refused:
+            written = asked(
+                do="write", **places, path=str(path), averaged=weights == "ema", names=names
+            )
+        except DtrainError as error:  # of the checkpoint, which the user knows by its own name
+            error.args = (str(error).replace(str(path), str(rundir.checkpoints / path.name)),)
+            raise
+        results: dict[str, Any] = dict(written["refused"])
+        if rest := [name for name in names if name not in results]:
+            results |= asked(do="check", **places, names=rest)
+        kept: dict[str, Exported] = {}
+        refused: dict[str, str] = {}
+        for name in names:
+            if isinstance(results[name], str):
+                refused[name] = results[name]
                 for part in FORMATS[name].files:
                     writing.remove(made.aside / part)
-            record: Record = {
-                "step": manifest["step"],
-                "digest": manifest.get("digest"),
-                "weights": weights,
-                "run": str(self._rundir.path),
-                "data": manifest["meta"].get("evaluated", ""),
-                "signature": written["signature"],
-                "classes": written["classes"],
-                "encoding": written["encoding"],
-                "examples": written["examples"],
-                "formats": kept,
+                continue
+            files = exports.files(made.aside, name)
+            kept[name] = {
+                "bytes": sum(file["bytes"] for file in files.values()),
+                "files": files,
+                "deviation": results[name],
+                "limit": FORMATS[name].limit,
+                "versions": versions[name],
             }
-            if kept:
-                made.publish(record)
-        finally:
-            writing.remove(made.aside)
-        return Made(made.path, already, record, refused)
-
-
-def _exported(folder: Path, name: str, deviation: float, packages: tuple[str, ...]) -> Exported:
-    files = exports.files(folder, name)
-    packages = (*_VERSIONS, *packages)
-    return {
-        "bytes": sum(file["bytes"] for file in files.values()),
-        "files": files,
-        "deviation": deviation,
-        "limit": FORMATS[name].limit,
-        "versions": {package: version(package) for package in packages},
-    }
+        record: Record = {
+            "step": manifest["step"],
+            "digest": manifest.get("digest"),
+            "weights": weights,
+            "run": str(rundir.path),
+            "data": manifest["meta"].get("evaluated", ""),
+            "signature": written["signature"],
+            "classes": written["classes"],
+            "encoding": written["encoding"],
+            "examples": written["examples"],
+            "formats": kept,
+        }
+        if kept:
+            made.publish(record)
+    finally:
+        writing.remove(made.aside)
+    return Made(made.path, already, record, refused)
 
 
 def _packages(name: str, is_module: bool) -> tuple[str, ...]:

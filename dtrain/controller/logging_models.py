@@ -8,11 +8,11 @@ from pathlib import Path
 
 from dtrain import secrets
 from dtrain.config.schema import Config
-from dtrain.controller.exporting import Exporter, name_of
+from dtrain.controller import exporting
 from dtrain.controller.supervisor import Requests
 from dtrain.controller.terminal.progress import View
 from dtrain.errors import CheckpointError, DtrainError, Interrupted, UsageError
-from dtrain.run import checkpoint, exports, registry
+from dtrain.run import exports, registry
 from dtrain.run.folder import RunDir, short
 from dtrain.run.registry import Model
 from dtrain.tracking.base import Tracker
@@ -79,16 +79,14 @@ def exported(
         word: of :func:`dtrain.run.checkpoint.choose`.
         weights: ``raw`` or ``ema``.
         names: under which it is to be a version.
-        hear, waiting: of :class:`dtrain.controller.exporting.Exporter`.
+        hear, waiting: of :func:`dtrain.controller.exporting.export`.
 
     Raises:
         DtrainError: it cannot be exported, or is not what Keras computes.
         OSError: it cannot be written.
     """
-    mode = config.objective_mode.name
-    exporter = Exporter(config, rundir, [FORMAT], weights, hear, waiting)
-    place = rundir.path / "exports" / name_of(rundir, weights)
-    [made] = exporter.export(lambda: checkpoint.choose(rundir.checkpoints, word, mode)[:1], place)
+    place = rundir.path / "exports" / exporting.name_of(rundir, weights)
+    [made] = exporting.export(config, rundir, [FORMAT], weights, word, place, hear, waiting)
     if made.refused:
         raise DtrainError(f"it is not kept: {made.refused[FORMAT]}")
     model = _described(rundir, made.path, names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import json
 import multiprocessing.connection
 import os
@@ -11,17 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from dtrain.config.schema import Config
-from dtrain.controller import exporting
 from dtrain.controller.launchers.model_process import ModelProcess
-from dtrain.errors import CheckpointError, DtrainError, UsageError
+from dtrain.errors import DtrainError
 from dtrain.files import writing
-from dtrain.run import checkpoint
-from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.exports import FORMATS
-from dtrain.run.folder import RunDir
 from dtrain.tracking.mlflow.registered import Registered
 
 #: The file that makes a folder a version that may serve, and the backend that loads it.
@@ -50,61 +44,18 @@ def _loaded_by(path: Path) -> str | None:
     return next((name for file, name in _LOADED_BY.items() if (path / file).is_file()), None)
 
 
-class OfRun:
-    """Checkpoints of a run, exported.
-
-    Args:
-        rundir: of the run.
-        config: of it, settled.
-        word: ``best``, ``latest`` or a step; None: the best where one is known, else the latest.
-        weights: ``raw`` or ``ema``.
-        own: takes the exports; None: they are the run's, and stay.
-        hear, waiting: of :class:`~dtrain.controller.exporting.Exporter`.
-    """
-
-    def __init__(
-        self, rundir: RunDir, config: Config, word: str | None, weights: str, own: Path | None,
-        hear: Callable[[str], None], waiting: Callable[[], None],
-    ):  # fmt: skip
-        self._rundir, self._word, self._own = rundir, word, own
-        self._mode = config.objective_mode.name
-        # Of a plain module or not, as the first checkpoint says.
-        self._exporter = functools.cache(lambda: exporting.Exporter(
-            config, rundir, None, weights, hear, waiting, gives_way=own is not None
-        ))  # fmt: skip
-        self.name = exporting.name_of(rundir, weights)
-
-    def choose(self) -> Path:
-        """Return the folder of the checkpoint that is meant now.
-
-        Raises:
-            UsageError: there is none.
-        """
-        return checkpoint.only(self._rundir.checkpoints, self._word, self._mode)
+class Source(Protocol):
+    """Where versions come from."""
 
     def newest(self) -> str | None:
-        """Return the step and the digest of the checkpoint that is meant now."""
-        try:
-            manifest = read_manifest(self.choose())
-        except (UsageError, CheckpointError):  # none yet, or it has just been removed
-            return None
-        return f"{manifest['step']} {manifest.get('digest')}"
+        """Return a key of the version that is to serve now; None where there is none yet."""
 
     def fetch(self, key: str) -> Version:
-        """Export a checkpoint."""
-        step = key.partition(" ")[0]
-        own = self._own and Path(tempfile.mkdtemp(dir=self._own))
-        place = (own or self._rundir.path / "exports") / self.name
-        [made] = self._exporter().export(
-            lambda: checkpoint.choose(self._rundir.checkpoints, step, self._mode), place
-        )
-        if made.refused:
-            raise DtrainError(next(iter(made.refused.values())))
-        return Version(step, made.path)
+        """Make the files of a version."""
 
 
 class OfRegistry:
-    """Versions of a registered model, downloaded to ``own``."""
+    """A :class:`Source`: versions of a registered model, downloaded to ``own``."""
 
     def __init__(self, model: Registered, own: Path):
         self._model, self._own = model, own
@@ -119,7 +70,7 @@ class OfRegistry:
 
 
 class Folder:
-    """An exported model, or a folder of several that have numbers for names."""
+    """A :class:`Source`: an exported model, or a folder of several that have numbers for names."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -136,11 +87,6 @@ class Folder:
         """Return that version, which is there already."""
         path = (self._path / key).resolve()
         return Version(path.name if path.name.isdecimal() else "1", path)
-
-
-#: Where versions come from: ``newest`` returns a key of the version that is to serve, None where
-#: there is none yet; ``fetch`` makes its files.
-Source = OfRun | OfRegistry | Folder
 
 
 class Server:

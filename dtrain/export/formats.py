@@ -13,14 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.errors import TrainingError
-from dtrain.export.built import built
 from dtrain.export.model import Named, named
 from dtrain.export.sample import Run
 from dtrain.files import writing
-from dtrain.run.exports import FORMATS, SIGNATURE
+from dtrain.run.exports import SIGNATURE
 from dtrain.task import keras_internals
+from dtrain.task.backends import module
 
-__all__ = ["ONNX_THROUGH_SAVEDMODEL", "built", "load", "named", "write"]
+__all__ = ["ONNX_THROUGH_SAVEDMODEL", "load", "named", "write"]
 #: A SavedModel is what is converted to ONNX.
 ONNX_THROUGH_SAVEDMODEL = True
 #: LiteRT's formats, with the types that its converter may take for weights; None: those of the
@@ -33,22 +33,21 @@ _WEIGHTS: dict[str, list[tf.DType] | None] = {
 }
 
 
-def write(named: Named, name: str, folder: Path, saved: Path) -> None:
+def write(named: Named, name: str, path: Path, saved: Path) -> None:
     """Write a format.
 
     Args:
         named: the model.
         name: of the format.
-        folder: that its files go to.
+        path: of what makes it complete, the last of its files.
         saved: where a SavedModel of it is, for formats that are made of that.
 
     Raises:
         TrainingError: it has no operation for something.
     """
-    path = folder / FORMATS[name].files[-1]
     export: dict[str, Any] = {"input_signature": [named.specs], "verbose": False}
     if name == "savedmodel":
-        named.export(str(folder), "tf_saved_model", **export)
+        named.export(str(path.parent), "tf_saved_model", **export)
     elif name == "keras":
         named.model.save(path)
     elif name == "weights":
@@ -116,31 +115,17 @@ def _erfc(context: Any, node: Any, name: str, arguments: Any) -> None:
     context.make_node("Sub", [one, erf], name=name, outputs=outputs, dtypes=[dtype], shapes=[shape])
 
 
-def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
+def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
     """Load a format into its runtime, as a function of arrays.
 
     Args:
         name: of the format.
-        folder: with its files.
+        path: of :func:`write`.
         named: builds the model anew, for the formats that Keras runs.
     """
-    path = folder / FORMATS[name].files[-1]
-    if name == "savedmodel":  # by TensorFlow alone, without the code that made the model
-        loaded = tf.saved_model.load(str(folder))
-        return lambda batch: _numpy(loaded.signatures[SIGNATURE](**_tensors(batch)))
-    if name == "onnx":
-        import onnxruntime
-
-        onnxruntime.set_default_logger_severity(3)  # errors alone
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        return lambda batch: {
-            name: _each(np.asarray(value), str.encode)
-            for name, value in zip(
-                names, session.run(names, {n: _each(v, bytes.decode) for n, v in batch.items()}),
-                strict=True,
-            )
-        }  # fmt: skip
+    if name == "savedmodel":  # as it is served, without the code that made the model
+        program: Run = module("exported").Program(str(path.parent), {})
+        return program
     if name in _WEIGHTS:
         from ai_edge_litert.interpreter import Interpreter
 
@@ -156,17 +141,4 @@ def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
         # It has just been written here: the code in a Lambda layer is the user's.
         model = keras.saving.load_model(path, own, compile=False, safe_mode=False)
         made = Named(model, *made.names())
-    return lambda batch: _numpy(made(_tensors(batch)))
-
-
-def _tensors(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {name: tf.constant(value) for name, value in batch.items()}
-
-
-def _numpy(outputs: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value.numpy()) for name, value in outputs.items()}
-
-
-def _each(value: np.ndarray, change: Callable[..., Any]) -> np.ndarray:
-    """Return texts, changed one by one; they are bytes in TensorFlow, and not in onnxruntime."""
-    return np.vectorize(change, otypes=[object])(value) if value.dtype.kind == "O" else value
+    return made.run

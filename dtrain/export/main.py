@@ -20,6 +20,7 @@ from dtrain.config.schema import Config
 from dtrain.data.failures import before_training
 from dtrain.errors import DtrainError
 from dtrain.export import sample
+from dtrain.export.built import built, onnx_run
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.run.exports import FORMATS, SAMPLE
@@ -29,7 +30,7 @@ from dtrain.task.model import train_state
 from dtrain.task.process.answer import answer
 from dtrain.task.strategies import Default
 
-#: By what a model is exported: a module that has ``built``, ``named``, ``write`` and ``load``.
+#: By what a model is exported: a module that has ``named``, ``write`` and ``load``.
 _OF = {"tensorflow": "dtrain.export.formats", "torch": "dtrain.export.modules"}
 _LONGEST = 300  # characters of what a library says
 #: Sends a clause about what is being done.
@@ -43,8 +44,8 @@ def child(*arguments: Any) -> None:
 
 def _done(config: Config, cluster: Cluster, doing: Doing, asked: dict[str, Any]) -> Any:
     runtime().configure(config.hardware, cluster, cluster.chief, config.trainer.deterministic)
-    answers: dict[str, Callable[..., Any]] = {"write": written, "check": checked}
-    return answers[asked.pop("do")](config, doing, **asked)
+    does: Callable[..., Any] = written if asked.pop("do") == "write" else checked
+    return does(config, doing, **asked)
 
 
 def _failed(error: Exception) -> str:
@@ -91,7 +92,7 @@ def written(
     doing("building the model")
     restored = checkpoint.load(Path(path))
     with before_training(config.dataset):
-        made, splits = kit.built(config)
+        made, splits = built(config)
         train_state.restore_weights(made, Default([]), restored.arrays, averaged)
         named = kit.named(made, splits, config)
         doing("computing the trained model's outputs")
@@ -107,7 +108,8 @@ def written(
             refused[name] = f"there is no SavedModel to convert: {refused['savedmodel']}"
             continue
         try:
-            kit.write(named, name, saved if name == "savedmodel" else Path(folder), saved)
+            place = saved if name == "savedmodel" else folder
+            kit.write(named, name, Path(place, FORMATS[name].files[-1]), saved)
         except DtrainError as error:
             refused[name] = str(error)
         except Exception as error:  # of a model that Keras cannot serialize, or of a converter
@@ -141,7 +143,10 @@ def checked(
     for name in names:
         doing(f"running {name}")
         try:
-            run = kit.load(name, Path(folder), lambda: kit.named(*kit.built(config), config))
+            path = Path(folder, FORMATS[name].files[-1])
+            run = onnx_run(path) if name == "onnx" else kit.load(
+                name, path, lambda: kit.named(*built(config), config)
+            )  # fmt: skip
             results[name] = sample.compared(run, examples, FORMATS[name].limit)
         except DtrainError as error:
             results[name] = str(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,13 +15,11 @@ from dtrain.data import nest
 from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Splits
 from dtrain.data.tabular.source import ArraysOfTable, TableSource
+from dtrain.export.built import leaf_names
 from dtrain.run.exports import Signature, Tensor
 from dtrain.task.data import reading
 from dtrain.task.model.checks import fixed_rows
 from dtrain.task.model.walk import inputs
-
-#: Names that Keras gives to inputs that have none.
-_UNNAMED = re.compile(r"(input_layer|keras_tensor|input)(_\d+)?")
 
 
 class Named(keras.Model):
@@ -144,9 +141,7 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     places = list(nest.named(reading.specs(splits.train, rows)[0]))
     declared = _declared(model, places)
     likes = [spec if d is None else d for d, (_, spec) in zip(declared, places, strict=True)]
-    names = _names(
-        "input", [(place, d, None) for d, (place, _) in zip(declared, places, strict=True)]
-    )
+    names = leaf_names("input", [(at[0], d) for at, d in zip(places, declared, strict=True)])
     specs = [
         tf.TensorSpec([rows, *like.shape[1:]], tf.as_dtype(like.dtype), name)
         for like, name in zip(likes, names, strict=True)
@@ -158,8 +153,8 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     own = list(getattr(model, "output_names", ()) or ())
     own = own if len(own) == len(outputs) else [""] * len(outputs)
     layers = {layer.name: layer for layer in model.layers}
-    chosen = [(place, layers.get(name), name) for place, name in zip(outputs, own, strict=True)]
-    made = Named(model, nest.packed(x, names), specs, _names("output", chosen))
+    chosen = [(place, layers.get(name)) for place, name in zip(outputs, own, strict=True)]
+    made = Named(model, nest.packed(x, names), specs, leaf_names("output", chosen))
     made(dict(zip(names, leaves, strict=True)))  # builds it
     return made
 
@@ -167,13 +162,13 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
 def _of_columns(model: keras.Model, splits: Splits, encoding: Encoding) -> Named:
     """Return a model whose inputs are the columns of a table: what encodes them is part of it."""
     features = sorted(encoding.features, key=lambda feature: feature.name)
-    names = _names("input", [(feature.name, None, None) for feature in features])
+    names = leaf_names("input", [(feature.name, None) for feature in features])
     specs = [
         tf.TensorSpec([None, 1], tf.string if feature.is_text else tf.float32, name)
         for feature, name in zip(features, names, strict=True)
     ]
     structure = {feature.name: name for feature, name in zip(features, names, strict=True)}
-    outputs = _names("output", [("", model.layers[-1], model.layers[-1].name)])
+    outputs = leaf_names("output", [("", model.layers[-1])])
     made = Named(models.with_columns(model, encoding), structure, specs, outputs, encoding)
     made({name: tf.constant(value) for name, value in made.first(splits.train, 1).items()})
     return made
@@ -194,27 +189,3 @@ def _declared(model: keras.Model, places: Sequence[tuple[str, Any]]) -> list[Any
         tensor if len(tensor.shape) == len(spec.shape) else None
         for tensor, (_, spec) in zip(tensors, places, strict=True)
     ]
-
-
-def _names(role: str, leaves: Sequence[tuple[str, Any, str | None]]) -> list[str]:
-    """Return a name for each leaf: its key, else that which the user has given, else a number.
-
-    Args:
-        role: ``input`` or ``output``.
-        leaves: the place of each in its nest; the input or layer; its name, None for its own.
-    """
-    names: list[str] = []
-    for at, (place, layer, name) in enumerate(leaves):
-        name = str(layer.name if name is None and layer is not None else name or "")
-        kind = re.sub(
-            r"(.)([A-Z][a-z]+)|([a-z])([A-Z])", r"\1\3_\2\4", type(layer).__name__
-        ).lower()
-        if not re.fullmatch(r"(\d+\.?)*", place):
-            name = place
-        elif layer is None or _UNNAMED.fullmatch(name) or re.fullmatch(rf"{kind}(_\d+)?", name):
-            name = f"{role}s" if len(leaves) == 1 else f"{role}_{at}"
-        name = other = re.sub(r"\W", "_", name)
-        while other in names:
-            other = f"{name}_{names.count(name) + sum(o.startswith(name) for o in names)}"
-        names.append(other)
-    return names

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import numpy as np
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.export.built import built
+from dtrain.export.built import leaf_names
 from dtrain.export.sample import Run
-from dtrain.run.exports import FORMATS, Signature, Tensor
+from dtrain.run.exports import Signature, Tensor
 from dtrain.task.backends import module
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import reading
 
-__all__ = ["ONNX_THROUGH_SAVEDMODEL", "built", "load", "named", "write"]
 ONNX_THROUGH_SAVEDMODEL = False
 
 
@@ -30,45 +28,31 @@ class Named:
     Args:
         model: of the module.
         x: some inputs, a nest of arrays.
+
+    Attributes:
+        run: returns the outputs of a batch, by name.
     """
 
     #: Any number of examples is a batch; the inputs are the examples.
     rows = encoding = None
 
-    def __init__(self, model: keras.Model, x: Any):
+    def __init__(self, model: Any, x: Any):
         self.model, self.x = model, x
-        self.inputs = _names("input", [place for place, _ in nest.named(x)])
-        returned = nest.named(self._outputs(x))
-        self.outputs = _names("output", [place for place, leaf in returned if leaf is not None])
-
-    def _outputs(self, x: Any) -> Any:
-        return runtime().outputs(self.model, x)
+        self.inputs = leaf_names("input", [(place, None) for place, _ in nest.named(x)])
+        returned = nest.named(runtime().outputs(model, x))
+        places = [place for place, leaf in returned if leaf is not None]
+        self.outputs = leaf_names("output", [(place, None) for place in places])
+        self.run: Run = module("exported").run(model.module.eval(), x, self.inputs, self.outputs)
 
     def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
         """Return the inputs of the first ``count`` examples of a source, by name."""
         [x] = runtime().computed(reading.first(source, count)[:1])
         return dict(zip(self.inputs, nest.leaves(x), strict=True))
 
-    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs of a batch, by name."""
-        x = nest.packed(self.x, [batch[name] for name in self.inputs])
-        outputs: dict[str, np.ndarray] = module("exported").named(self.outputs, self._outputs(x))
-        return outputs
-
     def signature(self, source: Any) -> Signature:
         """Return what goes in and what comes out."""
         batch = self.first(source, 1)
         return {"inputs": _tensors(batch), "outputs": _tensors(self.run(batch))}
-
-
-def _names(role: str, places: Sequence[str]) -> list[str]:
-    """Return a name for each leaf: its key, else a number."""
-    if len(places) == 1 and re.fullmatch(r"(\d+\.?)*", places[0]):
-        return [f"{role}s"]
-    return [
-        f"{role}_{at}" if re.fullmatch(r"(\d+\.?)*", place) else re.sub(r"\W", "_", place)
-        for at, place in enumerate(places)
-    ]
 
 
 def _tensors(arrays: dict[str, np.ndarray]) -> list[Tensor]:
@@ -83,24 +67,16 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     return Named(model, runtime().computed(reading.first(splits.train, 2)[:1])[0])
 
 
-def write(named: Named, name: str, folder: Path, saved: Path) -> None:
-    """Write a format into a folder."""
-    path = folder / FORMATS[name].files[-1]
+def write(named: Named, name: str, path: Path, saved: Path) -> None:
+    """Write the file of a format."""
     module("exported").write(named.model, name, path, named.x, named.inputs, named.outputs)
 
 
-def load(name: str, folder: Path, named: Callable[[], Named]) -> Run:
+def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
     """Load a format into its runtime, as a function of arrays; the module is built anew."""
-    path, made = folder / FORMATS[name].files[-1], named()
-    if name == "onnx":
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        return lambda batch: dict(zip(made.outputs, session.run(made.outputs, batch), strict=True))
-    exported = module("exported")
-    loaded, x = (
-        exported.program(path) if name == "pt2"
-        else (exported.with_weights(made.model, path), made.x)
-    )  # fmt: skip
-    run: Run = exported.run(loaded, x, made.inputs, made.outputs)
+    made, exported = named(), module("exported")
+    if name == "safetensors":
+        exported.load_weights(made.model, path)
+        return made.run
+    run: Run = exported.run(*exported.program(path), made.inputs, made.outputs)
     return run

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,27 +14,16 @@ from dtrain.run.exports import EXAMPLES, LIMIT
 from dtrain.run.samples import Sample
 from dtrain.task.data import reading
 
-#: Examples of the first batches; the others have as many as the last of these.
-_BATCHES = (1, 2, 64)
 #: A model as a function of arrays by name.
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-class Named(Protocol):
-    """A model with names for its inputs and outputs."""
-
-    model: Any
-    rows: int | None
-
-    def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
-        """Return the inputs of the first ``count`` examples of a source, by name."""
-
-    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs of a batch, by name."""
-
-
-def sample_of(named: Named, splits: Splits) -> Sample:
+def sample_of(named: Any, splits: Splits) -> Sample:
     """Return the first examples of a run's validation data, or of its training data.
+
+    Args:
+        named: a ``Named`` of :mod:`dtrain.export.model` or :mod:`dtrain.export.modules`.
+        splits: of the run.
 
     Raises:
         UsageError: Keras itself gives other outputs each time, or no number.
@@ -62,19 +52,13 @@ def sample_of(named: Named, splits: Splits) -> Sample:
     return Sample(inputs, outputs, rows)
 
 
-def _cuts(count: int, rows: int | None) -> Iterator[slice]:
-    """Yield batches of several sizes, for what is exported must take any."""
-    begin, sizes = 0, iter((rows,) if rows else _BATCHES)
-    size = 0
-    while begin < count:
-        size = next(sizes, size)
-        yield slice(begin, begin + size)
-        begin += size
-
-
 def _joined(run: Run, inputs: dict[str, np.ndarray], rows: int | None) -> dict[str, np.ndarray]:
+    """Run batches of several sizes, for what is exported must take any: of 1, 2 and then 64."""
     count = len(next(iter(inputs.values())))
-    parts = [run({n: v[cut] for n, v in inputs.items()}) for cut in _cuts(count, rows)]
+    begins = range(0, count, rows) if rows else (0, 1, 3, *range(67, count, 64))
+    ends = [*(at for at in begins if at < count), count]
+    cuts = [slice(*pair) for pair in itertools.pairwise(ends)]
+    parts = [run({name: value[cut] for name, value in inputs.items()}) for cut in cuts]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -3,7 +3,5 @@
 ``signature``  inputs and outputs; a request's named columns as inputs, outputs as JSON
 ``protocols``  the Open Inference Protocol V2 and MLflow's ``/invocations``
 ``batching``   dynamic batching: a queue, and the thread that runs the model
-``app``        the web application
-``metrics``    counts for Prometheus
-``server``     the process: loads versions, swaps them, runs uvicorn
+``server``     the web application, and the process: loads versions, swaps them, runs uvicorn
 """

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 
-from dtrain.serving.signature import DATATYPES, RequestError, Signature, model_inputs, plain
+from dtrain.serving.signature import DATATYPES, Signature, model_inputs, plain
 
 
 class Tensor(BaseModel):
@@ -38,7 +39,7 @@ class InferRequest(BaseModel):
         """Return its inputs by name.
 
         Raises:
-            RequestError: one has another type than the model's, or other data than its shape says.
+            HTTPException: one has another type than the model's, or other data than its shape says.
         """
         columns = {}
         specs = {spec.name: spec for spec in signature.inputs}
@@ -48,7 +49,7 @@ class InferRequest(BaseModel):
                 raise spec.refusal(f"its datatype is {DATATYPES[spec.dtype]}, not {each.datatype}")
             data = np.asarray(each.data, object)
             if data.size != size:
-                raise RequestError(
+                raise HTTPException(
                     400, f"input {each.name[:60]!r}: {size} values by its shape {each.shape}, and "
                     f"{data.size} in data",
                 )  # fmt: skip
@@ -65,7 +66,7 @@ class InferRequest(BaseModel):
             labels: names of the rows' classes; None where they have none.
 
         Raises:
-            RequestError: there is no output that is asked for.
+            HTTPException: there is no output that is asked for.
         """
         arrays = {**outputs, **({} if labels is None else {"labels": labels})}
         tensors = {
@@ -75,7 +76,7 @@ class InferRequest(BaseModel):
         }  # fmt: skip
         names = [each.name for each in self.outputs] or list(tensors)
         if unknown := [each for each in names if each not in tensors]:
-            raise RequestError(400, f"unknown output {unknown[0][:60]!r}: {', '.join(tensors)}")
+            raise HTTPException(400, f"unknown output {unknown[0][:60]!r}: {', '.join(tensors)}")
         answer = {"outputs": [tensors[each] for each in names]}
         return answer if self.id is None else {**answer, "id": self.id}
 
@@ -99,16 +100,16 @@ class Invocation(BaseModel):
         """Return its columns by name.
 
         Raises:
-            RequestError: it has not exactly one of the four, or rows of several kinds.
+            HTTPException: it has not exactly one of the four, or rows of several kinds.
         """
         if len(self.model_fields_set) != 1:
             kinds = ", ".join(type(self).model_fields)
-            raise RequestError(400, f"one of {kinds} is expected: it has "
+            raise HTTPException(400, f"one of {kinds} is expected: it has "
                                     f"{', '.join(self.model_fields_set) or 'none'}")  # fmt: skip
         if self.dataframe_split is not None:
             names, data = list(map(str, self.dataframe_split.columns)), self.dataframe_split.data
             if len({*names}) < len(names) or any(len(row) != len(names) for row in data):
-                raise RequestError(400, "dataframe_split: each row has a value for each column, "
+                raise HTTPException(400, "dataframe_split: each row has a value for each column, "
                                         "and each column another name")  # fmt: skip
             return {name: [row[at] for row in data] for at, name in enumerate(names)}
         if isinstance(self.inputs, dict):
@@ -118,7 +119,7 @@ class Invocation(BaseModel):
             names = list(rows[0])
             for at, row in enumerate(rows):
                 if not isinstance(row, dict) or row.keys() != rows[0].keys():
-                    raise RequestError(400, f"row {at} has other columns than the first")
+                    raise HTTPException(400, f"row {at} has other columns than the first")
             return {name: [row[name] for row in rows] for name in names}
         if len(signature.inputs) > 1:
             return model_inputs({}, signature)  # says which names are missing

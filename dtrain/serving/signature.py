@@ -14,9 +14,10 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  # with it NumPy has bfloat16
 import numpy as np
+from starlette.exceptions import HTTPException
 
 from dtrain.data.encoding import Encoding
-from dtrain.errors import DtrainError, UsageError, printable
+from dtrain.errors import DtrainError, UsageError
 
 #: The protocol's names of types, by TensorFlow's.
 DATATYPES = {
@@ -24,22 +25,7 @@ DATATYPES = {
     "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16",
     "float32": "FP32", "float64": "FP64", "bfloat16": "BF16", "string": "BYTES",
 }  # fmt: skip
-#: Kinds of arrays that JSON values may have, by the kind of the input.
-_KINDS = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "V": "iuf"}
 _SHOWN = 60  # characters of a value in a message
-
-
-class RequestError(DtrainError):
-    """A request that is refused.
-
-    Args:
-        status: of HTTP.
-        text: one sentence.
-    """
-
-    def __init__(self, status: int, text: str):
-        super().__init__(printable(text))
-        self.status = status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +56,9 @@ class Spec:
         shape = [-1 if n is None else n for n in self.shape or ()]
         return {"name": self.name, "datatype": DATATYPES[self.dtype], "shape": shape}
 
-    def refusal(self, problem: str) -> RequestError:
+    def refusal(self, problem: str) -> HTTPException:
         """Return the refusal of a value of this input."""
-        return RequestError(400, f"input {self.name!r} takes {self.text}: {problem}")
+        return HTTPException(400, f"input {self.name!r} takes {self.text}: {problem}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,12 +107,12 @@ class Signature:
         """Return how many rows the inputs of a request have.
 
         Raises:
-            RequestError: not all have the same number, or none has any.
+            HTTPException: not all have the same number, or none has any.
         """
         rows = {name: len(value) if self.batched else 1 for name, value in inputs.items()}
         if len(set(rows.values())) > 1 or 0 in rows.values():
             shown = ", ".join(f"{name!r} has {count}" for name, count in rows.items())
-            raise RequestError(400, f"the inputs have not one number of rows, from 1 on: {shown}")
+            raise HTTPException(400, f"the inputs have not one number of rows, from 1 on: {shown}")
         return max(rows.values())
 
 
@@ -139,11 +125,11 @@ def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, 
         signature: of the model.
 
     Raises:
-        RequestError: a column is unknown, missing, or not what the input takes.
+        HTTPException: a column is unknown, missing, or not what the input takes.
     """
     names = {name for spec in signature.inputs for name in (spec.name, *spec.columns)}
     if unknown := [name for name in columns if name not in names]:
-        raise RequestError(400, f"unknown column {unknown[0][:_SHOWN]!r}: {_takes(signature)}")
+        raise HTTPException(400, f"unknown column {unknown[0][:_SHOWN]!r}: {_takes(signature)}")
     if signature.encoding is not None:
         columns = _cells(columns, signature.encoding)
     found = {}
@@ -151,7 +137,7 @@ def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, 
         if spec.name in columns:
             found[spec.name] = array(columns[spec.name], spec)
         elif missing := [name for name in spec.columns or [spec.name] if name not in columns]:
-            raise RequestError(400, f"column {missing[0]!r} is missing: {_takes(signature)}")
+            raise HTTPException(400, f"column {missing[0]!r} is missing: {_takes(signature)}")
         else:
             cells = [array(columns[name], dataclasses.replace(spec, name=name, shape=[None]))
                      for name in spec.columns]  # fmt: skip
@@ -167,7 +153,7 @@ def _cells(columns: Mapping[str, Any], encoding: Encoding) -> dict[str, Any]:
     try:
         found = encoding.plain(cells)
     except UsageError as error:
-        raise RequestError(400, str(error).partition("; ")[0]) from None
+        raise HTTPException(400, str(error).partition("; ")[0]) from None
     return {name: value.tolist() for name, value in found.items()}
 
 
@@ -183,7 +169,7 @@ def array(value: Any, spec: Spec) -> np.ndarray:
     """Return nested lists as an array of an input's type and shape.
 
     Raises:
-        RequestError: they are of another type or shape.
+        HTTPException: they are of another type or shape.
     """
     text = spec.dtype == "string"
     dtype = np.dtype(object if text else spec.dtype)
@@ -192,10 +178,8 @@ def array(value: Any, spec: Spec) -> np.ndarray:
     except (ValueError, OverflowError):
         raise spec.refusal("its lists differ in length") from None
     if text:
-        texts = np.empty(found.size, object)
-        texts[:] = [_bytes(each, spec) for each in found.reshape(-1).tolist()]
-        found = texts.reshape(found.shape)
-    elif found.size and found.dtype.kind not in _KINDS[dtype.kind]:
+        found = np.vectorize(lambda each: _bytes(each, spec), otypes=[object])(found)
+    elif found.size and found.dtype.kind not in ("b" if dtype.kind == "b" else "iuf"):
         values = np.asarray(value, object).reshape(-1).tolist()
         odd = [each for each in values if type(each) not in (int, float)] or values
         raise spec.refusal(f"it has {json.dumps(odd[0])[:_SHOWN]}")
@@ -231,13 +215,14 @@ def plain(value: np.ndarray) -> Any:
     """Return an output as nested lists; bytes that are not UTF-8 are ``{"b64": ...}``."""
     if value.dtype.kind != "O":
         return (value.astype(np.float32) if value.dtype.name == "bfloat16" else value).tolist()
-    texts = np.empty(value.size, object)
-    for at, each in enumerate(value.reshape(-1)):
-        try:
-            texts[at] = each.decode()
-        except UnicodeDecodeError:
-            texts[at] = {"b64": base64.b64encode(each).decode()}
-    return texts.reshape(value.shape).tolist()
+    return np.vectorize(_text, otypes=[object])(value).tolist()
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
 
 
 def labels(outputs: Mapping[str, np.ndarray], classes: Sequence[str]) -> np.ndarray | None:

@@ -20,7 +20,6 @@ from dtrain.controller.run_command import OfModel
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import UsageError, nearest, printable
 from dtrain.host.columns import aligned
-from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS, Tensor
 from dtrain.run.folder import short
 
@@ -32,30 +31,37 @@ class Export(OfModel):
     words = {"to": None, "checkpoint": None, "weights": "raw", "name": None, "folder": None}
 
     def check(self) -> None:
-        """Check the formats."""
+        """Check the formats.
+
+        Raises:
+            UsageError: one is not known.
+        """
         to = self._words["to"]
-        self._formats = None if to is None else _formats(to)
+        names = [] if to is None else [part.strip() for part in to.strip("[]").split(",")]
+        self._formats = list(dict.fromkeys(names))
+        if unknown := [name for name in names if name not in FORMATS]:
+            name, near = unknown[0], nearest(unknown[0], FORMATS)
+            raise UsageError(
+                "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
+                suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
+            )  # fmt: skip
 
     def job(self, node: Any) -> int:
         """Export each checkpoint that is meant, and return the exit code."""
         config, weights = settle(node), str(self._words["weights"])
         folder = Path(self._words["folder"] or self.rundir.path / "exports").absolute()
         place = folder / exporting.name_of(self.rundir, weights, self._words["name"])
-        word, mode = self.checkpoint, config.objective_mode.name
-
-        def choose() -> list[Path]:
-            return checkpoint.choose(self.rundir.checkpoints, word, mode)
-
-        choose()  # refused before anything is made
         activity, trained = Activity(), config.hardware.precision
-        exporter = exporting.Exporter(
-            config, self.rundir, self._formats, weights, activity.begin, activity.continues
-        )
+        is_module = exporting.backend_of(self.rundir) == "torch"
+        origin = "the module" if is_module else "Keras"
         code = errors.OK
         try:
-            for made in exporter.export(choose, place):
+            for made in exporting.export(
+                config, self.rundir, self._formats, weights, self.checkpoint, place,
+                activity.begin, activity.continues,
+            ):  # fmt: skip
                 activity.end()
-                _print(made, trained, exporter.origin)
+                _print(made, trained, origin)
                 code = errors.FAILED if made.refused else code
         finally:
             activity.end()
@@ -96,27 +102,6 @@ def _shown(tensors: list[Tensor]) -> str:
         f"{each['name']} {each['dtype']} [{shape}]"
         for each, shape in zip(tensors, shapes, strict=True)
     )
-
-
-def _formats(text: str) -> list[str]:
-    """Return the formats of ``to=``, each once.
-
-    Raises:
-        UsageError: one is not known.
-    """
-    names = list(dict.fromkeys(part.strip() for part in text.strip("[]").split(",")))
-    for name in names:
-        if name not in FORMATS:
-            raise _no_format(name)
-    return names
-
-
-def _no_format(name: str) -> UsageError:
-    near = nearest(name, FORMATS)
-    return UsageError(
-        "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
-        suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
-    )  # fmt: skip
 
 
 _PARSER = of_run.parser(

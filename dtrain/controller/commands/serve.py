@@ -25,11 +25,13 @@ from dtrain.controller.commands import failures, of_run
 from dtrain.controller.commands.export import Export
 from dtrain.controller.launchers.model_process import ModelProcess
 from dtrain.controller.run_command import own_words
-from dtrain.controller.served import Folder, OfRegistry, OfRun, Server, Source
+from dtrain.controller.served import Folder, OfRegistry, Server, Source, Version
 from dtrain.controller.task_environment import task_environment
 from dtrain.controller.terminal.activity import Activity
-from dtrain.errors import UsageError, printable
+from dtrain.errors import CheckpointError, DtrainError, UsageError, printable
 from dtrain.host import forkserver
+from dtrain.run import checkpoint
+from dtrain.run.checkpoint.format import read_manifest
 from dtrain.serving.options import Options
 from dtrain.tracking.mlflow.registered import SCHEME, Registered
 
@@ -116,7 +118,12 @@ class _Command:
 
 
 class _Run(Export):
-    """Serves a checkpoint of a run."""
+    """Serves checkpoints of a run: a source of versions, each of which it exports.
+
+    Args:
+        run: that was typed.
+        command: serves them.
+    """
 
     def __init__(self, run: str, command: _Command):
         super().__init__(run)
@@ -125,22 +132,45 @@ class _Run(Export):
 
     def job(self, node: Any) -> int:
         """Export the checkpoint and serve it, and return the exit code."""
-        command, word = self._command, self.checkpoint
-        follow, begin = command.options.follow, command.activity.begin
+        command, word, follow = self._command, self.checkpoint, self._command.options.follow
+        self._config = settle(node)
         if follow and word not in (None, "best", "latest"):
             raise UsageError(
                 "checkpoint", word, "cannot be followed", "best or latest", "checkpoint=best"
             )
-        own = command.own if follow else None
-        weights = command.options.weights
-        source = OfRun(self.rundir, settle(node), word, weights, own, begin, command.waiting)
-        while (key := source.newest()) is None:
+        self._model = exporting.name_of(self.rundir, command.options.weights)
+        while (key := self.newest()) is None:
             if not follow or self.rundir.result.is_file():
-                source.choose()  # says what is wrong
-            begin("waiting for the first checkpoint")
+                self._choose()  # says what is wrong
+            command.activity.begin("waiting for the first checkpoint")
             time.sleep(_LOOK)
             command.waiting()
-        return command.run(source.name, source, key)
+        return command.run(self._model, self, key)
+
+    def _choose(self) -> Path:
+        mode = self._config.objective_mode.name
+        return checkpoint.only(self.rundir.checkpoints, self.checkpoint, mode)
+
+    def newest(self) -> str | None:
+        """Return the step and the digest of the checkpoint that is meant now."""
+        try:
+            manifest = read_manifest(self._choose())
+        except (UsageError, CheckpointError):  # none yet, or it has just been removed
+            return None
+        return f"{manifest['step']} {manifest.get('digest')}"
+
+    def fetch(self, key: str) -> Version:
+        """Export a checkpoint; one that is followed goes when it serves no more."""
+        command, step, place = self._command, key.partition(" ")[0], self.rundir.path / "exports"
+        if command.options.follow:
+            place = Path(tempfile.mkdtemp(dir=command.own))
+        [made] = exporting.export(
+            self._config, self.rundir, (), command.options.weights, step, place / self._model,
+            command.activity.begin, command.waiting, command.options.follow,
+        )  # fmt: skip
+        if made.refused:
+            raise DtrainError(next(iter(made.refused.values())))
+        return Version(step, made.path)
 
 
 def _listening(given: str, options: Options) -> socket.socket:

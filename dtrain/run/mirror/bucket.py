@@ -7,7 +7,6 @@ is, which comes last and goes first. One that is saved again under the same step
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import re
 from collections.abc import Iterator
@@ -23,8 +22,6 @@ from dtrain.run.mirror.changes import ChangedFile, Removed, checkpoint_of, probl
 OWNER = "owner.json"
 #: Bytes of a part of a large file, of which s3fs has ten in memory; S3 takes 10,000 parts.
 _CHUNK, _CHUNKS = 16 << 20, 9_000
-#: Files that are fetched at once.
-_THREADS = 8
 _OF_CHECKPOINT = re.compile(
     rf"((?:.*/)?(?:checkpoints|sidecar/queue|sidecar/work)/)({re.escape(ASIDE)})?(\d+)"
     rf"/({STATE}|{MANIFEST})"
@@ -105,17 +102,11 @@ class Bucket:
 
     def fetch(self, folder: Path) -> None:
         """Fetch all that is sound of a run, or of a sweep, into a folder that is empty."""
-        wanted = dict(_wanted(self.paths()))
-        todo = {folder / path: f"{self._at}/{place}" for path, place in wanted.items()}
-        for path in todo:
-            path.parent.mkdir(parents=True, exist_ok=True)
         # ORDER: checkpoints first: what is fetched later is at least as new as they are.
-        ordered = sorted(todo, key=lambda path: _OF_CHECKPOINT.search(str(path)) is None)
-        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-            for each in [
-                pool.submit(self._server.get_file, todo[path], str(path)) for path in ordered
-            ]:
-                each.result()
+        found = _wanted(self.paths())
+        wanted = sorted(found, key=lambda each: _OF_CHECKPOINT.fullmatch(each[0]) is None)
+        places = [f"{self._at}/{place}" for _, place in wanted]
+        self._server.get(places, [str(folder / path) for path, _ in wanted])
 
 
 def _wanted(there: list[str]) -> Iterator[tuple[str, str]]:

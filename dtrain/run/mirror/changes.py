@@ -83,12 +83,14 @@ class ChangedFile:
         self.offset = size if grown else 0
         self.is_known = known == self.known or (grown and known is not None and size == self.size)
 
-    def pieces(self) -> Iterator[bytes]:
+    def parts(self) -> Iterator[Part]:
         """Yield its bytes from ``offset`` on; those of a file that is being cut end earlier."""
-        at = self.offset
-        while piece := os.pread(self.descriptor, min(PIECE, self.size - at), at):
+        kind, at, last = APPEND if self.offset else REPLACE, self.offset, False
+        while not last:
+            piece = os.pread(self.descriptor, min(PIECE, self.size - at), at)
+            last = len(piece) < PIECE or at + len(piece) == self.size
+            yield Part(self.path, kind, at, piece, last)
             at += len(piece)
-            yield piece
 
 
 class Changes:
@@ -131,14 +133,8 @@ class Changes:
         for found in self.files():
             if isinstance(found, Removed):
                 yield Part(found.path, REMOVE)
-                continue
-            kind, at, waiting = APPEND if found.offset else REPLACE, found.offset, b""
-            for piece in found.pieces():  # one behind: the last one is marked
-                if waiting:
-                    yield Part(found.path, kind, at, waiting, False)
-                    at += len(waiting)
-                waiting = piece
-            yield Part(found.path, kind, at, waiting)
+            else:
+                yield from found.parts()
 
     def files(
         self, waits: Callable[[ChangedFile], bool] = lambda file: False

@@ -30,7 +30,7 @@ class Receiver:
 
     def __init__(self, folder: Path, refuse: Collection[str] = ()):
         self._folder, self._refuse = folder, frozenset(refuse)
-        self._replaced: tuple[str, Path, int] | None = None  # path, temporary file, descriptor
+        self._replaced: tuple[str, Path] | None = None  # path, and its temporary file
         self._staged: Path | None = None  # a checkpoint of which the manifest is not there yet
 
     def apply(self, part: Part) -> None:
@@ -56,19 +56,15 @@ class Receiver:
         if part.kind == REMOVE:
             self._remove(part.path, checkpoint)
         elif part.kind == APPEND:
-            descriptor = writing.open_append(self._below(part.path))
-            with contextlib.closing(os.fdopen(descriptor, "ab", buffering=0)):
-                _write(descriptor, part)
+            _write(self._below(part.path), part)
         else:
             self._replace(part, checkpoint)
 
     def close(self) -> None:
         """Remove what has not come to its end."""
         if self._replaced is not None:
-            _, temporary, descriptor = self._replaced
+            writing.remove(self._replaced[1])
             self._replaced = None
-            os.close(descriptor)
-            writing.remove(temporary)
 
     def _below(self, path: str) -> Path:
         """Return the place of a file, in folders that are made where they are not there."""
@@ -85,19 +81,15 @@ class Receiver:
     def _replace(self, part: Part, checkpoint: str | None) -> None:
         place = self._below(checkpoint or part.path)
         if self._replaced is None:
-            temporary = writing.aside(place)
-            self._replaced = part.path, temporary, writing.open_new(temporary)
-        _, temporary, descriptor = self._replaced
-        _write(descriptor, part)
+            self._replaced = part.path, writing.aside(place)
+        temporary, lasts = self._replaced[1], part.path.startswith("checkpoints/")
+        _write(temporary, part, lasts)
         if not part.last:
             return
-        if part.path.startswith("checkpoints/"):
-            os.fsync(descriptor)
-        os.close(descriptor)
         self._replaced = None
         if checkpoint is None:
             writing.replace(temporary, place)
-            if part.path.startswith("checkpoints/"):
+            if lasts:
                 writing.sync(place.parent)
         elif part.path.endswith(STATE):
             self._staged = place.with_name(f"{store.TEMPORARY}{place.name}")
@@ -150,15 +142,23 @@ class Receiver:
                 return
 
 
-def _write(descriptor: int, part: Part) -> None:
+def _write(place: Path, part: Part, lasts: bool = False) -> None:
     """Write the bytes of a part behind those that are there.
+
+    Args:
+        place: of the file, which is made where it is not there.
+        part: of it.
+        lasts: on the disk itself on return, once it is whole.
 
     Raises:
         ValueError: they do not belong there.
     """
-    size = os.fstat(descriptor).st_size
-    if size != part.offset:
-        raise ValueError(f"{part.path} has {size:,} bytes and not {part.offset:,}")
-    rest = memoryview(part.data)
-    while rest:  # less is written where the disk fills up
-        rest = rest[os.write(descriptor, rest) :]
+    with os.fdopen(writing.open_append(place), "ab", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != part.offset:
+            raise ValueError(f"{part.path} has {size:,} bytes and not {part.offset:,}")
+        rest = memoryview(part.data)
+        while rest:  # less is written where the disk fills up
+            rest = rest[os.write(file.fileno(), rest) :]
+        if lasts and part.last:
+            os.fsync(file.fileno())

@@ -150,16 +150,14 @@ def _csv(columns: Columns) -> bytes:
 
 
 def _plain(column: np.ndarray) -> list[Any]:
-    """Return a column as values of Python, floats with as few digits as say which they are."""
-    if column.dtype.kind != "f":
-        found: list[Any] = column.tolist()
-        return found
-    short = column.astype(np.str_).astype(np.float64) if column.itemsize < 8 else column
-    return _named(short.tolist()) if not np.isfinite(column).all() else short.tolist()
+    """Return a column as values of Python, floats with as few digits as say which they are.
 
-
-def _named(value: Any) -> Any:
-    """Return nested lists in which what is no number is its name."""
-    if isinstance(value, list):
-        return [_named(each) for each in value]
-    return value if np.isfinite(value) else str(value)
+    What is no number is its name: "nan", "inf", "-inf".
+    """
+    values = column
+    if column.dtype.kind == "f":
+        short = column.astype(np.str_).astype(np.float64) if column.itemsize < 8 else column
+        odd, values = ~np.isfinite(column), short.astype(object)
+        values[odd] = column[odd].astype(np.str_)
+    found: list[Any] = values.tolist()
+    return found

@@ -103,9 +103,8 @@ class Store:
         Raises:
             OSError: it cannot be written.
         """
-        first = self.division.first(piece)
+        first, stem = self.division.rows_of(piece).start, f"part-{piece:06d}"
         try:
-            stem = f"part-{piece:06d}"
             for name, data in formats.encode(self._format, stem, first, columns):
                 writing.write_bytes(self._pieces / name, data, lasting=True)
         except FileNotFoundError:  # another worker has done it as well, and joined the pieces
@@ -124,13 +123,11 @@ class Store:
         every = [self._names(piece) for piece in range(self.division.pieces)]
         try:
             if self.manifest["may_join"] and sum(map(self._bytes, every)) <= SMALL:
-                names = self._join(every)
-                files = [self._record(name, 0, self.division.rows) for name in names]
+                rows = range(self.division.rows)
+                files = [self._record(name, rows) for name in self._join(every)]
             else:
                 files = [
-                    self._record(
-                        f"{PIECES}/{name}", self.division.first(piece), self.division.count(piece)
-                    )
+                    self._record(f"{PIECES}/{name}", self.division.rows_of(piece))
                     for piece, names in enumerate(every)
                     for name in names
                 ]
@@ -155,11 +152,13 @@ class Store:
             writing.write_bytes(self.folder / name, data, lasting=True)
         return joined
 
-    def _record(self, name: str, first: int, rows: int) -> dict[str, Any]:
+    def _record(self, name: str, rows: range) -> dict[str, Any]:
         with (self.folder / name).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()
-        return {"name": name, "first": first, "rows": rows, "bytes": size, "sha256": digest}
+        return {
+            "name": name, "first": rows.start, "rows": len(rows), "bytes": size, "sha256": digest
+        }  # fmt: skip
 
     def tidy(self) -> None:
         """Remove what was of use until all was done, as far as that can be done."""
@@ -261,13 +260,9 @@ class Division:
         """How many pieces there are."""
         return -(-self.rows // self.size)
 
-    def first(self, piece: int) -> int:
-        """Return the first row of a piece."""
-        return piece * self.size
-
-    def count(self, piece: int) -> int:
-        """Return how many rows a piece has."""
-        return min(self.size, self.rows - self.first(piece))
+    def rows_of(self, piece: int) -> range:
+        """Return the rows of a piece."""
+        return range(piece * self.size, min((piece + 1) * self.size, self.rows))
 
     def order(self, worker: int, workers: int) -> Iterator[int]:
         """Yield all pieces in the order in which a worker looks at them.
@@ -281,7 +276,7 @@ class Division:
 
     def batches(self, piece: int) -> int:
         """Return how many batches a piece has."""
-        return -(-self.count(piece) // self.batch)
+        return -(-len(self.rows_of(piece)) // self.batch)
 
     def number(self, piece: int, batch: int) -> int:
         """Return the number of a batch of a piece among all batches of full pieces."""
@@ -293,9 +288,9 @@ class Division:
         The last batch of a piece may have fewer: its last row then stands for those that lack, so
         that every batch has one shape.
         """
-        first = self.first(piece) + batch * self.batch
-        last = self.first(piece) + self.count(piece) - 1
-        return np.minimum(first + np.arange(self.batch, dtype=np.int64), last)
+        rows = self.rows_of(piece)
+        first = rows.start + batch * self.batch
+        return np.minimum(first + np.arange(self.batch, dtype=np.int64), rows[-1])
 
 
 def size_of(rows: int, batch: int, row_bytes: int) -> int:

@@ -15,6 +15,7 @@ from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data.failures import before_training
 from dtrain.data.prepare import check_batch
+from dtrain.data.sources import Splits
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.columns import read_encoding, write_encoding
@@ -65,8 +66,13 @@ class Process:
 
     def notice(self, message: str | None) -> None:
         """Write a sentence for the user to the journal, if there is one and this is the chief."""
-        if message is not None and self.journal is not None:
-            self.journal.write("notice", message=message)
+        if message is not None:
+            self.event("notice", message=message)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Write an event to the journal, if this is the chief."""
+        if self.journal is not None:
+            self.journal.write(kind, **fields)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +255,22 @@ def _assemble(
     steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
     process.phases.end("steps")
     return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
+
+
+def untrained(config: Config, splits: Splits, strategy: Backend) -> keras.Model:
+    """Build the model of a run as it is used after the training; its weights are as new.
+
+    Args:
+        config: of the run.
+        splits: what it is built on.
+        strategy: has the variables.
+
+    Raises:
+        UsageError: model and data do not fit.
+    """
+    schedule = make_schedule(config, *dataset.lengths(splits))
+    steps = schedule.total_steps, schedule.steps_per_epoch
+    return build.model(config, splits, strategy, *steps, trains=False)
 
 
 def _validations(schedule: Schedule, past: Checkpoint | None) -> int:

@@ -114,10 +114,9 @@ def program(path: Path) -> tuple[Any, Any]:
     return exported.module(), kwargs or args
 
 
-def with_weights(model: PlainModel, path: Path) -> Any:
-    """Return the module of a model that was built anew, with the weights in a file."""
+def load_weights(model: PlainModel, path: Path) -> None:
+    """Give a model that was built anew the weights in a file."""
     safetensors.torch.load_model(model.module, str(path))
-    return model.module.eval()
 
 
 def run(module: Any, x: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Run:
@@ -132,16 +131,11 @@ def run(module: Any, x: Any, inputs: Sequence[str], outputs: Sequence[str]) -> R
     @torch.no_grad()
     def call(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         args, kwargs = _arguments(put(nest.packed(x, [batch[name] for name in inputs])))
-        return named(outputs, module(*args, **kwargs))
+        leaves = [leaf for leaf in nest.leaves(module(*args, **kwargs)) if leaf is not None]
+        arrays = map(keras.ops.convert_to_numpy, leaves)
+        return {name: np.array(array) for name, array in zip(outputs, arrays, strict=True)}
 
     return call
-
-
-def named(names: Sequence[str], outputs: Any) -> dict[str, np.ndarray]:
-    """Return what a module has returned as arrays by name."""
-    leaves = [leaf for leaf in nest.leaves(outputs) if leaf is not None]
-    arrays = map(keras.ops.convert_to_numpy, leaves)
-    return {name: np.array(array) for name, array in zip(names, arrays, strict=True)}
 
 
 def _text(error: Exception) -> str:
