@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -117,12 +117,14 @@ class RecordFiles(Table):
         """Read features of some records, outside of a graph."""
         size = sum(file.size() for file in self.files)
         step = max(1, BYTES * len(self) // max(1, size))
-        parts = [
-            self.kind.read(
-                self.records(some), names, lambda at, some=some: self.where(int(some[at]))
+
+        def decoded(some: np.ndarray) -> Mapping[str, np.ndarray]:
+            found: Mapping[str, np.ndarray] = self.kind.read(
+                self.records(some), names, lambda at: self.where(int(some[at]))
             )
-            for some in (rows[at : at + step] for at in range(0, len(rows), step))
-        ]
+            return found
+
+        parts = [decoded(rows[at : at + step]) for at in range(0, len(rows), step)]
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
     def where(self, row: int) -> str:
@@ -136,9 +138,6 @@ class TFRecordFiles(RecordFiles):
 
     TensorFlow's reader makes the index, and verifies all checksums. What is compressed is unpacked
     into the cache.
-
-    Args:
-        files: in order.
 
     Raises:
         UsageError: one is no TFRecord file.
@@ -248,11 +247,7 @@ def _sizes(file: DataFile, path: Path) -> np.ndarray:
 
 
 def _unpack(file: DataFile, path: Path) -> None:
-    """Decompress a file of gzip or zlib.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Decompress a file of gzip or zlib, if it is not damaged."""
     with file.open() as source, path.open("xb") as target:
         unpacker, data = zlib.decompressobj(_ANY), source.read(_PIECE)
         try:
@@ -268,12 +263,7 @@ def _unpack(file: DataFile, path: Path) -> None:
 
 
 def _is_compressed(file: DataFile) -> bool:
-    """Say whether a TFRecord file is compressed.
-
-    Raises:
-        UsageError: it is no TFRecord file.
-        DataError: it cannot be read.
-    """
+    """Say whether a TFRecord file is compressed; refuse what is no such file."""
     with file.open() as opened:
         head = opened.read(_HEAD)
     if not head or (len(head) == _HEAD and _checksum(head[:8]).to_bytes(4, "little") == head[8:]):
@@ -297,13 +287,18 @@ def _checksum(data: bytes) -> int:
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def _array_record() -> Any:
+    try:
+        from array_record.python import array_record_module
+    except ImportError as error:
+        raise not_installed("array_record", "grain", error) from None
+    return array_record_module
+
+
 class ArrayRecordFiles(RecordFiles):
     """ArrayRecord files, which have indexes of their own.
 
     Files of this machine are opened at once, to count their records; others when they are needed.
-
-    Args:
-        files: in order.
 
     Raises:
         UsageError: one is no such file, or the package is not installed.
@@ -312,17 +307,9 @@ class ArrayRecordFiles(RecordFiles):
     def __init__(self, files: list[DataFile]):
         super().__init__(files)
         self._groups: list[int] = []
-        self._module()
+        _array_record()
         if not any(is_address(file.name) for file in files):
             len(self)
-
-    @staticmethod
-    def _module() -> Any:
-        try:
-            from array_record.python import array_record_module
-        except ImportError as error:
-            raise not_installed("array_record", "grain", error) from None
-        return array_record_module
 
     def _counts(self) -> list[int]:
         counts, self._groups = [], []
@@ -343,7 +330,7 @@ class ArrayRecordFiles(RecordFiles):
         path = file.local()
         if not path.is_file():  # which the module takes for an empty one
             raise DataError(file.name, "is not there any more")
-        return self._module().ArrayRecordReader(str(path), **_OPTIONS)
+        return _array_record().ArrayRecordReader(str(path), **_OPTIONS)
 
     def _read(self, owner: int, own: list[int]) -> list[bytes]:
         try:
@@ -356,7 +343,7 @@ class ArrayRecordFiles(RecordFiles):
             raise DataError(place, f"cannot be read ({reason})") from None
 
     def blocks(self) -> np.ndarray | None:
-        """Return how many records, one after the other, are read at once; None for one."""
+        """Return the sizes of the groups of records; None where each is one."""
         if len(self) and max(self._groups) == 1:
             return None
         pairs = zip(self.pieces.lengths, self._groups, strict=True)
