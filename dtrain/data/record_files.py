@@ -152,9 +152,6 @@ class TFRecordFiles(RecordFiles):
     TensorFlow's reader makes the index, and verifies all checksums. What is compressed is unpacked
     into the cache.
 
-    Args:
-        files: in order.
-
     Raises:
         UsageError: one is no TFRecord file.
     """
@@ -283,11 +280,7 @@ def _index_in_a_process(files: TFRecordFiles) -> None:
 
 
 def _unpack(file: DataFile, path: Path) -> None:
-    """Decompress a file of gzip or zlib.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """Decompress a file of gzip or zlib, if it is not damaged."""
     with file.open() as source, path.open("xb") as target:
         unpacker, data = zlib.decompressobj(_ANY), source.read(_PIECE)
         try:
@@ -303,12 +296,7 @@ def _unpack(file: DataFile, path: Path) -> None:
 
 
 def _is_compressed(file: DataFile) -> bool:
-    """Say whether a TFRecord file is compressed.
-
-    Raises:
-        UsageError: it is no TFRecord file.
-        DataError: it cannot be read.
-    """
+    """Say whether a TFRecord file is compressed; refuse what is no such file."""
     with file.open() as opened:
         head = opened.read(_HEAD)
     if not head or (len(head) == _HEAD and _checksum(head[:8]).to_bytes(4, "little") == head[8:]):
@@ -332,13 +320,18 @@ def _checksum(data: bytes) -> int:
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def _array_record() -> Any:
+    try:
+        from array_record.python import array_record_module
+    except ImportError as error:
+        raise not_installed("array_record", "grain", error) from None
+    return array_record_module
+
+
 class ArrayRecordFiles(RecordFiles):
     """ArrayRecord files, which have indexes of their own.
 
     Files of this machine are opened at once, to count their records; others when they are needed.
-
-    Args:
-        files: in order.
 
     Raises:
         UsageError: one is no such file, or the package is not installed.
@@ -347,17 +340,9 @@ class ArrayRecordFiles(RecordFiles):
     def __init__(self, files: list[DataFile]):
         super().__init__(files)
         self._groups: list[int] = []
-        self._module()
+        _array_record()
         if not any(is_address(file.name) for file in files):
             len(self)
-
-    @staticmethod
-    def _module() -> Any:
-        try:
-            from array_record.python import array_record_module
-        except ImportError as error:
-            raise not_installed("array_record", "grain", error) from None
-        return array_record_module
 
     def _counts(self) -> list[int]:
         counts, self._groups = [], []
@@ -378,7 +363,7 @@ class ArrayRecordFiles(RecordFiles):
         path = file.local()
         if not path.is_file():  # which the module takes for an empty one
             raise DataError(file.name, "is not there any more")
-        return self._module().ArrayRecordReader(str(path), **_OPTIONS)
+        return _array_record().ArrayRecordReader(str(path), **_OPTIONS)
 
     def _read(self, owner: int, own: list[int]) -> list[bytes]:
         try:
@@ -391,7 +376,7 @@ class ArrayRecordFiles(RecordFiles):
             raise DataError(place, f"cannot be read ({reason})") from None
 
     def blocks(self) -> np.ndarray | None:
-        """Return how many records, one after the other, are read at once; None for one."""
+        """Return the sizes of the groups of records; None where each is one."""
         if len(self) and max(self._groups) == 1:
             return None
         pairs = zip(self.pieces.lengths, self._groups, strict=True)
