@@ -66,7 +66,7 @@ def test_the_contracts_of_imports_hold() -> None:
     ("contract", "module", "imported"),
     [
         ("Imports run one way", "run/folder.py", "dtrain.compare.comparison"),
-        ("No circle", "data/sources.py", "dtrain.data.holdout"),
+        ("No circle", "data/sources.py", "dtrain.data.mixture"),
         ("The controller's half never imports a framework", "controller/plan.py", "tensorflow"),
         ("Only the JAX backend imports JAX", "task/train/loop.py", "jax"),
         ("The JAX backend imports no other", "task/backends/jax/runtime.py", "tensorflow"),
