@@ -500,16 +500,17 @@ def test_many_classes() -> None:
 
     counts = [50 - i for i in range(30)]
     training = np.repeat(np.arange(30), counts)
-    lines = facts.class_table(training, np.array([2, 2, 29, 40]), 60, ["zero", "one"])
+    both = {"training": training, "validation": np.array([2, 2, 29, 40])}
+    lines = facts.class_table(both, 60, ["zero", "one"])
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
-    few = facts.class_table(np.array([0, *[1] * 9999]), None, 2, ())
+    few = facts.class_table({"training": np.array([0, *[1] * 9999])}, 2, ())
     assert few[1].split()[1:3] == ["1", "0.010"]
     assert len(rows) == 1 + 20 + 1 + 1
     assert rows[1] == ["0 zero", "50", "4.7 %", "0", "0.0 %"] and rows[3][3:] == ["2", "50.0 %"]
     assert rows[11][:2] == ["11 others", f"{sum(counts[10:21]):,}"]
     assert rows[-3][:2] == ["29", "21"] and rows[-2] == ["40", "0", "0.0 %", "1", "25.0 %"]
     assert lines[-1] == "29 more without examples"
-    assert len(facts.class_table(training[training < 20], None, 20, ())) == 21
+    assert len(facts.class_table({"training": training[training < 20]}, 20, ())) == 21
 
 
 @pytest.mark.task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,24 +15,24 @@ from dtrain.inspection.structure import Leaf
 MOST, SIDE = 64, 128
 
 
-def leaf_of(leaves: Sequence[Leaf], path: str) -> Leaf:
-    """Return the input that is drawn: the first image, or the first that can be one.
+def index_of(leaves: Sequence[Leaf], path: Path) -> int:
+    """Return which input is drawn: the first image, or the first that can be one.
 
     Args:
-        leaves: of the examples.
+        leaves: of the examples, the inputs first.
         path: value of ``--images``, for the message.
 
     Raises:
         UsageError: no input can be drawn.
     """
-    inputs = [leaf for leaf in leaves if leaf.role == "input"]
-    for leaf in (*filter(lambda x: x.is_image, inputs), *filter(lambda x: x.is_picture, inputs)):
-        return leaf
-    raise UsageError(
-        "--images", path, "no input of this dataset is an image",
-        "an input of height x width x 1 or 3, floating or uint8",
-        "the command without --images",
-    )  # fmt: skip
+    found = [at for at, leaf in enumerate(leaves) if leaf.role == "input" and leaf.is_picture]
+    if not found:
+        raise UsageError(
+            "--images", path, "no input of this dataset is an image",
+            "an input of height x width x 1 or 3, floating or uint8",
+            "the command without --images",
+        )  # fmt: skip
+    return max(found, key=lambda at: leaves[at].is_image)
 
 
 def small(images: np.ndarray) -> np.ndarray:

@@ -47,16 +47,16 @@ class Leaf:
     @property
     def is_image(self) -> bool:
         """Whether it looks like an image: height, width and 1 or 3 channels."""
-        return len(self.shape) == 3 and self.shape[2] in (1, 3) and self.is_picture
+        return len(self.shape) == 3 and self.is_picture
 
     @property
     def is_picture(self) -> bool:
         """Whether it can be drawn: an image, or one without channels."""
-        array = self.values
+        array, shape = self.values, self.shape
         if isinstance(array, Ragged) or not (array.dtype.kind == "f" or array.dtype == np.uint8):
             return False
-        shape = self.shape[:2] if self.shape[2:] in ((), (1,), (3,)) else ()
-        return len(shape) == 2 and all(size is not None and size >= _LEAST for size in shape)
+        sizes = all(size is not None and size >= _LEAST for size in shape[:2])
+        return len(shape) >= 2 and shape[2:] in ((), (1,), (3,)) and sizes
 
     def row(self) -> list[str]:
         """Return its cells of the table."""
@@ -139,10 +139,9 @@ CHARACTERS, NUMBERS, TEXTS = 60, 12, 4
 
 def number(value: Any) -> str:
     """Return a number with 4 digits; a whole one with all of its own."""
-    kind = np.asarray(value).dtype.kind
-    if kind == "b":
-        return str(bool(value)).lower()
-    return f"{int(value)}" if kind in "iu" else f"{float(value):.4g}"
+    if isinstance(value, np.bool_):
+        return str(value).lower()
+    return f"{value}" if isinstance(value, np.integer) else f"{float(value):.4g}"
 
 
 def text(value: Any, most: int = CHARACTERS) -> str:
