@@ -124,9 +124,7 @@ def open_lock(path: Path) -> int:
         DamagedFile: it is no regular file.
         OSError: it cannot be made or opened.
     """
-    with contextlib.suppress(FileExistsError):
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    return open_regular(path, os.O_RDWR)
+    return _open_or_make(path, os.O_RDWR, 0o644)
 
 
 def open_append(path: Path) -> int:
@@ -136,9 +134,12 @@ def open_append(path: Path) -> int:
         DamagedFile: it is no regular file.
         OSError: it may not be written.
     """
-    flags = os.O_WRONLY | os.O_APPEND
+    return _open_or_make(path, os.O_WRONLY | os.O_APPEND, 0o666)
+
+
+def _open_or_make(path: Path, flags: int, mode: int) -> int:
     with contextlib.suppress(FileExistsError):
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     return open_regular(path, flags)
 
 
