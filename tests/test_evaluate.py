@@ -225,7 +225,8 @@ def test_a_scalar_has_no_classes_that_labels_could_be_beyond() -> None:
     from tests.test_steps import settings
 
     action = object.__new__(Evaluate)
-    action._own = action._other = Splits(Arrays(np.zeros([4, 2]), np.arange(4)), None, 4)
+    splits = Splits(Arrays(np.zeros([4, 2]), np.arange(4)), None, 4)
+    action._both = splits, splits
     action._by = action._confusion = None
     assert action.metrics(settings(), tf.constant(1.0)) == []
 
