@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib.image
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -457,41 +458,32 @@ def test_wrong_usage(show: Any, capfd: pytest.CaptureFixture[str], words: tuple[
     assert "accepted: python -m dtrain data [-h]" in capfd.readouterr().err
 
 
-def below(pid: int) -> set[int]:
-    """Return the processes that live and were started by one, or by those that it has started."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(path.parent.name)] = int(parent)
-    found: set[int] = set()
-    while more := {p for p, above in parents.items() if above in {pid, *found}} - found:
-        found |= more
-    return found
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 @pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_a_stop(user_code: Any, tmp_path: Path, number: signal.Signals) -> None:
     user_code("import time\n\ndef load():\n    print('begun')\n    time.sleep(600)\n")
     root = Path(__file__).parent.parent
+    words = ("data", "dataset=custom", "dataset._target_=mine.load")
     process = subprocess.Popen(
-        [
-            sys.executable, "-m", "dtrain", "data", "dataset=custom", "dataset._target_=mine.load",
-        ],
+        [sys.executable, "-m", "dtrain", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"},
     )  # fmt: skip
     assert process.stderr is not None
     seen = iter(process.stderr.readline, "")
     assert any(line == "begun\n" for line in seen)
-    started = below(process.pid)
+    started = psutil.Process(process.pid).children(recursive=True)
     assert len(started) > 1
     process.send_signal(number)
     output, error = process.communicate(timeout=30)
     assert process.returncode == errors.FAILED
     assert output == "" and error.splitlines()[-1] == "stopped" and "Traceback" not in error
-    until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in started), lambda: started)
+    until(lambda: not any(map(lives, started)), lambda: started)
 
 
 @pytest.mark.task

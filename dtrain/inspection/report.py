@@ -80,7 +80,7 @@ def report(
     yield "doing", "reading the first examples"
     most = max(1, examples, min(pictures.MOST, config.trainer.batch_size))
     count = reading.available(train, most)
-    leaves = structure.leaves_of(train, data.options, count)
+    leaves = structure.leaves_of(train, count)
     yield "lines", ("structure of an example", structure.table(leaves, count))
     drawn = None if images is None else pictures.index_of(leaves, images)
     yield "doing", "reading the targets"
@@ -197,18 +197,14 @@ def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> 
         few = min(size, count - begin)
         x, *rest = _at(data, begin, few)
         before.append(pictures.small(nest.leaves(x)[chosen]))
-        targets = [leaf for y in rest[:1] if y is not None for leaf in nest.leaves(y)]
+        targets = nest.leaves(rest[0]) if rest and rest[0] is not None else []
         texts += pictures.captions(targets, names, few)
         if data.augment is not None:
             augmented = _augmented(config, data.augment, x, begin)
             after.append(pictures.small(augmented[chosen]))
-    made = pictures.drawable([*before, *after])
-    images, changed = made[: len(before)], made[len(before) :]
-    return {
-        "images": np.concatenate(images),
-        "changed": np.concatenate(changed) if changed else None,
-        "captions": texts,
-    }
+    parts = [np.concatenate(each) for each in (before, after) if each]
+    images, *changed = pictures.drawable(parts)
+    return {"images": images, "changed": changed[0] if changed else None, "captions": texts}
 
 
 def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:

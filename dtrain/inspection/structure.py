@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import nest
-from dtrain.data.example import place
+from dtrain.data import nest, transforms
+from dtrain.data.example import spec_of
 from dtrain.data.mixture import Concatenated
-from dtrain.data.options import Options
 from dtrain.data.ragged import Ragged
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
@@ -30,12 +29,14 @@ class Leaf:
     Attributes:
         role: ``input``, ``target`` or ``weight``.
         name: its place among those of its role; empty where there is one.
+        kind: name of its type, or ``text``.
         shape: of one example; None in the place of a length that differs.
         values: of the first examples, ``[b, ...]``.
     """
 
     role: str
     name: str
+    kind: str
     shape: tuple[int | None, ...]
     values: np.ndarray | Ragged
 
@@ -64,13 +65,12 @@ class Leaf:
         if isinstance(array, Ragged):
             lengths, array = array.lengths, array.values
             note = f"{lengths.min()} to {lengths.max()} long, {lengths.mean():.3g} on average"
-        kind = "text" if is_text(array) else array.dtype.name
         shape = " x ".join("?" if size is None else str(size) for size in self.shape) or "-"
         notes = "; ".join(filter(None, (note, spread(array))))
-        return [self.role, self.name, kind, shape, notes]
+        return [self.role, self.name, self.kind, shape, notes]
 
 
-def leaves_of(source: Any, options: Options, count: int) -> list[Leaf]:
+def leaves_of(source: Any, count: int) -> list[Leaf]:
     """Return the arrays of the first ``count`` examples.
 
     Raises:
@@ -79,20 +79,12 @@ def leaves_of(source: Any, options: Options, count: int) -> list[Leaf]:
     parts = _ragged(source, count)
     if parts is None:
         parts = reading.first(source, count)
-    sizes: dict[str, Any] = {}  # as a stream declares them
-    if isinstance(source, Stream):
-        sizes = {name: tuple(spec.shape[1:]) for name, spec in nest.named(source.spec)}
-    leaves = []
-    for name, value in nest.named(parts):
-        if value is None:  # no target beside a weight
-            continue
-        part, _, inside = name.partition(".")
-        is_ragged = isinstance(value, Ragged)
-        rows = value.values if is_ragged else value
-        shape = sizes.get(name, (None, *rows.shape[1:]) if is_ragged else rows.shape[1:])
-        if "buckets" in (options.pad or {}).get(place(name), {}):
-            shape = (None, *shape[1:])
-        leaves.append(Leaf(_ROLES[int(part)], inside, shape, value))
+    declared = source.spec if isinstance(source, Stream) else parts
+    specs, leaves = spec_of(declared, transforms.by_batch(source)), []
+    for name, values in nest.named(parts):
+        if values is not None:  # no target beside a weight
+            part, _, inside = name.partition(".")
+            leaves.append(Leaf(_ROLES[int(part)], inside, *specs[name], values))
     return leaves
 
 
