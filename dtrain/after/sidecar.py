@@ -130,11 +130,11 @@ class Follow(Action):
         """
         if self._compared:
             return
-        for event in Follower(self._rundir.journal).events():
-            if event["event"] == "data":
-                theirs = (event.get("validation") or {}).get("digest")
-                self._compared = True
-        if self._compared and theirs != session.data.identity["validation"]["digest"]:
+        events = Follower(self._rundir.journal).events()
+        theirs = [event.get("validation") or {} for event in events if event["event"] == "data"]
+        self._compared = bool(theirs)
+        own = session.data.identity["validation"]["digest"]
+        if theirs and theirs[-1].get("digest") != own:
             raise UsageError(
                 "dataset", session.config.dataset["_target_"],
                 "gives the evaluator other examples to evaluate on than the training",

@@ -76,9 +76,7 @@ def leaves_of(source: Any, count: int) -> list[Leaf]:
     Raises:
         DataError: one cannot be read.
     """
-    parts = _ragged(source, count)
-    if parts is None:
-        parts = reading.first(source, count)
+    parts = _first(source, count)
     declared = source.spec if isinstance(source, Stream) else parts
     specs, leaves = spec_of(declared, transforms.by_batch(source)), []
     for name, values in nest.named(parts):
@@ -113,14 +111,16 @@ def table(leaves: list[Leaf], count: int) -> list[str]:
     return aligned(rows)
 
 
-def _ragged(source: Any, count: int) -> tuple[Any, ...] | None:
-    """Return the first examples as the source has them, where rows have different lengths."""
-    if isinstance(source, Concatenated):
-        return _ragged(source.members[0], min(count, len(source.members[0])))
-    if isinstance(source, Stream) or source.in_graph:
-        return None
-    parts = taken(source, np.arange(count), None).parts
-    return parts if any(isinstance(leaf, Ragged) for leaf in nest.leaves(parts)) else None
+def _first(source: Any, count: int) -> tuple[Any, ...]:
+    """Return the first examples, and where rows have different lengths as the source has them."""
+    member = source
+    while isinstance(member, Concatenated):
+        member = member.members[0]
+    if not isinstance(member, Stream) and not member.in_graph:
+        parts = taken(member, np.arange(min(count, len(member))), None).parts
+        if any(isinstance(leaf, Ragged) for leaf in nest.leaves(parts)):
+            return parts
+    return reading.first(source, count)
 
 
 # -- values as short texts
