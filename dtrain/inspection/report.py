@@ -23,7 +23,7 @@ from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
-from dtrain.inspection import facts, pictures, structure
+from dtrain.inspection import facts, structure
 from dtrain.inspection.structure import Leaf
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.runtime import runtime
@@ -78,11 +78,11 @@ def report(
         yield "lines", ("notices", list(data.notices))
 
     yield "doing", "reading the first examples"
-    most = max(1, examples, min(pictures.MOST, config.trainer.batch_size))
+    most = max(1, examples, min(structure.IMAGES, config.trainer.batch_size))
     count = reading.available(train, most)
     leaves = structure.leaves_of(train, count)
     yield "lines", ("structure of an example", structure.table(leaves, count))
-    drawn = None if images is None else pictures.index_of(leaves, images)
+    drawn = None if images is None else structure.index_of(leaves, images)
     yield "doing", "reading the targets"
     labels = {
         name: known
@@ -190,20 +190,20 @@ def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> 
         names: of the classes.
     """
     source = data.splits.train
-    count = reading.available(source, pictures.MOST)
+    count = reading.available(source, structure.IMAGES)
     size = min(config.trainer.batch_size, count)
     before, after, texts = [], [], []
     for begin in range(0, count, size):
         few = min(size, count - begin)
         x, *rest = _at(data, begin, few)
-        before.append(pictures.small(nest.leaves(x)[chosen]))
+        before.append(structure.small(nest.leaves(x)[chosen]))
         targets = nest.leaves(rest[0]) if rest and rest[0] is not None else []
-        texts += pictures.captions(targets, names, few)
+        texts += structure.captions(targets, names, few)
         if data.augment is not None:
             augmented = _augmented(config, data.augment, x, begin)
-            after.append(pictures.small(augmented[chosen]))
+            after.append(structure.small(augmented[chosen]))
     parts = [np.concatenate(each) for each in (before, after) if each]
-    images, *changed = pictures.drawable(parts)
+    images, *changed = structure.drawable(parts)
     return {"images": images, "changed": changed[0] if changed else None, "captions": texts}
 
 
