@@ -99,12 +99,12 @@ class Evaluate(Action):
             )
         of_run = copy.copy(config)
         of_run.dataset = own
-        others = data.splits
         try:
             encoding = read_encoding(self._rundir)
             splits = dataset.load(of_run, self.trains, encoding).splits
         except (DtrainError, OSError):  # it is not there any more: the other has to do
             return data
+        others = data.splits
         self._both = splits, others
         if losses.is_regression(of_run, splits):
             others = dataclasses.replace(others, task=Task.regression)
