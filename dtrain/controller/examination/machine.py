@@ -16,7 +16,7 @@ from dtrain.controller.resources import devices
 from dtrain.data import cache
 from dtrain.host import memory
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 
 #: Less free memory or disk than this is too little for TensorFlow, or for some checkpoints.
 _MEMORY, _DISK = 1_500_000_000, 1_000_000_000
