@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dtrain.files.reading import open_read, open_regular
@@ -44,20 +44,17 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
 
 def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> None:
     """Write what ``parts`` make together, one after the other, as :func:`write_bytes` does."""
-    temporary = aside(path)
     try:
-        with os.fdopen(open_new(temporary), "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            if lasting:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):  # of a write it names no file, of the others one aside
-            error.filename, error.filename2 = str(path), None
+        with made_aside(path) as temporary:
+            with os.fdopen(open_new(temporary), "wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                if lasting:
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except OSError as error:  # of a write it names no file, of the others one aside
+        error.filename, error.filename2 = str(path), None
         raise
     if lasting:
         sync(path.parent)
@@ -76,6 +73,19 @@ def open_new(path: Path, mode: int = 0o666) -> int:
 def aside(path: Path) -> Path:
     """Return a name beside ``path`` that cannot be foreseen, for what is being made or removed."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+@contextlib.contextmanager
+def made_aside(path: Path) -> Iterator[Path]:
+    """Yield a name beside ``path`` for what is made before it gets that one.
+
+    What still has it at the end is removed.
+    """
+    temporary = aside(path)
+    try:
+        yield temporary
+    finally:
+        remove(temporary)
 
 
 def sync(folder: Path) -> None:
@@ -179,16 +189,14 @@ def write_first(path: Path, data: bytes, mode: int = 0o666) -> bool:
     Raises:
         OSError: it cannot be made.
     """
-    temporary = aside(path)
-    try:
+    with made_aside(path) as temporary:
         with os.fdopen(open_new(temporary, mode), "wb") as file:
             file.write(data)
-        # ORDER: it appears as a whole, and the first of several commands makes it for all.
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        remove(temporary)
+        try:
+            # ORDER: it appears as a whole, and the first of several commands makes it for all.
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
     return True
 
 
