@@ -88,9 +88,9 @@ def made_aside(path: Path) -> Iterator[Path]:
         remove(temporary)
 
 
-def sync(folder: Path) -> None:
-    """Flush the names in ``folder`` to the disk: what was made, renamed or removed there."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Flush a file to the disk, or the names in a folder: what was made, renamed or removed."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
