@@ -581,15 +581,6 @@ def test_captions_that_a_font_has_not() -> None:
     assert drawn.convert("L").getextrema() == (0, 255)
 
 
-class Terminal(io.StringIO):
-    def __init__(self, live: bool):
-        super().__init__()
-        self._live = live
-
-    def isatty(self) -> bool:
-        return self._live
-
-
 def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(activity, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
@@ -597,7 +588,9 @@ def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
         (True, "\rreading ...\x1b[K\rreading ... 1 s\x1b[K\rreading ... 4 s\x1b[K\r\x1b[K"),
         (False, "reading ...\n"),
     ):
-        monkeypatch.setattr(sys, "stderr", terminal := Terminal(live))
+        terminal = io.StringIO()
+        monkeypatch.setattr(terminal, "isatty", lambda live=live: live)
+        monkeypatch.setattr(sys, "stderr", terminal)
         line = activity.Activity()
         line.continues()
         now[0] = 10.0
