@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib.image
 import numpy as np
+import psutil
 import pytest
 from PIL import Image
 
@@ -55,7 +56,10 @@ def show(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
         monkeypatch.setattr(sys, "argv", ["dtrain", "data", *arguments])
         capfd.readouterr()
-        code = main()
+        try:
+            code = main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
         return Shown(code, *capfd.readouterr())
 
     return command
@@ -438,6 +442,10 @@ def test_the_data_of_a_run(show: Any, dtrain: Any) -> None:
         (("hydra.mode=MULTIRUN",), "hydra.mode=MULTIRUN: data has one configuration"),
         (("--config-dir", "gone"), "is no folder"),
         (("resume=gone",), "resume=gone: there is no such folder"),
+        *(
+            (tuple(words.split()), "accepted: python -m dtrain data [-h]")
+            for words in ("--examples -1", "--examples 9999", "-m a=1,2", "--image a.png")
+        ),
     ],
 )
 def test_wrong_options(show: Any, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -447,51 +455,32 @@ def test_wrong_options(show: Any, tmp_path: Path, words: tuple[str, ...], messag
     assert found.error.startswith("error: ") and message in found.error
 
 
-@pytest.mark.parametrize(
-    "words", [("--examples", "-1"), ("--examples", "9999"), ("-m", "a=1,2"), ("--image", "a.png")]
-)
-def test_wrong_usage(show: Any, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        show(*words)
-    assert caught.value.code == 2
-    assert "accepted: python -m dtrain data [-h]" in capfd.readouterr().err
-
-
-def below(pid: int) -> set[int]:
-    """Return the processes that live and were started by one, or by those that it has started."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(path.parent.name)] = int(parent)
-    found: set[int] = set()
-    while more := {p for p, above in parents.items() if above in {pid, *found}} - found:
-        found |= more
-    return found
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 @pytest.mark.parametrize("number", sampled([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_a_stop(user_code: Any, tmp_path: Path, number: signal.Signals) -> None:
     user_code("import time\n\ndef load():\n    print('begun')\n    time.sleep(600)\n")
     root = Path(__file__).parent.parent
+    words = ("data", "dataset=custom", "dataset._target_=mine.load")
     process = subprocess.Popen(
-        [
-            sys.executable, "-m", "dtrain", "data", "dataset=custom", "dataset._target_=mine.load",
-        ],
+        [sys.executable, "-m", "dtrain", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"},
     )  # fmt: skip
     assert process.stderr is not None
     seen = iter(process.stderr.readline, "")
     assert any(line == "begun\n" for line in seen)
-    started = below(process.pid)
+    started = psutil.Process(process.pid).children(recursive=True)
     assert len(started) > 1
     process.send_signal(number)
     output, error = process.communicate(timeout=30)
     assert process.returncode == errors.FAILED
     assert output == "" and error.splitlines()[-1] == "stopped" and "Traceback" not in error
-    until(lambda: not any(Path(f"/proc/{pid}/fd/0").exists() for pid in started), lambda: started)
+    until(lambda: not any(map(lives, started)), lambda: started)
 
 
 @pytest.mark.task
@@ -500,16 +489,17 @@ def test_many_classes() -> None:
 
     counts = [50 - i for i in range(30)]
     training = np.repeat(np.arange(30), counts)
-    lines = facts.class_table(training, np.array([2, 2, 29, 40]), 60, ["zero", "one"])
+    both = {"training": training, "validation": np.array([2, 2, 29, 40])}
+    lines = facts.class_table(both, 60, ["zero", "one"])
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
-    few = facts.class_table(np.array([0, *[1] * 9999]), None, 2, ())
+    few = facts.class_table({"training": np.array([0, *[1] * 9999])}, 2, ())
     assert few[1].split()[1:3] == ["1", "0.010"]
     assert len(rows) == 1 + 20 + 1 + 1
     assert rows[1] == ["0 zero", "50", "4.7 %", "0", "0.0 %"] and rows[3][3:] == ["2", "50.0 %"]
     assert rows[11][:2] == ["11 others", f"{sum(counts[10:21]):,}"]
     assert rows[-3][:2] == ["29", "21"] and rows[-2] == ["40", "0", "0.0 %", "1", "25.0 %"]
     assert lines[-1] == "29 more without examples"
-    assert len(facts.class_table(training[training < 20], None, 20, ())) == 21
+    assert len(facts.class_table({"training": training[training < 20]}, 20, ())) == 21
 
 
 @pytest.mark.task
@@ -561,27 +551,27 @@ def test_values_in_short() -> None:
 
 @pytest.mark.task
 def test_what_images_look_like() -> None:
-    from dtrain.inspection import pictures
+    from dtrain.inspection import structure
 
     def one(*numbers: float) -> np.ndarray:
         return np.array(numbers, "f4").reshape(1, 1, -1)
 
     def drawn(*parts: np.ndarray) -> list[list[int]]:
-        return [part.reshape(-1).tolist() for part in pictures.drawable(parts)]
+        return [part.reshape(-1).tolist() for part in structure.drawable(parts)]
 
     assert drawn(one(0, 0.2, 1)) == [[0, 51, 255]]
     assert drawn(one(0, 51, 255)) == [[0, 51, 255]]
     assert drawn(one(-1, 0, 1), one(3, np.nan, 1)) == [[0, 63, 127], [255, 0, 127]]
     assert drawn(one(7, 7).astype("u1"), one(0, 1)) == [[7, 7], [0, 255]]
     assert drawn(one(300, 300)) == [[0, 0]]
-    assert pictures.small(np.zeros((2, 300, 130, 3))).shape == (2, 100, 44, 3)
+    assert structure.small(np.zeros((2, 300, 130, 3))).shape == (2, 100, 44, 3)
 
     y = np.array([1, 0])
-    assert pictures.captions([y], ["a", "b"], 2) == ["b", "a"]
-    assert pictures.captions([np.eye(3)[y]], (), 2) == ["1", "0"]
-    assert pictures.captions([np.ones((2, 3)), y[:, None] / 3], (), 2) == ["0.3333", "0"]
-    assert pictures.captions([np.array([b"x\xff", b"y"], object)], (), 2) == ["x\ufffd", "y"]
-    assert pictures.captions([np.ones((2, 3))], (), 2) == ["0", "1"]
+    assert structure.captions([y], ["a", "b"], 2) == ["b", "a"]
+    assert structure.captions([np.eye(3)[y]], (), 2) == ["1", "0"]
+    assert structure.captions([np.ones((2, 3)), y[:, None] / 3], (), 2) == ["0.3333", "0"]
+    assert structure.captions([np.array([b"x\xff", b"y"], object)], (), 2) == ["x\ufffd", "y"]
+    assert structure.captions([np.ones((2, 3))], (), 2) == ["0", "1"]
 
 
 def test_captions_that_a_font_has_not() -> None:
@@ -591,15 +581,6 @@ def test_captions_that_a_font_has_not() -> None:
     assert drawn.convert("L").getextrema() == (0, 255)
 
 
-class Terminal(io.StringIO):
-    def __init__(self, live: bool):
-        super().__init__()
-        self._live = live
-
-    def isatty(self) -> bool:
-        return self._live
-
-
 def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(activity, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
@@ -607,7 +588,9 @@ def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
         (True, "\rreading ...\x1b[K\rreading ... 1 s\x1b[K\rreading ... 4 s\x1b[K\r\x1b[K"),
         (False, "reading ...\n"),
     ):
-        monkeypatch.setattr(sys, "stderr", terminal := Terminal(live))
+        terminal = io.StringIO()
+        monkeypatch.setattr(terminal, "isatty", lambda live=live: live)
+        monkeypatch.setattr(sys, "stderr", terminal)
         line = activity.Activity()
         line.continues()
         now[0] = 10.0

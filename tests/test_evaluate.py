@@ -225,9 +225,26 @@ def test_a_scalar_has_no_classes_that_labels_could_be_beyond() -> None:
     from tests.test_steps import settings
 
     action = object.__new__(Evaluate)
-    action._own = action._other = Splits(Arrays(np.zeros([4, 2]), np.arange(4)), None, 4)
+    splits = Splits(Arrays(np.zeros([4, 2]), np.arange(4)), None, 4)
+    action._both = splits, splits
     action._by = action._confusion = None
     assert action.metrics(settings(), tf.constant(1.0)) == []
+
+
+@pytest.mark.task
+def test_one_output_is_compared_with_what_its_loss_takes_it_for() -> None:
+    import keras
+    import numpy as np
+
+    from dtrain.after.evaluate import confusion_of
+
+    outputs, labels = np.array([[0.3], [0.4], [-2.0]], "float32"), np.array([1, 1, 0])
+    target = "keras.losses.BinaryCrossentropy"
+    for logits, expected in ((True, [[1, 0], [0, 2]]), (False, [[1, 0], [2, 0]])):
+        metric = confusion_of({"_target_": target, "from_logits": logits}, outputs)
+        assert metric is not None
+        metric.update_state(labels, keras.ops.convert_to_tensor(outputs))
+        assert np.asarray(metric.matrix).tolist() == expected
 
 
 @pytest.mark.usefixtures("store")

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain.errors import DamagedFile
-from dtrain.files import plain_yaml, reading
+from dtrain.files import reading
 
 CONF = Path(__file__).parent.parent / "conf"
 SCALARS = [
@@ -49,15 +49,13 @@ REFUSED = {
     "a zero": ("a: \0\n", "is not valid YAML"),
     "digits": ("a: " + "9" * 5000 + "\n", "is not valid YAML"),
     "a tab": ("a:\n\t- 1\n", "is not valid YAML"),
+    "no UTF-8": (b"a: \xff\n", "is not valid YAML"),
 }
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(text: str, message: str) -> None:
+def test_what_is_refused(text: str | bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DamagedFile, match=message):
-        plain_yaml.parse(text.encode(), Path("a.yaml"))
-
-
-def test_a_file_that_is_no_utf_8() -> None:
-    with pytest.raises(DamagedFile, match="is not valid YAML"):
-        plain_yaml.parse(b"a: \xff\n", Path("a.yaml"))
+        reading.read_plain(path)

@@ -27,6 +27,7 @@ from dtrain.controller.tuning.search import BATCH, THREADS, Coordinate, Found, S
 from dtrain.controller.tuning.settings import named
 from dtrain.controller.tuning.trials import Trials
 from dtrain.errors import DamagedFile
+from dtrain.host import processors
 from dtrain.run import journal
 from tests.conftest import QUICK, Commands
 from tests.integration.test_failures import until
@@ -298,11 +299,14 @@ def test_a_file_is_read_strictly(change: dict[str, Any], message: str) -> None:
         tuned.read(path)
 
 
-def test_the_machine() -> None:
-    assert tuned.processor() and tuned.processor(Path("absent"))
+def test_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processors.processor()
+    monkeypatch.setattr(processors, "_CPU", Path("absent"))
+    monkeypatch.setattr(processors, "_GPUS", Path("gpus"))
+    assert tuned.subject(known())["machine"]["processor"] and processors.gpus() == []
     Path("gpus/0").mkdir(parents=True)
     Path("gpus/0/information").write_text("Model: \t NVIDIA H100\nIRQ: 1\n")
-    assert (tuned.gpu(Path("gpus")), tuned.gpu(Path("absent"))) == ("NVIDIA H100", "")
+    assert processors.gpus() == ["NVIDIA H100"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 
 
 def distribution(folder: Path, name: str, number: str, packages: str = "") -> None:

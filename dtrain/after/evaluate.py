@@ -66,8 +66,8 @@ class Evaluate(Action):
         self._slices: slices.Slices | None = None
         self._confusion: Confusion | None = None
         self._classes: list[str] = []
-        self._own: Splits | None = None  # of the run, and the others, that are evaluated
-        self._other: Splits | None = None
+        # The run's, and the others that are evaluated.
+        self._both: tuple[Splits, Splits] | None = None
 
     def check(self, config: Config, model: keras.Model, schedule: Schedule) -> None:
         """Refuse data and models that cannot be evaluated.
@@ -97,22 +97,20 @@ class Evaluate(Action):
             )
         try:
             encoding = read_encoding(self._rundir)
-            self._own = dataset.load(of_run, self.trains, encoding).splits
+            splits = dataset.load(of_run, self.trains, encoding).splits
         except (DtrainError, OSError):  # it is not there any more: the other has to do
             return data
-        self._other = data.splits
-        if losses.is_regression(of_run, self._own):
-            splits = dataclasses.replace(data.splits, task=Task.regression)
-            return dataclasses.replace(data, splits=splits)
-        classes = self._own.count_classes()
-        if classes is None:
-            return data
-        if data.splits.validation is not None and data.splits.count_classes() is None:
-            inputs.check(data.splits.validation, self._own.train, "targets", sizes=False)
-        classes_of_run = list(self._own.train.info.class_names())
-        named = renumbered(data.splits.validation, classes_of_run)
-        splits = dataclasses.replace(data.splits, classes=classes, validation=named)
-        return dataclasses.replace(data, splits=splits)
+        others = data.splits
+        self._both = splits, others
+        if losses.is_regression(of_run, splits):
+            others = dataclasses.replace(others, task=Task.regression)
+        elif (classes := splits.count_classes()) is not None:
+            if others.validation is not None and others.count_classes() is None:
+                inputs.check(others.validation, splits.train, "targets", sizes=False)
+            classes_of_run = list(splits.train.info.class_names())
+            named = renumbered(others.validation, classes_of_run)
+            others = dataclasses.replace(others, classes=classes, validation=named)
+        return dataclasses.replace(data, splits=others)
 
     def assemble(
         self, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
@@ -133,9 +131,8 @@ class Evaluate(Action):
         except (errors.Interrupted, errors.DataError):
             raise
         except Exception:
-            own, other = self._own, self._other
-            if own is not None and other is not None and other.validation is not None:
-                inputs.explain(other.validation, own.train)
+            if self._both is not None and self._both[1].validation is not None:
+                inputs.explain(self._both[1].validation, self._both[0].train)
             raise
 
     def _check_labels(self, config: Config, predicted: Any) -> None:
@@ -144,11 +141,9 @@ class Evaluate(Action):
         Raises:
             UsageError: naming the largest.
         """
-        if self._own is None or self._other is None:
+        if self._both is None or losses.is_regression(config, self._both[0]):
             return
-        if losses.is_regression(config, self._own):
-            return
-        others, classes = self._other.count_classes(), self._own.count_classes()
+        classes, others = (splits.count_classes() for splits in self._both)
         width = checks.last_size(predicted)
         if others is None or width is None or others <= width:
             return
@@ -198,7 +193,10 @@ class Evaluate(Action):
                 restored = self._found(record, session, paths, index) if process.is_chief else None
                 restored = restore.of_chief(strategy, restored)
                 if restored is not None:
-                    self._restore(session, restored)
+                    session.steps.enter(restored.meta.get("trained_epoch", 1))
+                    with self._explained():
+                        model, chosen = session.model, self._weights
+                        train_state.restore_chosen(model, strategy, restored, chosen)
                     record.start()
                     record.add(restored, self._evaluated(session, record, restored, index))
             strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
@@ -235,11 +233,6 @@ class Evaluate(Action):
                     return None
             paths[:] = self._chosen(session.config)
         return None
-
-    def _restore(self, session: Session, restored: Checkpoint) -> None:
-        session.steps.enter(restored.meta.get("trained_epoch", 1))
-        with self._explained():
-            train_state.restore_chosen(session.model, session.strategy, restored, self._weights)
 
     def _evaluated(
         self, session: Session, record: EvaluationRecorder, restored: Checkpoint, index: int
@@ -359,12 +352,10 @@ def confusion_of(loss: Any, predicted: Any) -> Confusion | None:
         loss: ``trainer.loss``: a crossentropy.
         predicted: what the model returns: one array, of a number for each class, or of one.
     """
-    name = loss.get("_target_", "") if isinstance(loss, dict) else loss
+    node = loss if isinstance(loss, dict) else {"_target_": loss}
+    name, shape = node.get("_target_"), tuple(getattr(predicted, "shape", ()))
     if not isinstance(name, str) or "crossentropy" not in name.lower().replace("_", ""):
         return None
-    shape = getattr(predicted, "shape", None)
-    if shape is None or len(shape) < 2 or not shape[-1]:
+    if len(shape) < 2 or not shape[-1] or shape[-1] > _MOST_CLASSES:
         return None
-    classes = max(2, int(shape[-1]))
-    logits = isinstance(loss, dict) and bool(loss.get("from_logits"))
-    return Confusion(classes, logits) if classes <= _MOST_CLASSES else None
+    return Confusion(max(2, int(shape[-1])), bool(node.get("from_logits")))

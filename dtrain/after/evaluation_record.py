@@ -224,9 +224,6 @@ def _write(path: Path, rows: list[list[Any]]) -> None:
 def _declared(config: Config) -> str:
     """Return a hash of what decides the metrics of given weights and examples."""
     fingerprints = identity.fingerprints(config)
-    return _hash({name: fingerprints[name] for name in _DECLARED})
-
-
-def _hash(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
+    decides = {name: fingerprints[name] for name in _DECLARED}
+    text = json.dumps(decides, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -21,7 +21,6 @@ from dtrain.run.exports import RECORD
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.run.sidecar import EVALUATED, NOTICE, Points, Sidecar, digest_of
-from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.model import train_state
 from dtrain.task.process.signals import Stop
 from dtrain.task.train.recorder import Progress
@@ -67,15 +66,14 @@ class Follow(Action):
         points = Points(self._sidecar)
         exporter = Exporter(session.config, self._rundir, points)
         session.process.begun()
-        try:
-            while True:
-                path = self._sidecar.take(points.done)
-                if path is not None:
-                    self._evaluate(session, path, points)
-                if not _turn(self._sidecar, exporter, session.process.stop, wait=path is None):
-                    return
-        finally:
-            exporter.close()
+
+        def evaluate_next() -> bool:
+            path = self._sidecar.take(points.done)
+            if path is not None:
+                self._evaluate(session, path, points)
+            return path is not None
+
+        _until_over(self._sidecar, exporter, session.process.stop, evaluate_next)
 
     def _evaluate(self, session: Session, path: Path, points: Points) -> None:
         """Evaluate one checkpoint and write down what was found.
@@ -101,15 +99,18 @@ class Follow(Action):
             session.model, session.strategy, restored.arrays, averaged=False
         )
         restored.arrays.clear()
-        examples = session.schedule.validation_examples
+        examples, batch = session.schedule.validation_examples, session.steps.evaluation_batch
         count = self._index + self._sidecar.waiting(points.done)
 
-        def report(done: Sums) -> None:
-            self._report(session, restored.step, count, done.examples, begin)
+        def report(done: int, always: bool = False) -> None:
+            self._progress.of_checkpoint(
+                self._index, count, done, examples, batch, begin, restored.step, always
+            )
 
         sums = evaluate(
-            session.strategy, session.steps, session.schedule, True, process.stop, report
-        )
+            session.strategy, session.steps, session.schedule, True, process.stop,
+            lambda sums: report(sums.examples),
+        )  # fmt: skip
         if sums is None:
             raise errors.Interrupted("stopped; the rest is evaluated when the run is resumed")
         points.write(
@@ -118,7 +119,7 @@ class Follow(Action):
             logs={k: v for k, v in restored.meta["logs"].items() if not k.startswith(PREFIX)},
             examples=sums.examples, seconds=round(time.perf_counter() - begin, 3),
         )  # fmt: skip
-        self._report(session, restored.step, count, examples, begin, always=True)
+        report(examples, always=True)
         self._index += 1
 
     def _compare(self, session: Session) -> None:
@@ -129,24 +130,17 @@ class Follow(Action):
         """
         if self._compared:
             return
-        for event in Follower(self._rundir.journal).events():
-            if event["event"] == "data":
-                theirs = (event.get("validation") or {}).get("digest")
-                self._compared = True
-        if self._compared and theirs != session.data.identity["validation"]["digest"]:
+        events = Follower(self._rundir.journal).events()
+        theirs = [event.get("validation") or {} for event in events if event["event"] == "data"]
+        self._compared = bool(theirs)
+        own = session.data.identity["validation"]["digest"]
+        if theirs and theirs[-1].get("digest") != own:
             raise UsageError(
                 "dataset", session.config.dataset["_target_"],
                 "gives the evaluator other examples to evaluate on than the training",
                 "the same files, and the same examples whenever they are read",
                 "a seed for whatever shuffles them",
             )  # fmt: skip
-
-    def _report(
-        self, session: Session, step: int, count: int, done: int, begin: float, always: bool = False
-    ) -> None:
-        """Say how far this process is, unless that was said just now."""
-        examples, batch = session.schedule.validation_examples, session.steps.evaluation_batch
-        self._progress.of_checkpoint(self._index, count, done, examples, batch, begin, step, always)
 
 
 def export_only(config: Config, rundir: RunDir, stop: Stop) -> None:
@@ -156,35 +150,33 @@ def export_only(config: Config, rundir: RunDir, stop: Stop) -> None:
         Interrupted: it was asked to stop.
     """
     sidecar = Sidecar(rundir)
-    exporter = Exporter(config, rundir, Points(sidecar))
-    try:
-        while _turn(sidecar, exporter, stop, wait=True):
-            pass
-    finally:
-        exporter.close()
+    _until_over(sidecar, Exporter(config, rundir, Points(sidecar)), stop, lambda: False)
 
 
-def _turn(sidecar: Sidecar, exporter: Exporter, stop: Callable[[], bool], wait: bool) -> bool:
-    """Let exports go on; say whether there may be something to be done.
+def _until_over(
+    sidecar: Sidecar, exporter: Exporter, stop: Callable[[], bool], work: Callable[[], bool]
+) -> None:
+    """Work, and have what is the best exported, until the run has ended and all is done.
 
     Args:
         sidecar, exporter, stop: of this process.
-        wait: there is nothing to be evaluated.
+        work: evaluates a checkpoint; says whether there was one.
 
     Raises:
         Interrupted: it was asked to stop.
     """
-    if stop():
-        raise errors.Interrupted("stopped; the rest is done when the run is resumed")
-    over = sidecar.finished  # ORDER: looked at before the checkpoints: the best is there by then
-    exporter.turn(over)
-    if not wait or exporter.busy:
-        time.sleep(LOOK if wait else 0)
-        return True
-    if over:
-        return False
-    time.sleep(LOOK)
-    return True
+    try:
+        while True:
+            worked = work()
+            if stop():
+                raise errors.Interrupted("stopped; the rest is done when the run is resumed")
+            over = sidecar.finished  # ORDER: before the checkpoints: the best is there by then
+            exporter.turn(over)
+            if over and not worked and not exporter.busy:
+                return
+            time.sleep(0 if worked else LOOK)
+    finally:
+        exporter.close()
 
 
 #: The command, which ends with this process.

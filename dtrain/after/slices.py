@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import nest
 from dtrain.data.mixture import Concatenated, Subset
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
@@ -94,35 +93,30 @@ def arranged(inputs: Inputs, slices: Slices) -> Inputs:
 
 def _values(source: Any, examples: int, by: str) -> tuple[np.ndarray, list[str]]:
     """Return the values that slices are made by, and the names of classes if they are such."""
-    if by == LABEL:
-        labels = source.info.labels()
-        if labels is not None:
-            return np.asarray(labels)[:examples], list(source.info.class_names())
-        values = _read(source, examples, lambda parts: parts[1] if len(parts) > 1 else None)
-        if values is None or nest.is_nest(values):
-            raise _refused(by, "the dataset has not one array of targets")
-        return values, list(source.info.class_names())
-    held = source.info.column(by)
-    if held is not None:
-        return np.asarray(held)[:examples], []
-    values = _read(
-        source, examples, lambda parts: parts[0].get(by) if isinstance(parts[0], dict) else None
-    )
-    if values is None or nest.is_nest(values):
-        raise _refused(by, "is neither a column of the dataset's table nor one of its inputs")
-    return values, []
+    is_label = by == LABEL
+    values = source.info.labels() if is_label else source.info.column(by)
+    if values is None:
+        values = _read(source, examples, by)
+    if values is None:
+        table = "is neither a column of the dataset's table nor one of its inputs"
+        raise _refused(by, "the dataset has not one array of targets" if is_label else table)
+    return np.asarray(values)[:examples], list(source.info.class_names()) if is_label else []
 
 
-def _read(source: Any, examples: int, chosen: Any) -> Any:
-    """Return one array of the first examples; None where there is none."""
-    parts = []
+def _read(source: Any, examples: int, by: str) -> np.ndarray | None:
+    """Return the targets, or an input, of the first examples; None where it is not one array."""
+    found = []
     for begin in range(0, examples, _CHUNK):
         rows = np.arange(begin, min(begin + _CHUNK, examples))
-        array = chosen(reading.arrays(source, rows))
+        x, *rest = reading.arrays(source, rows)
+        if by == LABEL:
+            array = rest[0] if rest else None
+        else:
+            array = x.get(by) if isinstance(x, dict) else None
         if not isinstance(array, np.ndarray):
-            return array
-        parts.append(array)
-    return np.concatenate(parts)
+            return None
+        found.append(array)
+    return np.concatenate(found)
 
 
 def _name(value: Any, words: list[str]) -> str:

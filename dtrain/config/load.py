@@ -16,7 +16,7 @@ from dtrain.config import references, section, strategies
 from dtrain.config.schema import Backend, Config
 from dtrain.config.section import Node, Reference, Section
 from dtrain.errors import DamagedFile
-from dtrain.files import plain_yaml, reading
+from dtrain.files import reading
 
 #: Groups that users bring YAML files of their own for.
 _OPEN = [field.name for field in dataclasses.fields(Config) if field.type == "Open"]
@@ -72,7 +72,7 @@ def parse(values: Mapping[str, Any], path: Path) -> Config:
     try:
         node = OmegaConf.create(dict(values))
     except (ValueError, RecursionError, OmegaConfBaseException) as error:
-        raise plain_yaml.damaged(path, error) from None
+        raise reading.not_yaml(path, error) from None
     if (key := references.endless(node)) is not None:
         raise DamagedFile(path, references.ENDLESS, key)
     try:

@@ -12,8 +12,7 @@ from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.host import frameworks
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.host.packages import installed
-from dtrain.host.versions import version
+from dtrain.host.packages import installed, version
 from dtrain.run.cluster import Cluster
 
 _NO_PACKING = "JAX adds gradients up inside the compiled step"

@@ -20,7 +20,7 @@ from dtrain.controller.task_environment import task_environment
 from dtrain.errors import DtrainError, UsageError
 from dtrain.files import reading, writing
 from dtrain.host import frameworks
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 from dtrain.run import checkpoint, exports
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.cluster import Cluster, Task

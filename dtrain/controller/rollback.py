@@ -40,8 +40,7 @@ def keep(folder: Path) -> None:
         OSError: there is no room for them; nothing has changed.
         DamagedFile: one is no regular file; likewise.
     """
-    temporary = writing.aside(folder / FOLDER)
-    try:
+    with writing.made_aside(folder / FOLDER) as temporary:
         os.mkdir(temporary)
         present = [name for name in NAMES if os.path.lexists(folder / name)]
         for name in present:
@@ -50,9 +49,6 @@ def keep(folder: Path) -> None:
         writing.write_bytes(temporary / INDEX, json.dumps(index).encode(), lasting=True)
         writing.rename(temporary, folder / FOLDER)
         writing.sync(folder)
-    except BaseException:
-        writing.remove(temporary)
-        raise
 
 
 def _sizes(logs: Path) -> dict[str, int]:

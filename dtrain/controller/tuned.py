@@ -18,6 +18,7 @@ from dtrain.controller.resources.devices import machine
 from dtrain.data import cache
 from dtrain.errors import DamagedFile
 from dtrain.files import fields, reading, writing
+from dtrain.host import processors
 from dtrain.run import identity
 
 #: The option of the group ``hardware``.
@@ -61,8 +62,9 @@ def subject(config: Config) -> dict[str, Any]:
     text = json.dumps(found, sort_keys=True, default=str)
     here = machine()
     return {
-        "machine": {"processor": processor(), "cores": here.cores, "gpus": here.gpus,
-                    "gpu": gpu()},
+        "machine": {"processor": processors.processor() or platform.machine(),
+                    "cores": here.cores, "gpus": here.gpus,
+                    "gpu": next(iter(processors.gpus()), "")},
         "versions": identity.versions(config.backend),
         "kind": config.hardware.kind.name,
         "model": str(config.model.get("_target_")),
@@ -70,29 +72,6 @@ def subject(config: Config) -> dict[str, Any]:
         "batch_size": config.trainer.batch_size,
         "digest": hashlib.sha256(text.encode()).hexdigest()[:16],
     }  # fmt: skip
-
-
-def processor(info: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the model of this machine's processor."""
-    try:
-        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
-
-
-def gpu(root: Path = Path("/proc/driver/nvidia/gpus")) -> str:
-    """Return the model of this machine's first NVIDIA GPU; empty where there is none."""
-    for path in sorted(root.glob("*/information")):
-        try:
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            if line.startswith("Model:"):
-                return line.partition(":")[2].strip()
-    return ""
 
 
 def path_of(config: Config) -> Path:

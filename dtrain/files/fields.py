@@ -22,6 +22,7 @@ from dtrain.errors import DamagedFile
 #: The largest number that is an integer in every JSON reader; nothing is counted beyond it.
 LARGEST = 2**53
 
+_SCALARS = {str: "text", bool: "true or false", int: "a number", float: "a number"}
 #: Returns why a value is refused, None if it is not.
 Test = Callable[[Any], str | None]
 
@@ -57,11 +58,9 @@ def check(value: Any, kind: Any, path: object, field: str) -> None:
     origin, inside = get_origin(kind), get_args(kind)
     if kind is Any:
         return
-    if origin is NotRequired:
+    if origin in (NotRequired, Annotated):
         check(value, inside[0], path, field)
-    elif origin is Annotated:
-        check(value, inside[0], path, field)
-        for test in kind.__metadata__:
+        for test in inside[1:]:
             if (problem := test(value)) is not None:
                 raise DamagedFile(path, f"{_shown(value)} {problem}", field)
     elif origin in (Union, types.UnionType):  # with None: nothing else is used here
@@ -88,18 +87,11 @@ def check(value: Any, kind: Any, path: object, field: str) -> None:
             elif name in kind.__required_keys__:
                 raise DamagedFile(path, "is not there", _below(field, name))
     else:
-        _scalar(value, kind, path, field)
-
-
-def _scalar(value: Any, kind: Any, path: object, field: str) -> None:
-    if kind in (int, float):
-        _is(value, int if kind is int else int | float, "a number", path, field)
-        if isinstance(value, bool):
-            raise DamagedFile(path, f"{_shown(value)} is not a number", field)
+        is_other = isinstance(value, bool) and kind is not bool  # to Python it is a number, too
+        if is_other or not isinstance(value, int | float if kind is float else kind):
+            raise DamagedFile(path, f"{_shown(value)} is not {_SCALARS[kind]}", field)
         if isinstance(value, int) and abs(value) > LARGEST:
             raise DamagedFile(path, "is too large", field)
-    else:
-        _is(value, kind, {str: "text", bool: "true or false"}[kind], path, field)
 
 
 def _is(value: Any, kind: Any, what: str, path: object, field: str) -> None:

@@ -10,15 +10,19 @@ import contextlib
 import errno
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dtrain.errors import DamagedFile
-from dtrain.files import plain_yaml
 
 #: Bytes of the largest JSON file and of the largest YAML file that are read.
 JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
+#: How deep a YAML file may be nested: libyaml recurses.
+DEPTH = 64
 _NOT = "not a regular file"
 #: Bytes of the longest file name (ext4, XFS, btrfs, NFS).
 NAME_BYTES = 255
@@ -123,7 +127,7 @@ def read_json(path: Path, limit: int = JSON_BYTES) -> dict[str, Any] | None:
     return parse_json(data, path)
 
 
-def parse_json(data: bytes, path: Path, field: str | None = None) -> dict[str, Any]:
+def parse_json(data: bytes, path: Path) -> dict[str, Any]:
     """Return the object that ``data`` is, from the file ``path``.
 
     Raises:
@@ -132,24 +136,95 @@ def parse_json(data: bytes, path: Path, field: str | None = None) -> dict[str, A
     try:
         value = json.loads(data.decode("utf-8"))  # of bytes it would take UTF-16, too
         if not isinstance(value, dict):
-            raise DamagedFile(path, "is not a JSON object", field)
+            raise DamagedFile(path, "is not a JSON object")
     except (ValueError, RecursionError) as error:
         reason = str(error) if isinstance(error, json.JSONDecodeError) else "cannot be decoded"
-        raise DamagedFile(path, f"is not valid JSON ({reason})", field) from None
+        raise DamagedFile(path, f"is not valid JSON ({reason})") from None
     return value
 
 
-def read_plain(path: Path, limit: int = YAML_BYTES) -> dict[str, Any]:
+# YAML as dtrain writes it. What a scalar is, a number or a text, is decided as OmegaConf does,
+# whose reader takes ten times as long and has no bounds.
+
+_FLOAT = re.compile(
+    r"""^(?:
+     [-+]?[0-9]+(?:_[0-9]+)*\.[0-9_]*(?:[eE][-+]?[0-9]+)?
+    |[-+]?[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+)
+    |\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?
+    |[-+]?[0-9]+(?:_[0-9]+)*(?::[0-5]?[0-9])+\.[0-9_]*
+    |[-+]?\.(?:inf|Inf|INF)
+    |\.(?:nan|NaN|NAN))$""",
+    re.X,
+)
+_Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Fast):
+    """A loader that refuses a key that is there twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Return the mapping of a node."""
+        keys: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in keys:
+                raise yaml.MarkedYAMLError(
+                    problem=f"duplicate key {key.value}", problem_mark=key.start_mark
+                )
+            keys.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+# A time is a text, and 1e-3 a number.
+_Loader.yaml_implicit_resolvers = {
+    first: [each for each in resolvers if each[0] != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+def read_plain(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file that dtrain wrote: plain scalars, lists and mappings.
 
     References stay what they are.
 
     Raises:
-        DamagedFile: it is no regular file, too long, too deep, has anchors or tags, or is not a
+        DamagedFile: it is no regular file, too long, too deep, has an alias or tags, or is not a
             mapping.
         OSError: there is none, or it may not be read.
     """
-    return plain_yaml.parse(read_bytes(path, limit), path)
+    data = read_bytes(path, YAML_BYTES)
+    try:
+        text = data.decode()
+        _check_nesting(text, path)
+        found = yaml.load(text, Loader=_Loader)
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise not_yaml(path, error) from None
+    if not isinstance(found, dict):
+        raise DamagedFile(path, "is not a mapping")
+    return found
+
+
+def not_yaml(path: Path, error: Exception) -> DamagedFile:
+    """Return an error of a YAML parser, or of OmegaConf, in a sentence."""
+    mark = getattr(error, "problem_mark", None)
+    place = f"line {mark.line + 1}: " if mark is not None else ""
+    reason = getattr(error, "problem", None) or str(error).strip().split("\n")[0]
+    return DamagedFile(path, f"is not valid YAML ({place}{reason[:200]})")
+
+
+def _check_nesting(document: str, path: Path) -> None:
+    """Refuse YAML whose tree may be far larger or deeper than its text, before a tree is made."""
+    depth = 0
+    for event in yaml.parse(document, Loader=_Loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise DamagedFile(path, f"has an alias (*{event.anchor}), which dtrain never writes")
+        begins, ends = yaml.CollectionStartEvent, yaml.CollectionEndEvent
+        depth += isinstance(event, begins) - isinstance(event, ends)
+        if depth > DEPTH:
+            raise DamagedFile(path, f"is nested deeper than {DEPTH}")
+
+
+# Folders
 
 
 def check_tree(folder: Path) -> None:

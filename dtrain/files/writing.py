@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dtrain.files.reading import open_read, open_regular
@@ -44,20 +44,17 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
 
 def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> None:
     """Write what ``parts`` make together, one after the other, as :func:`write_bytes` does."""
-    temporary = aside(path)
     try:
-        with os.fdopen(open_new(temporary), "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            if lasting:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):  # of a write it names no file, of the others one aside
-            error.filename, error.filename2 = str(path), None
+        with made_aside(path) as temporary:
+            with os.fdopen(open_new(temporary), "wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                if lasting:
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except OSError as error:  # of a write it names no file, of the others one aside
+        error.filename, error.filename2 = str(path), None
         raise
     if lasting:
         sync(path.parent)
@@ -78,9 +75,22 @@ def aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
-def sync(folder: Path) -> None:
-    """Flush the names in ``folder`` to the disk: what was made, renamed or removed there."""
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextlib.contextmanager
+def made_aside(path: Path) -> Iterator[Path]:
+    """Yield a name beside ``path`` for what is made before it gets that one.
+
+    What still has it at the end is removed.
+    """
+    temporary = aside(path)
+    try:
+        yield temporary
+    finally:
+        remove(temporary)
+
+
+def sync(path: Path) -> None:
+    """Flush a file to the disk, or the names in a folder: what was made, renamed or removed."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -124,9 +134,7 @@ def open_lock(path: Path) -> int:
         DamagedFile: it is no regular file.
         OSError: it cannot be made or opened.
     """
-    with contextlib.suppress(FileExistsError):
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    return open_regular(path, os.O_RDWR)
+    return _open_or_make(path, os.O_RDWR, 0o644)
 
 
 def open_append(path: Path) -> int:
@@ -136,9 +144,12 @@ def open_append(path: Path) -> int:
         DamagedFile: it is no regular file.
         OSError: it may not be written.
     """
-    flags = os.O_WRONLY | os.O_APPEND
+    return _open_or_make(path, os.O_WRONLY | os.O_APPEND, 0o666)
+
+
+def _open_or_make(path: Path, flags: int, mode: int) -> int:
     with contextlib.suppress(FileExistsError):
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     return open_regular(path, flags)
 
 
@@ -178,16 +189,14 @@ def write_first(path: Path, data: bytes, mode: int = 0o666) -> bool:
     Raises:
         OSError: it cannot be made.
     """
-    temporary = aside(path)
-    try:
+    with made_aside(path) as temporary:
         with os.fdopen(open_new(temporary, mode), "wb") as file:
             file.write(data)
-        # ORDER: it appears as a whole, and the first of several commands makes it for all.
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        remove(temporary)
+        try:
+            # ORDER: it appears as a whole, and the first of several commands makes it for all.
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
     return True
 
 

@@ -17,12 +17,10 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 from dtrain.host import python_path, variables
+from dtrain.host.terminal import STOPS
 
 Environment: TypeAlias = tuple[tuple[str, str], ...]
 
-#: Signals that ask for a stop. A terminal, or a scheduler, may send them to every process: the
-#: server must live until its tasks have saved, and a task until it has handlers for them.
-STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP}
 #: Bytes of the path of a folder in which a socket has room: 107 for all of it, on Linux.
 _LONGEST = 70
 #: Of the server, where the user says nothing else. NumPy and SciPy, which it imports, start threads
@@ -111,8 +109,9 @@ def _nothing() -> None:
 def _sheltered() -> Iterator[None]:
     """Start processes that leave requests to stop to the controller and do not chatter.
 
-    They inherit the signals blocked, until a task unblocks its own. TensorFlow's import writes to
-    standard error: they have none until a task opens its log.
+    They inherit the signals blocked, until a task unblocks its own: a terminal, or a scheduler, may
+    send them to every process, and a server must live until its tasks have saved. TensorFlow's
+    import writes to standard error: they have none until a task opens its log.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     # ORDER: this unblocks SIGINT and SIGTERM, which its process ignores, when it starts that;

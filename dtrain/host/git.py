@@ -73,20 +73,15 @@ def run(
 
 
 def _wait(process: subprocess.Popen[bytes], end: float, stop: threading.Event | None) -> None:
-    while True:
-        try:
-            process.wait(min(_TURN, max(0.001, end - time.monotonic())))
-            return
-        except subprocess.TimeoutExpired:
-            stopped = stop is not None and stop.is_set()
-            if stopped or time.monotonic() >= end:
-                process.kill()
-                process.wait()
-                raise GitError("git took too long") from None
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
+    try:
+        while process.poll() is None:
+            if time.monotonic() >= end or (stop is not None and stop.is_set()):
+                raise GitError("git took too long")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_TURN)
+    finally:
+        process.kill()  # which does nothing to one that has ended
+        process.wait()
 
 
 def _reason(text: bytes, words: Sequence[str]) -> str:

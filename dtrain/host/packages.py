@@ -1,7 +1,8 @@
-"""What is installed: distributions by their folders' names, which takes milliseconds."""
+"""What is installed: the version of a package, and all distributions there are."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -12,8 +13,29 @@ from urllib.parse import unquote, urlsplit
 _INFO = re.compile(r"(.+?)-([^-]+)\.(?:dist|egg)-info")
 
 
+def version(package: str) -> str | None:
+    """Return the version of ``package``, None where there is none.
+
+    Where it has been imported, that of what was imported. Elsewhere that of the distribution of its
+    name, or of one that has a package of its name: TensorFlow is also installed from
+    ``tensorflow-cpu``, ``tensorflow-tpu`` and ``tf-nightly``.
+    """
+    found = getattr(sys.modules.get(package), "__version__", None)
+    if isinstance(found, str):
+        return found
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        # ORDER: only now, for it reads the files of all distributions.
+        for distribution in importlib.metadata.packages_distributions().get(package, ()):
+            return importlib.metadata.version(distribution)
+    return None
+
+
 def installed(path: Sequence[str] | None = None) -> tuple[dict[str, str], list[str]]:
     """Return the versions of all distributions, and the folders of those that are editable.
+
+    The names of their folders say so, which takes milliseconds.
 
     Args:
         path: folders to look in, in order, in place of ``sys.path``. Of two versions the first

@@ -73,30 +73,6 @@ def trusted() -> list[str]:
     return [name for part in os.environ.get(TRUST, "").split(",") if (name := part.strip())]
 
 
-class _Finder:
-    """Finds modules in one folder, after every other finder."""
-
-    def __init__(self, folder: str):
-        self.folder = folder
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find a module at the top, for those who may have it."""
-        # Anybody's `try: import optional` would run what lies here by that name.
-        if path is not None or not (name in tops() or self._asks()):
-            return None
-        return PathFinder.find_spec(name, [self.folder])
-
-    def _asks(self) -> bool:
-        """Whether the code that imports is from the folder."""
-        frame = sys._getframe(2)
-        while frame.f_back and frame.f_code.co_filename.startswith(("<frozen imp", _IMPORTLIB)):
-            frame = frame.f_back
-        file = frame.f_code.co_filename  # that of an environment in the folder is installed
-        return file.startswith(self.folder + os.sep) and not file.startswith(_INSTALLED)
-
-
 def given_name(text: bytes) -> str:
     """Return the name of a module that a caller gives: it says what its text is."""
     return f"given_{hashlib.sha256(text).hexdigest()[:32]}"
@@ -104,9 +80,12 @@ def given_name(text: bytes) -> str:
 
 def find_given(name: str) -> str | None:
     """Return the file of a module that was given; None where it is in none of the folders."""
-    folders = filter(None, os.environ.get(GIVEN, "").split(os.pathsep))
-    found = (os.path.join(folder, f"{name}.py") for folder in folders)
+    found = (os.path.join(folder, f"{name}.py") for folder in _given_folders())
     return next((path for path in found if os.path.isfile(path)), None)
+
+
+def _given_folders() -> list[str]:
+    return list(filter(None, os.environ.get(GIVEN, "").split(os.pathsep)))
 
 
 def offer_given(folder: str, names: Iterable[str] = ()) -> None:
@@ -116,8 +95,7 @@ def offer_given(folder: str, names: Iterable[str] = ()) -> None:
         folder: that they are in.
         names: of those that are trusted by this.
     """
-    folders = filter(None, [*os.environ.get(GIVEN, "").split(os.pathsep), folder])
-    os.environ[GIVEN] = os.pathsep.join(dict.fromkeys(folders))
+    os.environ[GIVEN] = os.pathsep.join(dict.fromkeys(filter(None, [*_given_folders(), folder])))
     if more := list(names):
         os.environ[TRUST] = ",".join(dict.fromkeys([*trusted(), *more]))
 
@@ -138,25 +116,35 @@ class _Given(SourceFileLoader):
         return code
 
 
-class _GivenFinder:
-    """Finds modules that were given, and are trusted."""
+class _Finder:
+    """Finds modules that were given, and those in one folder, after every other finder."""
+
+    folder = ""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find one of them."""
-        if not re.fullmatch(r"given_[0-9a-f]{32}", name) or name not in trusted():
+        """Find a module at the top, for those who may have it."""
+        is_given = re.fullmatch(r"given_[0-9a-f]{32}", name) and name in trusted()
+        if is_given and (file := find_given(name)) is not None:
+            return importlib.util.spec_from_file_location(name, file, loader=_Given(name, file))
+        # Anybody's `try: import optional` would run what lies here by that name.
+        if path is not None or not (name in tops() or self._asks()):
             return None
-        file = find_given(name)
-        if file is None:
-            return None
-        return importlib.util.spec_from_file_location(name, file, loader=_Given(name, file))
+        return PathFinder.find_spec(name, [self.folder])
+
+    def _asks(self) -> bool:
+        """Whether the code that imports is from the folder."""
+        frame = sys._getframe(2)
+        while frame.f_back and frame.f_code.co_filename.startswith(("<frozen imp", _IMPORTLIB)):
+            frame = frame.f_back
+        file = frame.f_code.co_filename  # that of an environment in the folder is installed
+        return file.startswith(self.folder + os.sep) and not file.startswith(_INSTALLED)
 
 
 _INSTALLED = sys.prefix + os.sep
 _IMPORTLIB = os.path.dirname(importlib.__file__) + os.sep
-_finder = _Finder("")
-_given_finder = _GivenFinder()
+_finder = _Finder()
 
 
 class _ForChildren(str):
@@ -190,7 +178,7 @@ def installed(name: str) -> ModuleSpec | None:
     """Return what a name at the top is found by, but for what is offered; it is not imported."""
     if (module := sys.modules.get(name)) is not None:
         return module.__spec__
-    finders = (each for each in sys.meta_path if each not in (_finder, _given_finder))
+    finders = (each for each in sys.meta_path if each is not _finder)
     found = (each.find_spec(name, None) for each in finders)
     return next((spec for spec in found if spec is not None), None)
 
@@ -200,6 +188,5 @@ def offer() -> None:
     _finder.folder = os.getcwd()
     if _finder not in sys.meta_path:
         sys.meta_path.append(_finder)
-        sys.meta_path.append(_given_finder)
     if _for_children not in sys.path:
         sys.path.append(_for_children)

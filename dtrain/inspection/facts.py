@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from dtrain.config.schema import Config
 from dtrain.data.mixture import Concatenated, Mixture
@@ -150,7 +151,7 @@ def known_classes(source: Any) -> np.ndarray | None:
         return None
     if isinstance(source, Concatenated):
         parts = [part for part in map(known_classes, source.members) if part is not None]
-        return np.concatenate(parts) if parts and len(parts) == len(source.members) else None
+        return np.concatenate(parts) if len(parts) == len(source.members) else None
     numbers = source.info.labels()
     if numbers is not None and numbers.ndim == 2 and numbers.shape[1] == 1:
         numbers = numbers[:, 0]  # as some of keras.datasets have it
@@ -159,44 +160,36 @@ def known_classes(source: Any) -> np.ndarray | None:
 
 
 def class_table(
-    training: np.ndarray, validation: np.ndarray | None, classes: int | None, words: Sequence[str]
+    parts: Mapping[str, np.ndarray], classes: int | None, words: Sequence[str]
 ) -> list[str]:
     """Return a table of classes, or of the most and the least frequent where there are many.
 
     Args:
-        training: ``[n]``, whole numbers.
-        validation: ``[m]``, or None.
+        parts: whole numbers ``[n]``, by the name of their split; that of the first is ``training``.
         classes: their number, of which some may have no example; None where that is not known.
         words: the names of the classes, where they have any.
     """
-    parts = [training] if validation is None else [training, validation]
-    expected = np.arange(classes if classes is not None and classes <= 1 << 20 else 0)
-    numbers = np.unique(np.concatenate([expected, *parts]).astype(np.int64))
-    at = [np.searchsorted(numbers, part.astype(np.int64)) for part in parts]
-    counts = np.stack([np.bincount(each, minlength=len(numbers)) for each in at])
-
-    def row(name: str, some: np.ndarray) -> list[str]:
-        cells = [name]
-        for count, part in zip(counts[:, some].sum(axis=1), parts, strict=True):
-            percent = 100 * count / max(1, len(part))
-            digits = 1 if percent >= 0.1 or not percent else 3
-            cells += [f"{count:,}", f"{percent:.{digits}f} %"]
-        return cells
-
-    def name(number: int) -> str:
-        return f"{number} {words[number]}" if 0 <= number < len(words) else str(number)
-
-    order, half = np.arange(len(numbers)), _CLASSES // 2
-    if len(numbers) > _CLASSES:  # the most frequent first; of those without any only the number
-        order = np.lexsort((numbers, -counts[0]))
-        order = order[counts[:, order].any(axis=0)]
-    is_long = len(order) > _CLASSES
-    ends = np.concatenate([order[:half], order[-half:]]) if is_long else order
-    rows = [row(name(int(numbers[at])), np.array([at])) for at in ends]
-    if is_long:
-        rows.insert(half, row(f"{len(order) - _CLASSES:,} others", order[half:-half]))
-    heads = [[each, "share"] for each in ("training", "validation")[: len(parts)]]
-    head = ["class", *(cell for pair in heads for cell in pair)]
-    lines = aligned([head, *rows], set(range(1, len(head))))
-    absent = len(numbers) - len(order)
+    found = {part: pd.Series(labels.astype(np.int64)) for part, labels in parts.items()}
+    table = pd.DataFrame({part: labels.value_counts() for part, labels in found.items()})
+    known = range(classes if classes is not None and classes <= 1 << 20 else 0)
+    table = table.reindex(table.index.union(known).sort_values()).fillna(0).astype(np.int64)
+    absent, half = 0, _CLASSES // 2
+    if len(table) > _CLASSES:  # the most frequent first; of those without any only the number
+        absent = int((~table.any(axis=1)).sum())
+        table = table[table.any(axis=1)].sort_values("training", ascending=False, kind="stable")
+    table.index = [f"{n} {words[n]}" if 0 <= n < len(words) else str(n) for n in table.index]
+    if len(table) > _CLASSES:
+        others = table[half:-half]
+        line = others.sum().to_frame(f"{len(others):,} others").T
+        table = pd.concat([table[:half], line, table[-half:]])
+    rows = [["class", *(cell for part in parts for cell in (part, "share"))]]
+    for name, counts in table.iterrows():
+        cells = ((f"{n:,}", _percent(n, len(found[part]))) for part, n in counts.items())
+        rows.append([name, *itertools.chain.from_iterable(cells)])
+    lines = aligned(rows, set(range(1, len(rows[0]))))
     return [*lines, f"{absent:,} more without examples"] if absent else lines
+
+
+def _percent(count: int, total: int) -> str:
+    percent = 100 * count / max(1, total)
+    return f"{percent:.{1 if percent >= 0.1 or not percent else 3}f} %"

@@ -74,20 +74,16 @@ def _layers(config: Config, splits: Splits, devices: list[str], kind: str) -> li
     kept = [] if model.optimizer is None else model.optimizer.variables
     for name, variables in (("all variables", model.variables), ("optimizer", kept)):
         for index, device in enumerate(devices):
-            there = [v for v in variables if v.value.device.endswith(device)]
-            size = sum(map(_size, there))
+            size = sum(_size(v) for v in variables if v.value.device.endswith(device))
             rows.append((name, f"{kind}:{index}", f"{size:,}"))
     return rows
 
 
 def _sizes(variables: list[Any], axes: list[int | None], parts: int) -> tuple[str, str]:
     """Return the bytes of all of them, and of what one device has."""
-    whole = own = 0
-    for variable, axis in zip(variables, axes, strict=True):
-        size = _size(variable)
-        whole += size
-        own += size if axis is None else size // parts
-    return f"{whole:,}", f"{own:,}"
+    sizes = list(map(_size, variables))
+    own = (size if axis is None else size // parts for size, axis in zip(sizes, axes, strict=True))
+    return f"{sum(sizes):,}", f"{sum(own):,}"
 
 
 def _size(variable: Any) -> int:

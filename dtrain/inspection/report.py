@@ -6,7 +6,8 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,13 @@ from dtrain.config.schema import Config
 from dtrain.data import failures, nest
 from dtrain.data.failures import before_training
 from dtrain.data.mixture import members_of
-from dtrain.data.nest import Ragged
 from dtrain.data.order import Sequential
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
-from dtrain.inspection import facts, pictures, structure
+from dtrain.inspection import facts, structure
 from dtrain.inspection.structure import Leaf
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.runtime import runtime
@@ -40,21 +40,19 @@ _TRIED = 10.0
 SECONDS, LEAST = 2.0, 0.5
 #: Batches, and seconds, that are read before that: functions are traced, buffers are filled.
 WARM_BATCHES, WARM_SECONDS = 10, 0.5
-#: Sends a part: ``doing`` (what is done next, a clause), ``lines`` (a title and lines below it), or
+#: Of a report: ``doing`` (what is done next, a clause), ``lines`` (a title and lines below it), or
 #: ``pictures`` (:func:`_pictures`).
-SendPart = Callable[[str, Any], None]
+Part = tuple[str, Any]
 
 
 def report(
-    config: Config, cluster: Cluster, send: SendPart, examples: int, images: str | None,
-    measure: bool, check: bool,
-) -> None:  # fmt: skip
-    """Read a dataset as a training does, and report what it gives.
+    config: Config, cluster: Cluster, examples: int, images: Path | None, measure: bool, check: bool
+) -> Iterator[Part]:
+    """Read a dataset as a training does, and yield what it gives, each part as soon as it is made.
 
     Args:
         config: of the training.
         cluster: as planned.
-        send: takes the parts.
         examples: how many of the first are shown.
         images: the file that the first images are for; None for none.
         measure: how fast it can be read, too, which takes some seconds.
@@ -66,56 +64,54 @@ def report(
     """
     on_cpu = dataclasses.replace(cluster, device_kind="cpu")
     runtime().configure(config.hardware, on_cpu, cluster.chief)
-    send("doing", "loading the dataset")
+    yield "doing", "loading the dataset"
     data = dataset.load(config)
-    train = data.splits.train
+    splits, train = data.splits, data.splits.train
     if examples_in(train) == 0:
         raise UsageError(
             "dataset", "0 examples", "there is nothing to train on", "one example or more",
             "another file, or a smaller dataset.validation_split",
         )  # fmt: skip
     rows = list(facts.rows(config, data).items())
-    send("lines", (f"data: {config.dataset['_target_']}", aligned(rows)))
+    yield "lines", (f"data: {config.dataset['_target_']}", aligned(rows))
     if data.notices:
-        send("lines", ("notices", list(data.notices)))
+        yield "lines", ("notices", list(data.notices))
 
-    send("doing", "reading the first examples")
-    most = max(1, examples, min(pictures.MOST, config.trainer.batch_size))
+    yield "doing", "reading the first examples"
+    most = max(1, examples, min(structure.IMAGES, config.trainer.batch_size))
     count = reading.available(train, most)
-    leaves = structure.leaves_of(train, data.options, count)
-    send("lines", ("structure of an example", structure.table(leaves, count)))
-    drawn = None if images is None else pictures.leaf_of(leaves, images)
-    names = _classes(config, data, send)
+    leaves = structure.leaves_of(train, count)
+    yield "lines", ("structure of an example", structure.table(leaves, count))
+    drawn = None if images is None else structure.index_of(leaves, images)
+    yield "doing", "reading the targets"
+    labels = {
+        name: known
+        for name, source in (("training", train), ("validation", splits.validation))
+        if (known := facts.known_classes(source)) is not None
+    }
+    names: Sequence[str] = ()
+    if "training" in labels and not losses.is_regression(config, splits):
+        names = list(train.info.class_names())
+        lines = facts.class_table(labels, facts.classes(splits), names)
+        yield "lines", ("classes of the target", lines)
     structure.refuse_ragged(leaves)
-    send("doing", "looking at the columns")
-    if kinds := look.columns(data.splits):
-        send("lines", ("columns", kinds))
-    if advice := look.advice(data.splits, losses.is_regression(config, data.splits)):
-        send("lines", ("worth a look", advice))
-    send("doing", "reading all examples")
-    if reads := _readable(data.splits, check):
-        send("lines", ("readable", [reads]))
+    yield "doing", "looking at the columns"
+    if kinds := look.columns(splits):
+        yield "lines", ("columns", kinds)
+    if advice := look.advice(splits, losses.is_regression(config, splits)):
+        yield "lines", ("worth a look", advice)
+    yield "doing", "reading all examples"
+    if reads := _readable(splits, check):
+        yield "lines", ("readable", [reads])
     if examples:
         lines = _examples(config, data, leaves, min(examples, count), names)
-        send("lines", ("the first training examples", lines))
+        yield "lines", ("the first training examples", lines)
     if drawn is not None:
-        send("doing", "reading images")
-        send("pictures", _pictures(config, data, leaves.index(drawn), names))
+        yield "doing", "reading images"
+        yield "pictures", _pictures(config, data, drawn, names)
     if measure:
-        _speed(config, data, send)
-
-
-def _classes(config: Config, data: Data, send: SendPart) -> Sequence[str]:
-    """Report the classes, where they are known without the inputs; return their names, if any."""
-    splits = data.splits
-    send("doing", "reading the targets")
-    training, validation = (facts.known_classes(each) for each in (splits.train, splits.validation))
-    if training is None or losses.is_regression(config, splits):
-        return ()
-    names = list(splits.train.info.class_names())
-    lines = facts.class_table(training, validation, facts.classes(splits), names)
-    send("lines", ("classes of the target", lines))
-    return names
+        yield "doing", "measuring how fast it can be read"
+        yield "lines", _speed(config, data)
 
 
 def _readable(splits: Splits, everything: bool) -> str | None:
@@ -146,22 +142,24 @@ def _examples(
 ) -> list[str]:
     """Return the first examples in short, with what augmentation makes of their inputs."""
     source = data.splits.train
-    after: Iterator[np.ndarray] = iter(())
+    changed: list[np.ndarray] = []
     if data.augment is not None:
-        after = iter(_augmented(config, data.augment, reading.first(source, count)[0], 0))
-    changed = [next(after, None) if leaf.role == "input" else None for leaf in leaves]
+        changed = _augmented(config, data.augment, reading.first(source, count)[0], 0)
+    columns: list[tuple[str, Any]] = []
+    for leaf in leaves:
+        columns.append((leaf.label, leaf.values))
+        if leaf.role == "input" and changed:
+            columns.append(("  augmented", changed.pop(0)))
+
+    def row(label: str, value: np.ndarray) -> list[str]:
+        text = structure.shown(value)
+        is_class = label.startswith("target") and text.isdecimal() and int(text) < len(names)
+        return [label, f"{text} {names[int(text)]}" if is_class else text]
+
     lines = []
     for index in range(count):
         where = f"example {index:,}" if isinstance(source, Stream) else source.info.place(index)
-        rows = []
-        for leaf, others in zip(leaves, changed, strict=True):
-            assert not isinstance(leaf.values, Ragged)  # structure.refuse_ragged has refused it
-            text = structure.shown(leaf.values[index : index + 1])
-            if leaf.role == "target" and text.isdecimal() and int(text) < len(names):
-                text += f" {names[int(text)]}"
-            rows.append([leaf.label, text])
-            if others is not None:
-                rows.append(["  augmented", structure.shown(others[index : index + 1])])
+        rows = [row(label, values[index : index + 1]) for label, values in columns]
         lines += [where, *(f"  {line}" for line in aligned(rows))]
     return lines
 
@@ -186,25 +184,21 @@ def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> 
         names: of the classes.
     """
     source = data.splits.train
-    count = reading.available(source, pictures.MOST)
+    count = reading.available(source, structure.IMAGES)
     size = min(config.trainer.batch_size, count)
     before, after, texts = [], [], []
     for begin in range(0, count, size):
         few = min(size, count - begin)
         x, *rest = _at(data, begin, few)
-        before.append(pictures.small(nest.leaves(x)[chosen]))
-        targets = [leaf for y in rest[:1] if y is not None for leaf in nest.leaves(y)]
-        texts += pictures.captions(targets, names, few)
+        before.append(structure.small(nest.leaves(x)[chosen]))
+        targets = nest.leaves(rest[0]) if rest and rest[0] is not None else []
+        texts += structure.captions(targets, names, few)
         if data.augment is not None:
             augmented = _augmented(config, data.augment, x, begin)
-            after.append(pictures.small(augmented[chosen]))
-    made = pictures.drawable([*before, *after])
-    images, changed = made[: len(before)], made[len(before) :]
-    return {
-        "images": np.concatenate(images),
-        "changed": np.concatenate(changed) if changed else None,
-        "captions": texts,
-    }
+            after.append(structure.small(augmented[chosen]))
+    parts = [np.concatenate(each) for each in (before, after) if each]
+    images, *changed = structure.drawable(parts)
+    return {"images": images, "changed": changed[0] if changed else None, "captions": texts}
 
 
 def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
@@ -215,8 +209,8 @@ def _at(data: Data, begin: int, count: int) -> tuple[Any, ...]:
     return reading.chosen(source, data.order(np.arange(begin, begin + count)))
 
 
-def _speed(config: Config, data: Data, send: SendPart) -> None:
-    send("doing", "measuring how fast it can be read")
+def _speed(config: Config, data: Data) -> tuple[str, list[str]]:
+    """Return a title and lines: how fast it can be read, as a training does and in order."""
     inputs = facts.inputs(config, data)
     shuffled = data.order is not None and not isinstance(data.order, Sequential)
     with data.pool as pool:
@@ -226,7 +220,7 @@ def _speed(config: Config, data: Data, send: SendPart) -> None:
             in_order = dataclasses.replace(inputs, order=Sequential(len(data.splits.train)))
             lines.append(f"{_measured(in_order)} in order")
     readers = f", by {pool.workers} processes" if pool.workers else ""
-    send("lines", (f"reading, in batches of {inputs.global_batch:,}{readers}", lines))
+    return f"reading, in batches of {inputs.global_batch:,}{readers}", lines
 
 
 def _measured(inputs: Inputs) -> str:
@@ -281,7 +275,8 @@ def child(*arguments: Any) -> None:
 
 def _reported(config: Config, cluster: Cluster, send: Send, asked: dict[str, Any]) -> None:
     with before_training(config.dataset):
-        report(config, cluster, lambda kind, value: send((kind, value)), **asked)
+        for part in report(config, cluster, **asked):
+            send(part)
 
 
 def _message(error: Exception) -> str:

@@ -1,17 +1,18 @@
-"""What an example is made of: its inputs, targets and weights, with their types and shapes."""
+"""What an example is made of, with types and shapes; its values as short texts, or small images."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dtrain.data import nest
-from dtrain.data.example import place
+from dtrain.data import nest, transforms
+from dtrain.data.example import spec_of
 from dtrain.data.mixture import Concatenated
 from dtrain.data.nest import Ragged
-from dtrain.data.options import Options
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
@@ -30,12 +31,14 @@ class Leaf:
     Attributes:
         role: ``input``, ``target`` or ``weight``.
         name: its place among those of its role; empty where there is one.
+        kind: name of its type, or ``text``.
         shape: of one example; None in the place of a length that differs.
         values: of the first examples, ``[b, ...]``.
     """
 
     role: str
     name: str
+    kind: str
     shape: tuple[int | None, ...]
     values: np.ndarray | Ragged
 
@@ -47,16 +50,16 @@ class Leaf:
     @property
     def is_image(self) -> bool:
         """Whether it looks like an image: height, width and 1 or 3 channels."""
-        return len(self.shape) == 3 and self.shape[2] in (1, 3) and self.is_picture
+        return len(self.shape) == 3 and self.is_picture
 
     @property
     def is_picture(self) -> bool:
         """Whether it can be drawn: an image, or one without channels."""
-        array = self.values
+        array, shape = self.values, self.shape
         if isinstance(array, Ragged) or not (array.dtype.kind == "f" or array.dtype == np.uint8):
             return False
-        shape = self.shape[:2] if self.shape[2:] in ((), (1,), (3,)) else ()
-        return len(shape) == 2 and all(size is not None and size >= _LEAST for size in shape)
+        sizes = all(size is not None and size >= _LEAST for size in shape[:2])
+        return len(shape) >= 2 and shape[2:] in ((), (1,), (3,)) and sizes
 
     def row(self) -> list[str]:
         """Return its cells of the table."""
@@ -64,35 +67,24 @@ class Leaf:
         if isinstance(array, Ragged):
             lengths, array = array.lengths, array.values
             note = f"{lengths.min()} to {lengths.max()} long, {lengths.mean():.3g} on average"
-        kind = "text" if is_text(array) else array.dtype.name
         shape = " x ".join("?" if size is None else str(size) for size in self.shape) or "-"
         notes = "; ".join(filter(None, (note, spread(array))))
-        return [self.role, self.name, kind, shape, notes]
+        return [self.role, self.name, self.kind, shape, notes]
 
 
-def leaves_of(source: Any, options: Options, count: int) -> list[Leaf]:
+def leaves_of(source: Any, count: int) -> list[Leaf]:
     """Return the arrays of the first ``count`` examples.
 
     Raises:
         DataError: one cannot be read.
     """
-    parts = _ragged(source, count)
-    if parts is None:
-        parts = reading.first(source, count)
-    sizes: dict[str, Any] = {}  # as a stream declares them
-    if isinstance(source, Stream):
-        sizes = {name: tuple(spec.shape[1:]) for name, spec in nest.named(source.spec)}
-    leaves = []
-    for name, value in nest.named(parts):
-        if value is None:  # no target beside a weight
-            continue
-        part, _, inside = name.partition(".")
-        is_ragged = isinstance(value, Ragged)
-        rows = value.values if is_ragged else value
-        shape = sizes.get(name, (None, *rows.shape[1:]) if is_ragged else rows.shape[1:])
-        if "buckets" in (options.pad or {}).get(place(name), {}):
-            shape = (None, *shape[1:])
-        leaves.append(Leaf(_ROLES[int(part)], inside, shape, value))
+    parts = _first(source, count)
+    declared = source.spec if isinstance(source, Stream) else parts
+    specs, leaves = spec_of(declared, transforms.by_batch(source)), []
+    for name, values in nest.named(parts):
+        if values is not None:  # no target beside a weight
+            part, _, inside = name.partition(".")
+            leaves.append(Leaf(_ROLES[int(part)], inside, *specs[name], values))
     return leaves
 
 
@@ -121,14 +113,16 @@ def table(leaves: list[Leaf], count: int) -> list[str]:
     return aligned(rows)
 
 
-def _ragged(source: Any, count: int) -> tuple[Any, ...] | None:
-    """Return the first examples as the source has them, where rows have different lengths."""
-    if isinstance(source, Concatenated):
-        return _ragged(source.members[0], min(count, len(source.members[0])))
-    if isinstance(source, Stream) or source.in_graph:
-        return None
-    parts = taken(source, np.arange(count), None).parts
-    return parts if any(isinstance(leaf, Ragged) for leaf in nest.leaves(parts)) else None
+def _first(source: Any, count: int) -> tuple[Any, ...]:
+    """Return the first examples, and where rows have different lengths as the source has them."""
+    member = source
+    while isinstance(member, Concatenated):
+        member = member.members[0]
+    if not isinstance(member, Stream) and not member.in_graph:
+        parts = taken(member, np.arange(min(count, len(member))), None).parts
+        if any(isinstance(leaf, Ragged) for leaf in nest.leaves(parts)):
+            return parts
+    return reading.first(source, count)
 
 
 # -- values as short texts
@@ -139,10 +133,9 @@ CHARACTERS, NUMBERS, TEXTS = 60, 12, 4
 
 def number(value: Any) -> str:
     """Return a number with 4 digits; a whole one with all of its own."""
-    kind = np.asarray(value).dtype.kind
-    if kind == "b":
-        return str(bool(value)).lower()
-    return f"{int(value)}" if kind in "iu" else f"{float(value):.4g}"
+    if isinstance(value, np.bool_):
+        return str(value).lower()
+    return f"{value}" if isinstance(value, np.integer) else f"{float(value):.4g}"
 
 
 def text(value: Any, most: int = CHARACTERS) -> str:
@@ -202,3 +195,85 @@ def spread(leaf: np.ndarray) -> str:
 
 def _between(lowest: Any, highest: Any) -> str:
     return f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
+
+
+# -- images, small and as bytes, for a sheet of them
+
+#: Images of a sheet, and pixels along a side of one, at most.
+IMAGES, SIDE = 64, 128
+
+
+def index_of(leaves: Sequence[Leaf], path: Path) -> int:
+    """Return which input is drawn: the first image, or the first that can be one.
+
+    Args:
+        leaves: of the examples, the inputs first.
+        path: value of ``--images``, for the message.
+
+    Raises:
+        UsageError: no input can be drawn.
+    """
+    found = [at for at, leaf in enumerate(leaves) if leaf.role == "input" and leaf.is_picture]
+    if not found:
+        raise UsageError(
+            "--images", path, "no input of this dataset is an image",
+            "an input of height x width x 1 or 3, floating or uint8",
+            "the command without --images",
+        )  # fmt: skip
+    return max(found, key=lambda at: leaves[at].is_image)
+
+
+def small(images: np.ndarray) -> np.ndarray:
+    """Return every so many pixels of images, so that no side is longer than :data:`SIDE`."""
+    step = -(-max(images.shape[1:3]) // SIDE)
+    return images[:, ::step, ::step]
+
+
+def drawable(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return images as uint8 ``[b, h, w, 1 or 3]``.
+
+    Floating numbers of 0 to 1 and of 0 to 255 are what they look like. Of others the lowest becomes
+    black and the highest white, by the same scale in all parts.
+
+    Args:
+        parts: ``[b, h, w]`` or ``[b, h, w, c]``, floating or uint8.
+    """
+    floats = [part[np.isfinite(part)] for part in parts if part.dtype != np.uint8]
+    sound = np.concatenate([np.zeros(0), *floats])
+    low, high = (float(sound.min()), float(sound.max())) if len(sound) else (0.0, 1.0)
+    if low >= 0 and high <= 255:
+        low, high = 0.0, 1.0 if high <= 1 else 255.0
+    scale = 255 / (high - low) if high > low else 0.0
+    drawn = []
+    for part in parts:
+        if part.dtype != np.uint8:
+            part = np.clip(np.nan_to_num((part - low) * scale), 0, 255).astype(np.uint8)
+        drawn.append(part[..., np.newaxis] if part.ndim == 3 else part)
+    return drawn
+
+
+def captions(targets: Sequence[Any], names: Sequence[str], count: int) -> list[str]:
+    """Return the class of each of the first examples, or its number where there is none.
+
+    Args:
+        targets: arrays ``[b, ...]`` of the targets, of which the first that is one number, or
+            one-hot, is taken.
+        names: of the classes, where they have any.
+        count: examples.
+    """
+    for target in targets:
+        values = target.reshape(len(target), -1)
+        is_matrix = target.ndim == 2 and target.shape[1] > 1 and target.dtype.kind in "biuf"
+        if is_matrix and np.isin(target, (0, 1)).all() and (target.sum(axis=1) == 1).all():
+            values = np.argmax(target, axis=1)[:, np.newaxis]  # one-hot
+        if values.shape[1] == 1:
+            return [_caption(value, names) for value in values[:count, 0]]
+    return [str(index) for index in range(count)]
+
+
+def _caption(value: Any, names: Sequence[str]) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if np.asarray(value).dtype.kind in "iu" and 0 <= value < len(names):
+        return names[int(value)]
+    return f"{value:.4g}" if np.asarray(value).dtype.kind == "f" else str(value)

@@ -11,7 +11,7 @@ from dtrain.config import load, section
 from dtrain.config.schema import Backend, Config
 from dtrain.data import draws, options
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 
 #: Which examples a step sees.
 DATA = ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")

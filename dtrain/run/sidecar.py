@@ -93,12 +93,9 @@ class Sidecar:
             return
         self.remove(step)
         self._queue.mkdir(parents=True, exist_ok=True)
-        aside = writing.aside(self._queue / str(step))
-        try:
+        with writing.made_aside(self._queue / str(step)) as aside:
             [held] = checkpoint.hold(lambda: [path], aside)
             writing.rename(held, self._queue / str(step))
-        finally:
-            writing.remove(aside)
         writing.sync(self._queue)
         for other in checkpoint.steps(self._queue) if alone else ():
             if other < step:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dtrain.config import targets
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 from dtrain.run.cluster import Cluster, Task
 
 #: Keys of the strategy group that are not for the strategy's class.

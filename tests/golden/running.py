@@ -27,6 +27,8 @@ ENVIRONMENT = {
     "TERM": "dumb",
     "NO_COLOR": "1",
     "DTRAIN_TRUST": "tests,mine",
+    # A user's home may have one, and doctor says so.
+    "DTRAIN_CLUSTER_KEY": "5eed" * 16,
 }
 _OTHERS = ("DTRAIN_ENV", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "FORCE_COLOR", "TF_CONFIG")
 

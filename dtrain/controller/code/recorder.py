@@ -18,7 +18,7 @@ from dtrain.config import consent
 from dtrain.controller.code import capture
 from dtrain.errors import DtrainError
 from dtrain.files import writing
-from dtrain.host import git, packages, python_path, variables
+from dtrain.host import git, packages, processors, python_path, variables
 from dtrain.run import code
 from dtrain.run.folder import write_json
 
@@ -203,26 +203,8 @@ def machine() -> dict[str, str]:
     found = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processors.processor(),
         "cores": str(len(affinity(0)) if affinity else os.cpu_count()),
-        "gpus": ", ".join(_fields(Path("/proc/driver/nvidia/gpus").glob("*/information"), "Model")),
+        "gpus": ", ".join(processors.gpus()),
     }
     return {name: value for name, value in found.items() if value}
-
-
-def _processor() -> str:
-    names = _fields([Path("/proc/cpuinfo")], "model name")
-    return names[0] if names else platform.processor()
-
-
-def _fields(files: Iterable[Path], name: str) -> list[str]:
-    """Return the first value that each of the kernel's files has for a name."""
-    found = []
-    for path in sorted(files):
-        try:
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:  # another system
-            continue
-        values = (line.partition(":") for line in lines)
-        found += [value.strip() for key, _, value in values if key.strip() == name][:1]
-    return found

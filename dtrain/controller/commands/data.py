@@ -13,7 +13,6 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config import section, targets
-from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli
 from dtrain.controller.backend import check_here
@@ -84,37 +83,32 @@ class Data(cli.OneConfiguration):
 
     def job(self, node: Any) -> int:
         """Read the data of one configuration in a process of its own, and print what it is."""
-        try:
-            self._report(settle(node))
-        finally:
-            self._activity.end()
-        return errors.OK
-
-    def _report(self, config: Config) -> None:
+        config, given, activity = settle(node), self._given, self._activity
         check_address(config)
         launcher: Launcher = targets.instantiate(config.launcher, "launcher")
         here = launcher.assumed(machine())  # files are read here, whoever would train
         if config.hardware.kind.name == "gpu" and not launcher.shares_machine:
             here = dataclasses.replace(here, gpus=config.hardware.devices or max(1, here.gpus))
-        self._activity.begin("looking at the data")
-        cluster = plan(config, None, here).cluster
-        check_here(cluster)
-        warm(
-            environment := cluster.environment
-        )  # the import of the framework, beside which the data is looked at
-        cluster = plan(config, sizes(config), here).cluster
-        images = self._given.images
         asked = {
-            "examples": self._given.examples,
-            "images": None if images is None else str(images),
-            "measure": self._given.measure,
-            "check": self._given.check,
+            "examples": given.examples,
+            "images": given.images,
+            "measure": given.measure,
+            "check": given.check,
         }
-        self._activity.begin(frameworks.of(environment).importing)
-        values = section.plain(config)
-        ask("data", values, cluster, asked, self._hear, self._activity.continues)
-        if self._pictures is not None:
-            self._draw(images, self._pictures)
+        try:
+            activity.begin("looking at the data")
+            cluster = plan(config, None, here).cluster
+            check_here(cluster)
+            # ORDER: the framework is imported while the data is looked at.
+            warm(environment := cluster.environment)
+            cluster = plan(config, sizes(config), here).cluster
+            activity.begin(frameworks.of(environment).importing)
+            ask("data", section.plain(config), cluster, asked, self._hear, activity.continues)
+            if self._pictures is not None:
+                self._draw(given.images, self._pictures)
+        finally:
+            activity.end()
+        return errors.OK
 
     def _hear(self, part: tuple[str, Any]) -> None:
         kind, value = part

@@ -13,7 +13,7 @@ from dtrain.config.key_help import help_of
 from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 
 _WIDTH = 100
 _EXPERIMENT = "experiment"

@@ -9,12 +9,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import psutil
+
 from dtrain.controller.examination.finding import Finding, size
 from dtrain.controller.resources import devices
 from dtrain.data import cache
 from dtrain.host import memory
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 
 #: Less free memory or disk than this is too little for TensorFlow, or for some checkpoints.
 _MEMORY, _DISK = 1_500_000_000, 1_000_000_000
@@ -55,17 +57,10 @@ def disk(name: str, path: Path) -> Finding:
 
 def _kind(path: Path) -> str:
     """Return the type of file system that a path is on, as a clause."""
-    best, kind = "", ""
-    try:
-        lines = Path("/proc/mounts").read_text().splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        _, place, found, *_ = line.split()
-        place = place.encode().decode("unicode_escape")
-        if path.is_relative_to(place) and len(place) >= len(best):
-            best, kind = place, found
-    return f", {kind}" if kind else ""
+    every = psutil.disk_partitions(all=True)
+    mounts = [each for each in every if path.is_relative_to(each.mountpoint)]
+    mounts.sort(key=lambda each: len(each.mountpoint))  # of two at one place the last one counts
+    return f", {mounts[-1].fstype}" if mounts else ""
 
 
 def _system() -> Finding:

@@ -10,9 +10,10 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+import psutil
 
 from dtrain import secrets
 from dtrain.controller.examination.finding import Finding
@@ -22,7 +23,6 @@ from dtrain.host import network
 #: Seconds that a program or a server may take to answer.
 _PATIENCE = 5.0
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
-_LISTENS = "0A"  # state of a socket in /proc/net/tcp
 
 
 def look(wanted: str | None, several: bool) -> list[Finding]:
@@ -81,18 +81,13 @@ def _ports() -> Finding:
 
 def listening() -> Iterator[tuple[int, network.Address]]:
     """Yield the port and the address of every socket of this machine that listens on TCP."""
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            _, local, _, state, *_ = line.split()
-            if state == _LISTENS:
-                digits, _, port = local.partition(":")
-                # Each group of 32 bits is in the order of this machine's bytes.
-                groups = [bytes.fromhex(digits[i : i + 8])[::-1] for i in range(0, len(digits), 8)]
-                yield int(port, 16), ipaddress.ip_address(b"".join(groups))
+    try:
+        connections = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):  # another system, which shows them to root alone
+        return
+    for each in connections:
+        if each.status == psutil.CONN_LISTEN:
+            yield each.laddr.port, ipaddress.ip_address(each.laddr.ip)
 
 
 def firewall(several: bool) -> Finding:

@@ -61,16 +61,12 @@ def fetched(address: str, key: str) -> Path:
 def _fetch(bucket: Bucket, folder: Path, state: State) -> None:
     print(f"fetching {bucket.address} to {short(folder)}", file=sys.stderr, flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = writing.aside(folder)
-    try:
+    with writing.made_aside(folder) as temporary:
         temporary.mkdir()
         bucket.fetch(temporary)
         if folder.exists():
             _make_room(folder, state)
         writing.rename(temporary, folder)
-    except BaseException:
-        writing.remove(temporary)
-        raise
     changes, new = Changes(folder), State(folder)
     changes.skip()
     new.known = changes.known()

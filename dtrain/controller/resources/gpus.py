@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 
 #: Seconds that ``nvidia-smi`` may take: it waits for a driver that is busy.
 ANSWER_SECONDS = 20.0

@@ -29,15 +29,7 @@ def lines(found: list[dict[str, Any]], evaluations: Path) -> Iterator[str]:
     rows = sorted(found, key=lambda each: (each["step"], each["weights"]))
     names = sorted({name for row in rows for name in row["metrics"]})
     head = ["step", "weights", "examples", *names]
-    cells = [
-        [
-            str(row["step"]),
-            row["weights"],
-            f"{row['examples']:,}",
-            *(number(row["metrics"].get(name)) for name in names),
-        ]
-        for row in rows
-    ]
+    cells = [[str(row["step"]), row["weights"], *_numbers(row, names)] for row in rows]
     yield from aligned([head, *cells], {0, *range(2, len(head))})
     for row in rows:
         if row.get("slices"):
@@ -50,6 +42,11 @@ def lines(found: list[dict[str, Any]], evaluations: Path) -> Iterator[str]:
             yield from _matrix(path, f"step {row['step']}")
 
 
+def _numbers(row: dict[str, Any], names: list[str]) -> list[str]:
+    """Return how many examples it is of, and their metrics."""
+    return [f"{row['examples']:,}", *(number(row["metrics"].get(name)) for name in names)]
+
+
 def number(value: float | str | None) -> str:
     """Return a metric as it is printed; NaN and infinities may be given by their names."""
     return "-" if value is None else f"{float(value):.6g}"
@@ -57,14 +54,7 @@ def number(value: float | str | None) -> str:
 
 def _slices(row: dict[str, Any], names: list[str], folder: Path) -> Iterator[str]:
     head = [row["by"], "examples", *names]
-    cells = [
-        [
-            each["value"],
-            f"{each['examples']:,}",
-            *(number(each["metrics"].get(name)) for name in names),
-        ]
-        for each in row["slices"][:SLICES]
-    ]
+    cells = [[each["value"], *_numbers(each, names)] for each in row["slices"][:SLICES]]
     yield from (f"  {line}" for line in aligned([head, *cells], set(range(1, len(head)))))
     if (left := len(row["slices"]) - SLICES) > 0:
         path = folder / f"slices_{row['step']}.csv"

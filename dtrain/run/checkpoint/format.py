@@ -20,7 +20,7 @@ import numpy as np
 
 from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 from dtrain.run import schemas
 from dtrain.run.checkpoint import disk
 from dtrain.run.checkpoint.arrays import (

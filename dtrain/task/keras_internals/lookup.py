@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dtrain.errors import TrainingError
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 
 #: What to do instead where several replicas need a name.
 ONE_REPLICA = "train on one replica (strategy=one_device)"

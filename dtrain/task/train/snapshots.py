@@ -156,11 +156,7 @@ def save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
                 message=f"saved {rundir.weights.name}, not {rundir.model.name}: "
                 f"{' '.join(str(error).split())[:200]}",
             )
-    descriptor = os.open(saved, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)  # ORDER: what has the model's name is whole, whatever comes
-    finally:
-        os.close(descriptor)
+    writing.sync(saved)  # ORDER: what has the model's name is whole, whatever comes
     writing.replace(saved, rundir.path / saved.name)
     writing.remove(folder)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from dtrain.errors import DamagedFile
 from dtrain.files import writing
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 from dtrain.run import exports
 from dtrain.run.exports import Record, Tensor
 from dtrain.run.samples import Sample

@@ -17,7 +17,7 @@ from dtrain.config.objective import AUTO
 from dtrain.config.schema import Backend, Config
 from dtrain.errors import DamagedFile
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 from dtrain.run import code, schemas
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.registry import Promotion

@@ -17,7 +17,7 @@ import dtrain
 from dtrain.controller.resources.devices import machine
 from dtrain.host import network
 from dtrain.host.frameworks import FRAMEWORKS
-from dtrain.host.versions import version
+from dtrain.host.packages import version
 
 
 def found() -> dict[str, Any]:

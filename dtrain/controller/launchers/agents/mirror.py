@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import DtrainError
-from dtrain.files import writing
+from dtrain.files import locks, writing
 from dtrain.run.folder import RunDir
 from dtrain.run.mirror import OF_COMMANDS, PIECE, Changes, Part, Receiver
 
@@ -21,7 +20,7 @@ from dtrain.run.mirror import OF_COMMANDS, PIECE, Changes, Part, Receiver
 LOOK = 1.0
 #: Bytes that wait to be sent, at most, before more is read.
 _WAITING = 8 << 20
-#: Locked while a folder is made, or looked at.
+#: Locked while a folder is made, or looked at: one that is new has no lock yet.
 _GATE = ".gate.lock"
 
 
@@ -46,7 +45,7 @@ class Folder:
             raise DtrainError(f"{above} belongs to another user")
         _tidy(above)
         self.path = above / f"{name}-{os.getpid()}"
-        with _gate(above):
+        with locks.alone(above / _GATE):
             self.path.mkdir(mode=0o700)
             self._lock = RunDir(self.path).lock()
 
@@ -86,24 +85,13 @@ class Own:
         self._folder.remove()
 
 
-@contextlib.contextmanager
-def _gate(above: Path) -> Iterator[None]:
-    """Let no other agent look at which folders are in use: one that is new has no lock yet."""
-    descriptor = writing.open_lock(above / _GATE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _tidy(above: Path) -> None:
     """Remove what agents that were killed have left."""
     for path in above.iterdir():
         if path.name == _GATE:
             continue
         with contextlib.suppress(OSError, DtrainError):
-            with _gate(above):
+            with locks.alone(above / _GATE):
                 lock = RunDir(path).lock()
             if lock is not None:
                 writing.remove(path)
