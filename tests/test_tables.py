@@ -108,6 +108,16 @@ def test_words_are_classes_by_the_alphabet() -> None:
     assert y["kind"].tolist() == [0, 1, 0, 1, 0, 1], "and not behind the places"
 
 
+def test_columns_of_two_words_are_labels() -> None:
+    answers = np.array([["yes", "no"][i % 2] for i in range(N)], object)
+    found = source("age", ["flag", "city"], city=answers)
+    _, y = found[ROWS]
+    assert y.tolist() == [[0, 0], [1, 1], [0, 0], [0, 0]] and y.dtype == np.float32
+    assert not len(found.words()), "its classes have no names"
+    with pytest.raises(UsageError, match="list become one array, and city holds 3 different texts"):
+        source("age", ["flag", "city"])[ROWS]
+
+
 def test_a_part_has_the_classes_of_all() -> None:
     whole = source("age", "city", each=4)
     part = whole.subset(np.array([0, 3, 9]))  # Rome alone

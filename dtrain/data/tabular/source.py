@@ -65,7 +65,7 @@ class TableSource(Source):
         self._words = words
         self._categories = tuple(categories)
         self._found: dict[str, np.ndarray] = {}  # classes, by the column
-        self.target = None if target is None else Role(target, "dataset.target", table)
+        self.target = None if target is None else Role(target, "dataset.target", table, labels=True)
         self.weight = None
         if weight is not None:
             self.weight = Role(weight, "dataset.weight", table, weights=True)
@@ -166,6 +166,13 @@ class TableSource(Source):
         problem = "the target is NaN or infinite"
         if values.dtype == object or name in self._categories:
             numbers = {word: number for number, word in enumerate(self.words(name).tolist())}
+            if len(numbers) > 2 and self.target is not None and self.target.is_joined(name):
+                raise UsageError(
+                    "dataset.target", self.target.names, "the columns of a list become one array, "
+                    f"and {name} holds {len(numbers)} different texts",
+                    "columns with one number, or one of two texts, a row in a list; others by a "
+                    "name: {NAME: COLUMN}", "dataset.target=COLUMN",
+                )  # fmt: skip
             texts = self._texts(values, name, rows)
             targets = np.array([numbers.get(text, -1) for text in texts], np.int64)
             sound = targets >= 0
@@ -195,7 +202,8 @@ class TableSource(Source):
             name: of the column; None: the first that is text. Of none there is no class.
         """
         if name is None:
-            columns = self._columns(self.target)
+            role = self.target
+            columns = [] if role is None else [n for n in role.columns() if not role.is_joined(n)]
             name = next(filter(self.is_worded, columns), None)
             if name is None:
                 is_boolean = columns and self.table.columns[columns[0]].kind == "boolean"

@@ -165,6 +165,7 @@ class Role:
         table: has the columns.
         cells: whether a list may have columns of dates and text, too.
         weights: whether all have to be numbers.
+        labels: whether a list may have columns of text, too, each of two values.
 
     Raises:
         UsageError: the table has no such column, or one cannot be what it is to be.
@@ -175,6 +176,7 @@ class Role:
     table: Table
     cells: bool = False
     weights: bool = False
+    labels: bool = False
 
     def __post_init__(self) -> None:
         self._check(self.names)
@@ -191,6 +193,10 @@ class Role:
         """Return the names of all columns, each once."""
         return list(dict.fromkeys(flat(self.names)))
 
+    def is_joined(self, name: str) -> bool:
+        """Whether a column is one of a list."""
+        return name not in flat(self.names, lists=False)
+
     def arrange(self, values: Mapping[str, Any]) -> Any:
         """Return the structure of arrays: a list of names becomes one array of their numbers."""
         return arranged(self.names, values, _side_by_side)
@@ -205,7 +211,11 @@ class Role:
             for name in part:
                 self._check_name(name)
                 column = self.table.columns[name]
-                if not (column.is_cell if self.cells else column.is_single):
+                is_text = column.is_cell and not column.is_number and column.kind != "date"
+                if not (
+                    (column.is_cell if self.cells else column.is_single)
+                    or (self.labels and is_text)
+                ):
                     raise UsageError(
                         self.key, self.names, "the columns of a list become one array, and "
                         f"{name} holds {described(column)}",
@@ -239,13 +249,15 @@ class Role:
             raise UsageError(key, name, problem, ", ".join(table.columns), hint)
 
 
-def flat(names: Names) -> Iterator[str]:
-    """Yield the names of the columns of a role, or of none."""
+def flat(names: Names, lists: bool = True) -> Iterator[str]:
+    """Yield the names of the columns of a role, or of none; with or without those of lists."""
     if isinstance(names, Mapping):
         for part in names.values():
-            yield from flat(part)
-    else:
-        yield from [names] if isinstance(names, str) else names or ()
+            yield from flat(part, lists)
+    elif isinstance(names, str):
+        yield names
+    elif lists:
+        yield from names or ()
 
 
 def arranged(names: Any, values: Mapping[str, Any], joined: Callable[[list[Any]], Any]) -> Any:
