@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.data.example import Example
 from dtrain.data.holdout import Holdout, divided
 from dtrain.data.nest import leaves
+from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Arrays
+from dtrain.data.transforms import applied
 from dtrain.errors import UsageError
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)
@@ -99,3 +102,14 @@ def test_structures_can_be_read_elsewhere() -> None:
     x, y, weight = other.gather(tf.constant([3, 1]))
     assert np.array_equal(x["b"], X[[3, 1]]) and np.array_equal(y, X[[3, 1], 0])
     assert np.array_equal(weight, X[[3, 1], 1]) and list(x) == ["b", "a"]
+
+
+def test_classes_of_other_data_have_the_numbers_of_the_run() -> None:
+    other = Arrays(X, np.array([0, 1, 1, 0, 1, 0]), np.ones(6), class_names=["b", "c"])
+    made = renumbered(other, ["a", "b", "c"])
+    assert made.info.class_names() == ["a", "b", "c"]
+    example = applied(made, Example.of(made[np.arange(6)]), of_arrays=False)
+    assert example.y.tolist() == made.info.labels().tolist() == [1, 2, 2, 1, 2, 1]
+    assert example.weight.tolist() == [1] * 6 and renumbered(other, ["b", "c"]) is other
+    with pytest.raises(UsageError, match="dataset=c: is none of the classes of the run"):
+        renumbered(other, ["a", "b"])
