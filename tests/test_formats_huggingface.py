@@ -123,6 +123,46 @@ def test_one_dataset_has_no_splits() -> None:
         assert refusal(validation=name).startswith(f"dataset.validation={name}: d is one dataset")
 
 
+CACHED = """
+from pathlib import Path
+import datasets as hf, numpy as np, pyarrow as pa, pyarrow.parquet as pq
+from datasets.packaged_modules.parquet.parquet import Parquet
+from dtrain import datasets
+from dtrain.errors import UsageError
+
+x = np.arange(8.0)
+pq.write_table(pa.table({"x": x, "kind": ["ab"[i % 2] for i in range(8)]}), "a.parquet")
+pq.write_table(pa.table({"x": x[:3], "kind": ["b"] * 3}), "b.parquet")
+files = {"train": "a.parquet", "test": "b.parquet"}
+builder = Parquet(dataset_name="flowers", hash="0" * 40, data_files=files)
+builder.download_and_prepare()
+made = Path(builder.cache_dir)
+# As load_dataset names it of a repository of the Hub, whose files have no hash.
+made.parents[2].rename(made.parents[3] / "someone___flowers")
+made = made.parents[3] / "someone___flowers"
+next(made.iterdir()).rename(made / "default")
+found = datasets.huggingface(
+    None, "kind", "x", name="someone/flowers", validation="test"
+)
+inputs, y = found.validation[np.arange(3)]
+assert inputs.ravel().tolist() == [0, 1, 2] and y.tolist() == [1, 1, 1] and len(found.train) == 8
+try:
+    datasets.huggingface(None, "kind", name="someone/trees")
+except UsageError as error:
+    print(error)
+"""
+
+
+def test_a_name_of_the_hub_is_read_from_the_cache() -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CACHED], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.startswith("dataset.name=someone/trees: is not in the package's cache"), (
+        done.stderr
+    )
+
+
 def test_images_are_bytes_that_can_be_decoded() -> None:
     made(6).save_to_disk("d")
     splits = datasets.huggingface("d", "label", "image", images={"image": [4, 5, 3]})
