@@ -190,13 +190,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns.tables")
     parser.add_argument("names", nargs="*", help="PACKAGE/TABLE.csv (all)")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--backend", default="tensorflow", help="that trains, on CPUs")
     parser.add_argument("--against", action="store_true", help="hold against scikit-learn")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         files = extract(Path(folder), asked.names or names())
         if asked.against:
             files = [path for path in files if len(path.read_bytes().splitlines()) > ENOUGH]
-        arguments = LONGER if asked.against else SHORT
+        arguments = [f"backend={asked.backend}", "hardware=cpu"]
+        arguments += LONGER if asked.against else SHORT
         counts: collections.Counter[str] = collections.Counter()
         for outcome in campaign(files, arguments, asked.workers):
             counts[outcome.kind] += 1
