@@ -164,7 +164,7 @@ def write(
     path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], pieces: Iterable[np.ndarray]
 ) -> None:
     """Write a ``.npy`` file in the order of C, of arrays that follow each other in it."""
-    with path.open("wb") as file:
+    with path.open("xb") as file:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False}
         np.lib.format.write_array_header_1_0(file, {**header, "shape": shape})
         for piece in pieces:

@@ -23,6 +23,7 @@ from dtrain.data.images import NoImageError, decoded
 from dtrain.data.sources import Captured, Info, Source
 from dtrain.data.transforms import InGraph, operations
 from dtrain.errors import DataError, UsageError
+from dtrain.files import writing
 from dtrain.host import memory
 
 #: Images that are decoded at once.
@@ -161,7 +162,11 @@ class Decoded:
             return self._made(self._in_memory)
 
         def make(path: Path) -> None:
-            self._made(lambda dtype, batches: write(path, dtype, self._shape, batches))
+            def kept(dtype: np.dtype[Any], batches: Iterable[np.ndarray]) -> None:
+                writing.remove(path)  # as bytes, where they are to be float32 now
+                write(path, dtype, self._shape, batches)
+
+            self._made(kept)
 
         path = cache.cached("images.npy", self._key(), make)
         return of_files([DataFile(str(path))], "dataset.cache")

@@ -94,8 +94,10 @@ def column_of(kind: pa.DataType) -> Column | None:
     if types.is_dictionary(kind):
         return column_of(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
+        if kind.extension_name != _TENSOR:
+            return None
         order = list(kind.permutation or ())
-        if kind.extension_name != _TENSOR or order != sorted(order):
+        if order != sorted(order):
             return None
         inner = column_of(kind.value_type)
         return inner and dataclasses.replace(inner, shape=tuple(kind.shape))

@@ -208,11 +208,11 @@ class Frame:
         else:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-        with open(descriptor, "wb", closefd=False) as memory:
+        os.pwrite(descriptor, b"\0", self.size - 1)  # behind the last piece, too
+        with open(descriptor, "r+b", closefd=False) as memory:
             for piece, length in zip(self._pieces, self.lengths, strict=True):
                 memory.write(piece)
                 memory.seek(_whole(length) - length, os.SEEK_CUR)
-            memory.truncate(self.size)
         return descriptor
 
 
