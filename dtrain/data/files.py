@@ -258,7 +258,7 @@ def check_whole(name: str, mapped: np.memmap[Any, Any]) -> None:
     """
     size = mapped.offset + mapped.nbytes
     with contextlib.suppress(FileNotFoundError):  # what is mapped stays
-        if (now := Path(str(mapped.filename)).stat().st_size) < size:
+        if (now := os.stat(str(mapped.filename)).st_size) < size:
             raise DataError(name, f"was cut off: it has {now:,} bytes, not {size:,}")
 
 

@@ -307,6 +307,14 @@ class Targets:
         self.array = array
         self._key = key
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_values"}
+
+    @functools.cached_property
+    def _values(self) -> FileArray | np.ndarray:
+        """In memory where they are few: from files they would take as long as the inputs."""
+        return self.array if is_large(self.array.nbytes) else self.array.whole()
+
     @functools.cached_property
     def _dtype(self) -> np.dtype[Any]:
         """int64 where all are whole numbers, of several numbers a row by their type alone.
@@ -317,7 +325,7 @@ class Targets:
         whole = self.array.dtype.kind in "iub"
         if not whole and len(self.array.shape) == 1:
             whole = True
-            for part in in_pieces(self.array):
+            for part in in_pieces(self._values):
                 if not np.isfinite(part).all():
                     raise UsageError(
                         self._key, self.array.name, "holds NaN or infinity", "finite numbers",
@@ -333,7 +341,7 @@ class Targets:
             DataError: naming file and row.
             UsageError: of one number a row, one can be no target.
         """
-        dtype, found = self._dtype, self.array[rows]
+        dtype, found = self._dtype, self._values[rows]
         if found.dtype.kind == "f":
             finite = np.isfinite(found).all(axis=tuple(range(1, found.ndim)))
             if not finite.all():
