@@ -105,7 +105,7 @@ def _values(source: Any, examples: int, by: str) -> tuple[np.ndarray, list[str]]
 
 def _read(source: Any, examples: int, by: str) -> np.ndarray | None:
     """Return the targets, or an input, of the first examples; None where it is not one array."""
-    found = []
+    arrays = []
     for begin in range(0, examples, _CHUNK):
         rows = np.arange(begin, min(begin + _CHUNK, examples))
         x, *rest = reading.arrays(source, rows)
@@ -115,8 +115,8 @@ def _read(source: Any, examples: int, by: str) -> np.ndarray | None:
             array = x.get(by) if isinstance(x, dict) else None
         if not isinstance(array, np.ndarray):
             return None
-        found.append(array)
-    return np.concatenate(found)
+        arrays.append(array)
+    return np.concatenate(arrays)
 
 
 def _name(value: Any, words: list[str]) -> str:

@@ -139,22 +139,22 @@ class IndexShuffle:
         return self._table[indices]
 
     def _walked(self, indices: np.ndarray) -> np.ndarray:
-        found = self._encrypted(indices)
-        while (outside := np.flatnonzero(found >= self._examples)).size:
-            found[outside] = self._encrypted(found[outside])
-        return found
+        shuffled = self._encrypted(indices)
+        while (outside := np.flatnonzero(shuffled >= self._examples)).size:
+            shuffled[outside] = self._encrypted(shuffled[outside])
+        return shuffled
 
     def _whole(self) -> np.ndarray:
         """Return where all indices go, int64 ``[examples]``."""
         step = self._encrypted(np.arange(2**self._bits))
-        found = step[: self._examples].copy()
+        shuffled = step[: self._examples].copy()
         step[: self._examples] = np.arange(self._examples)  # here a walk has ended
         # Walks are long where there are few examples: steps of several numbers are made first.
         for _ in range(int(math.log2(len(step) / self._examples))):
             step = step[step]
-        while found.max() >= self._examples:
-            found = step[found]
-        return found
+        while shuffled.max() >= self._examples:
+            shuffled = step[shuffled]
+        return shuffled
 
     def _encrypted(self, values: np.ndarray) -> np.ndarray:
         """Return int64 ``[b]`` after all rounds."""

@@ -1,4 +1,4 @@
-"""What reading examples has raised, and what of it the user is told.
+"""Errors of reading examples, and the sentences that are made of them.
 
 An exception inside of tf.data becomes one of TensorFlow's, with a traceback in the place of a
 sentence: it is kept here. Data that cannot be read before training is a mistake of the

@@ -126,8 +126,8 @@ class Part:
         Raises:
             DataError: the file has changed, or cannot be read.
         """
-        found = self.read()
-        return found if isinstance(found, np.ndarray) else self._mapped(found)
+        source = self.read()
+        return source if isinstance(source, np.ndarray) else self._mapped(source)
 
     def _by_rows(self, array: np.ndarray) -> np.ndarray:
         """Return an array whose rows lie one after the other, where it is in a file."""

@@ -60,8 +60,8 @@ class DataFile:
         Raises:
             DataError: it is not there any more.
         """
-        found = self._stat()
-        return f"{found.st_size}-{found.st_mtime_ns}"
+        status = self._stat()
+        return f"{status.st_size}-{status.st_mtime_ns}"
 
     def _stat(self) -> os.stat_result:
         with reading(self.name):

@@ -185,11 +185,11 @@ class Decoded:
         """Return what decoded images depend on; another version may decode otherwise."""
         decoder = importlib.import_module("tensorflow" if _by_tensorflow() else "PIL")
         name = "" if _by_tensorflow() else "Pillow "
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for path in self.images.paths:
-            found.update(f"{os.path.abspath(path)}\0{DataFile(path).stamp()}\0".encode())
+            digest.update(f"{os.path.abspath(path)}\0{DataFile(path).stamp()}\0".encode())
         version = f"{name}{decoder.__version__}"
-        return f"dtrain images 1 {version} {self._shape[1:]} {found.hexdigest()}"
+        return f"dtrain images 1 {version} {self._shape[1:]} {digest.hexdigest()}"
 
     def _made(self, keep: Callable[[np.dtype[Any], Iterator[np.ndarray]], Any]) -> Any:
         """Return what ``keep`` makes of the type of the images, and of them, batch by batch."""

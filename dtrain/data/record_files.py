@@ -174,26 +174,33 @@ class TFRecordFiles(RecordFiles):
         return [file for file in self.files if not cache.path_of(*_index(file)).exists()]
 
     def _counts(self) -> list[int]:
-        entries, missing = list(map(_index, self.files)), self._without_index()
+        self._stamps, missing = [file.stamp() for file in self.files], self._without_index()
         size = sum(file.size() for file in missing)
         if size > _LARGE:
             name = f"{missing[0].name}{' ...' * (len(missing) > 1)}"
             cache.announce(f"{name}: {size / 1e9:,.1f} GB are read once, for an index")
         if missing and "tensorflow" not in sys.modules:
             _index_in_a_process(self)
-
-        def index(owner: int) -> np.ndarray:
-            path = cache.cached(*entries[owner], lambda path: self._write_index(owner, path))
-            return np.asarray(np.load(path))
-
-        threads = min(len(entries), _THREADS, os.cpu_count() or 1)
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            self._indexes = list(pool.map(index, range(len(entries))))
-        self._stamps = [key[-1] for _, key in entries]
+        self._indexes = list(map(np.load, self.index()))
         counts = [len(each) for each in self._indexes]
         if not sum(counts):
             raise DataError(", ".join(file.name for file in self.files), "holds no record")
         return counts
+
+    def index(self) -> list[Path]:
+        """Return the index of each file, a ``.npy``; TensorFlow's reader makes those that lack.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+
+        def made(owner: int) -> Path:
+            entry = _index(self.files[owner])
+            return cache.cached(*entry, lambda path: self._write_index(owner, path))
+
+        threads = min(len(self.files), _THREADS, os.cpu_count() or 1)
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(made, range(len(self.files))))
 
     def _local(self, owner: int) -> Path:
         """Return a file that is not compressed."""
@@ -247,18 +254,18 @@ def _sizes(file: DataFile, path: Path) -> np.ndarray:
     sizes = tf.data.TFRecordDataset(str(path), buffer_size=1 << 20).map(tf.strings.length)
     problem = "the file ends early"
     try:
-        found = collected(sizes)
+        lengths = collected(sizes)
     except tf.errors.OpError as error:
-        found = collected(sizes.ignore_errors())  # as far as they are sound
+        lengths = collected(sizes.ignore_errors())  # of the sound ones before it
         reason = str(error.message).split("\n")[0]
         if not isinstance(error, tf.errors.DataLossError):
             problem = f"cannot be read ({reason})"
         elif "truncated" not in reason:
             problem = "a checksum is wrong"
-    end = int(found.sum()) + _AROUND * len(found)
+    end = int(lengths.sum()) + _AROUND * len(lengths)
     if end != path.stat().st_size:
-        raise DataError(f"{file.name}, record {len(found):,} (byte {end:,})", problem)
-    return found
+        raise DataError(f"{file.name}, record {len(lengths):,} (byte {end:,})", problem)
+    return lengths
 
 
 def _index_in_a_process(files: TFRecordFiles) -> None:
@@ -385,10 +392,8 @@ class ArrayRecordFiles(RecordFiles):
 
 
 if __name__ == "__main__":
-    import tensorflow  # noqa: F401 - by its presence the indexes are made here
-
     try:
-        len(pickle.loads(sys.stdin.buffer.read()))
+        pickle.loads(sys.stdin.buffer.read()).index()
     except DataError as damage:
         print(json.dumps([damage.place, damage.problem]))
         sys.exit(_DAMAGED)

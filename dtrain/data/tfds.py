@@ -54,10 +54,10 @@ class Prepared:
         self.classes: dict[str, int] = {}
         for column, feature, stored in _leaves(info.features, info.features.get_serialized_info()):
             kind = type(feature).__name__
-            found = _column(feature, stored, kind == "Image")
-            if found is None:
+            parsed = _column(feature, stored, kind == "Image")
+            if parsed is None:
                 continue
-            self.features[column] = found
+            self.features[column] = parsed
             if kind == "Image":
                 self.images[column] = None if None in feature.shape else list(feature.shape)
             if kind == "ClassLabel" and feature.num_classes is not None:

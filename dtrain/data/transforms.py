@@ -226,9 +226,9 @@ def weighted(splits: Any, weights: Mapping[int, float], first: Callable[[Any, in
     if not several and not whole:
         raise _refused(weights, "the targets are no whole numbers")
     classes = None if several else splits.count_classes()
-    known = y.shape[-1] if several else classes and max(2, classes)
-    if known and max(weights) >= known:
-        raise _refused(weights, f"the classes of the dataset go up to {known - 1}")
+    count = y.shape[-1] if several else classes and max(2, classes)
+    if count and max(weights) >= count:
+        raise _refused(weights, f"the classes of the dataset go up to {count - 1}")
     return splits.train.changed(ClassWeights(weights))
 
 

@@ -196,12 +196,12 @@ def read_plain(path: Path) -> dict[str, Any]:
     try:
         text = data.decode()
         _check_nesting(text, path)
-        found = yaml.load(text, Loader=_Loader)
+        document = yaml.load(text, Loader=_Loader)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise not_yaml(path, error) from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise DamagedFile(path, "is not a mapping")
-    return found
+    return document
 
 
 def not_yaml(path: Path, error: Exception) -> DamagedFile:

@@ -21,12 +21,12 @@ def gpus() -> list[str]:
 
 def _values(files: Iterable[Path], name: str) -> list[str]:
     """Return the first value that each of the kernel's files has for a name."""
-    found = []
+    first: list[str] = []
     for path in sorted(files):
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:  # another system
             continue
         values = (line.partition(":") for line in lines)
-        found += [value.strip() for key, _, value in values if key.strip() == name][:1]
-    return found
+        first += [value.strip() for key, _, value in values if key.strip() == name][:1]
+    return first

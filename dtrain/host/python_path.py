@@ -128,7 +128,7 @@ class _Finder:
         is_given = re.fullmatch(r"given_[0-9a-f]{32}", name) and name in trusted()
         if is_given and (file := find_given(name)) is not None:
             return importlib.util.spec_from_file_location(name, file, loader=_Given(name, file))
-        # Anybody's `try: import optional` would run what lies here by that name.
+        # Else an optional import of any package would run a file of that name in the folder.
         if path is not None or not (name in tops() or self._asks()):
             return None
         return PathFinder.find_spec(name, [self.folder])
