@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,15 +172,17 @@ def text(one: Any, other: Any) -> Any:
 
 def test_what_is_read_ahead_is_bounded_and_ends() -> None:
     source = padded(Splits(Python()), {"x": {"length": 4}}).train
-    before = threading.active_count()
+    before = set(threading.enumerate())
     pipeline = HostPipeline(Inputs(source, None, 5, 0))
     begun = source.reads
     [(x, y)] = next(pipeline)
     assert (x.shape, y.shape) == ((5, 4), (5,))
+    readers = set(threading.enumerate()) - before
     del pipeline
-    while threading.active_count() > before:
-        time.sleep(0.01)
-        gc.collect()
+    assert readers
+    while any(reader.is_alive() for reader in readers):
+        gc.collect()  # a read that is under way holds the pipeline until it is done
+        next(iter(readers)).join(0.01)
     ahead = min(8, os.cpu_count() or 1) + 1
     assert 1 <= source.reads - begun <= 1 + ahead, "a batch, and those that are read ahead"
 

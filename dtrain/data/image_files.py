@@ -234,8 +234,8 @@ class Decoded:
             made = tf.data.Dataset.range(count).batch(_BATCH).map(load, tf.data.AUTOTUNE)
             at = 0
             try:
-                for found in made.prefetch(2).as_numpy_iterator():
-                    yield found
+                for images in made.prefetch(2).as_numpy_iterator():
+                    yield images
                     at += _BATCH
             except tf.errors.OpError:
                 self.images.reread(np.arange(at, min(at + _BATCH, count)))
