@@ -179,7 +179,8 @@ def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "-oProxyCommand=x", "a:0", "a:x", "a b", "a;b", "a/b", "::1", "a:", "$(x)", "@a"]
+    "given",
+    ["", "-oProxyCommand=x", "a:0", "a:00", "a:x", "a b", "a;b", "a/b", "::1", "a:", "$(x)", "@a"],
 )
 def test_what_is_no_host(given: str) -> None:
     with pytest.raises(UsageError, match="is no host"):
