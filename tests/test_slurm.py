@@ -365,6 +365,13 @@ def test_a_job_of_a_sweep_may_have_the_gpus_of_all_nodes(
     assert "type: hardware.devices=2" in refused.output
 
 
+def test_a_sweep_is_planned_for_the_nodes_and_not_for_this_machine(dtrain, quick, command) -> None:
+    words = ("-m", *quick, "launcher=slurm", "hardware=gpu", "launcher.gpus_per_node=2")
+    run = dtrain(*words, "strategy=mirrored", "seed=0,1", "dry_run=true")
+    assert run.code == errors.OK, run.output
+    assert run.output.count("2 GPU") == 2
+
+
 def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None:
     monkeypatch.setattr(client, "_PAUSE", 0.0)
     client.watch.add(["77"])
