@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import shutil
 import types
 from pathlib import Path
 from typing import Any
@@ -339,6 +340,27 @@ def test_a_sweep_that_was_killed(dtrain: Commands) -> None:
     assert "2 jobs, 2 at a time" in run.output
     assert statuses() == ["FINISHED"] * 3
     assert told()["jobs"][0]["objective"] == 0.013
+
+
+def test_a_search_that_was_killed_draws_the_same_again(dtrain: Commands) -> None:
+    """With a key that is new: once no search with one could be resumed."""
+    search = ("hydra/sweeper=optuna", "hydra.sweeper.trials=6", "hydra.sweeper.startup=2")
+    run = begin(dtrain, *search, "seed=int(interval(1,99))", "+launcher.x=choice(1,2)",
+                "sweep.parallel=1")  # fmt: skip
+    assert run.code == errors.OK, run.output
+    undisturbed = told()
+    cut = undisturbed["course"].index(["ended", 2])
+    data = {**told(), "jobs": told()["jobs"][:3], "course": undisturbed["course"][:cut]}
+    data["jobs"][2].update(status="RUNNING", objective=None)
+    write_json(folder() / "sweep.json", data)
+    rundir(2).result.unlink()
+    for number in (3, 4, 5):
+        shutil.rmtree(rundir(number).path)
+    for run in (again(dtrain), again(dtrain, "sweep.parallel=2")):
+        assert run.code == errors.OK, run.output
+    for name in ("differs", "objective"):
+        assert [j[name] for j in told()["jobs"]] == [j[name] for j in undisturbed["jobs"]]
+    assert told()["course"] == undisturbed["course"]
 
 
 def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:

@@ -135,6 +135,8 @@ def run(master: Master, source: Source) -> int:
                     past.keep()
                 record.data.update(status="RUNNING", ended=None)
                 record.data["baseline"] = settings.baseline or record.data["baseline"]
+                if source.course is not None:
+                    record.data["course"] = source.course  # which grows
                 for draft in drafts:
                     runner.enter(draft, done[draft.number])
                 record.write()
@@ -176,13 +178,15 @@ def _opened(record: Record, shown: Table) -> remote.Output | None:
 
 
 def _ahead(source: Source, past: Record | None) -> list[list[str]]:
+    if past is not None and past.data["objective"] is not None:
+        source.aim(past.data["objective_mode"])
     try:
-        return source.ahead([job["overrides"] for job in past.jobs] if past else [])
-    except (KeyError, ValueError) as error:  # of a search: they are not what it draws
+        return source.ahead(past)
+    except (LookupError, TypeError, ValueError) as error:  # of a search: not what it draws
         if past is None:
             raise
         raise DamagedFile(
-            past.folder / FILE, f"has overrides that the search does not draw ({error})", "jobs"
+            past.folder / FILE, f"has jobs that the search does not draw: it draws {error}", "jobs"
         ) from None
 
 
