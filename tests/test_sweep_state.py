@@ -343,21 +343,24 @@ def test_a_sweep_that_was_killed(dtrain: Commands) -> None:
 
 
 def test_a_search_that_was_killed_draws_the_same_again(dtrain: Commands) -> None:
-    """With a key that is new: once no search with one could be resumed."""
-    search = ("hydra/sweeper=optuna", "hydra.sweeper.trials=6", "hydra.sweeper.startup=2")
-    run = begin(dtrain, *search, "seed=int(interval(1,99))", "+launcher.x=choice(1,2)",
-                "sweep.parallel=1")  # fmt: skip
-    assert run.code == errors.OK, run.output
-    undisturbed = told()
-    cut = undisturbed["course"].index(["ended", 2])
-    data = {**told(), "jobs": told()["jobs"][:3], "course": undisturbed["course"][:cut]}
-    data["jobs"][2].update(status="RUNNING", objective=None)
+    """With a key that is new, and jobs that cannot be: once no search with one could be resumed."""
+    search = ["sweep.parallel=1", "hydra/sweeper=optuna"]
+    search += [f"hydra.sweeper.{word}" for word in ("trials=8", "seed=10", "startup=4")]
+    space = ["seed=int(interval(1,99))", "+launcher.x=choice(1,2)", "trainer.batch_size=32,100000"]
+    run = begin(dtrain, *search, *space)
+    assert run.code == errors.FAILED, run.output
+    undisturbed, data = told(), told()
+    number = [number for event, number, *_ in data["course"] if event == "ended"][3]
+    assert "FAILED" in statuses()[:number]
+    data["course"] = data["course"][: data["course"].index(["ended", number])]
+    data["jobs"] = data["jobs"][: number + 1]
+    data["jobs"][-1].update(status="RUNNING", objective=None)
     write_json(folder() / "sweep.json", data)
-    rundir(2).result.unlink()
-    for number in (3, 4, 5):
-        shutil.rmtree(rundir(number).path)
-    for run in (again(dtrain), again(dtrain, "sweep.parallel=2")):
-        assert run.code == errors.OK, run.output
+    rundir(number).result.unlink()
+    for later in range(number + 1, 8):
+        shutil.rmtree(rundir(later).path, ignore_errors=True)
+    for _ in range(2):
+        again(dtrain)
     for name in ("differs", "objective"):
         assert [j[name] for j in told()["jobs"]] == [j[name] for j in undisturbed["jobs"]]
     assert told()["course"] == undisturbed["course"]

@@ -15,14 +15,14 @@ from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep import slurm
-from dtrain.controller.sweep.compose import Composer, Draft, Master, common_name
+from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft, Master, common_name
 from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.report import jobs, print_plan, summary
 from dtrain.controller.sweep.resources import at_once
 from dtrain.controller.sweep.runner import Runner, examine
 from dtrain.controller.sweep.state import FILE, Record, read
 from dtrain.controller.sweep.table import Table
-from dtrain.errors import DamagedFile, UsageError, nearest
+from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short
 from dtrain.tracking import choose
@@ -55,9 +55,15 @@ def run(master: Master, source: Source) -> int:
         done: dict[int, Outcome | None] = {}
         first = None if ahead else source.next()  # of a search: it stands for all
         for number, overrides in enumerate(ahead if first is None else [first]):
-            drafts.append(composer.compose(number, overrides))
-            # Of the first this begins the framework's import, beside which the others continue.
-            done[number] = examine(composer, past, drafts[-1])
+            try:
+                draft = composer.compose(number, overrides)
+                # Of the first this begins the framework's import, beside which the others continue.
+                done[number] = examine(composer, past, draft)
+                drafts.append(draft)
+            except (DtrainError, *NOT_COMPOSED):
+                if past is None or source.course is None:
+                    raise
+                # ... a search has asked for it, and goes on without it
         _check_baseline(settings.baseline, drafts, source)
         todo = [draft for draft in drafts if done[draft.number] is None]
         launcher = slurm.launcher_of(todo)
@@ -137,8 +143,12 @@ def run(master: Master, source: Source) -> int:
                 record.data["baseline"] = settings.baseline or record.data["baseline"]
                 if source.course is not None:
                     record.data["course"] = source.course  # which grows
-                for draft in drafts:
-                    runner.enter(draft, done[draft.number])
+                entries = {draft.number: draft for draft in drafts}
+                for number in range(max(len(ahead), len(drafts))):
+                    if number in entries:
+                        runner.enter(entries[number], done[number])
+                    else:
+                        runner.compose(ahead[number])
                 record.write()
                 if recorded is not None:
                     recorded.open()

@@ -202,10 +202,10 @@ class Runner:
             return False  # what it asks for next depends on how that ended, not on the clock
         overrides = self._source.next()
         if overrides is not None:
-            self._compose(overrides)
+            self.compose(overrides)
         return overrides is not None
 
-    def _compose(self, overrides: list[str]) -> None:
+    def compose(self, overrides: list[str]) -> None:
         """Take in a job that nobody knew of; one that cannot be run has failed."""
         number = self._entered
         try:
