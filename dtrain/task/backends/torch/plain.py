@@ -395,12 +395,12 @@ def weights(path: Path) -> dict[str, np.ndarray]:
     """
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state = saved.get("state_dict", saved) if isinstance(saved, dict) else {"": saved}
-    for name, value in state.items():
+    for name, value in (state if isinstance(state, dict) else {"state_dict": state}).items():
         if not isinstance(value, torch.Tensor):
             raise initial.refused(
                 str(path), f"has {name!r} in it, a {type(value).__name__}, and is no state_dict"
             )
-    return {name: keras.ops.convert_to_numpy(value) for name, value in state.items()}
+    return {str(name): keras.ops.convert_to_numpy(value) for name, value in state.items()}
 
 
 def unwrapped(model: Any) -> Any:
