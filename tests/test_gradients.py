@@ -586,3 +586,35 @@ def test_each_thread_has_the_losses_that_it_has_added() -> None:
     thread.join()
     assert other == [0.0]
     assert [float(loss) for loss in model.losses] == mine != other
+
+
+def normalized_behind_a_mask(input_shape: Any, classes: int) -> Any:
+    import keras
+    from keras import layers
+
+    inputs = keras.Input(input_shape, dtype="int64")
+    hidden = layers.Embedding(12, 6, mask_zero=True)(inputs)
+    hidden = layers.BatchNormalization(synchronized=True)(hidden)
+    return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))
+
+
+@pytest.mark.task(devices=2)
+def test_moments_behind_a_mask_are_those_of_all_replicas() -> None:
+    import keras
+    import numpy as np
+
+    def trained(kind: str, devices: int) -> Any:
+        keras.utils.clear_session()
+        model, _, steps, _ = prepare(
+            kind,
+            devices,
+            settings(
+                model={"_target_": "tests.test_gradients.normalized_behind_a_mask"},
+                dataset={"_target_": "tests.zoo.data.tagged"},
+            ),
+        )
+        losses = [steps.results(steps.train(1))["loss"] for _ in range(5)]
+        return losses, *(np.asarray(v) for v in model.layers[-2].non_trainable_variables)
+
+    for one, several in zip(trained("OneDevice", 1), trained("Mirrored", 2), strict=True):
+        np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-6)

@@ -17,9 +17,9 @@ import torch
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.torch import gradients
-from dtrain.task.backends.torch.keras_internals import divide_added_losses, use_moments
+from dtrain.task.backends.torch.keras_internals import divide_added_losses
 from dtrain.task.backends.tracing import now
-from dtrain.task.keras_internals import divide_losses_by_global_batch
+from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
 
 
 def note_divisors() -> None:

@@ -28,7 +28,7 @@ from dtrain.task.backends import across
 from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import declared, dependence, reduction
 from dtrain.task.backends.tracing import now, tracing
-from dtrain.task.keras_internals import divide_losses_by_global_batch
+from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
 
 #: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
 GATHER = "gathered_by_replicas"
@@ -210,6 +210,7 @@ def install() -> None:
     ``tf.nn.scale_regularization_loss``.
     """
     divide_losses_by_global_batch(current, mean)
+    use_moments(_moments)
     declared.install(current)
     kind: Any = tf.GradientTape
     if not getattr(kind.gradient, "by_dtrain", False):
@@ -251,6 +252,24 @@ def _averaged(original: Any, is_jacobian: bool) -> Any:
     # A mark on a function, which types of functions do not have.
     gradient.by_dtrain = True  # type: ignore[attr-defined]
     return gradient
+
+
+def _moments(original: Any, layer: Any, inputs: tf.Tensor, mask: Any) -> Any:
+    """Return what a ``BatchNormalization`` normalises by: behind a mask of all replicas, too."""
+    if mask is None or not layer.synchronized or current() is None:
+        return original(layer, inputs, mask)
+    axes = [i for i in range(inputs.shape.rank) if i != layer.axis % inputs.shape.rank]
+    counts = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs))
+    context: Any = tf.distribute.get_replica_context()
+
+    def total(values: tf.Tensor) -> tf.Tensor:
+        own = tf.reduce_sum(tf.where(counts, values, tf.zeros_like(values)), axes, keepdims=True)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+    count = total(tf.ones_like(inputs)) + keras.config.epsilon()
+    mean = total(inputs) / count
+    variance = total(tf.square(inputs - mean)) / count
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
 
 
 def _is_vectorised() -> bool:
