@@ -243,6 +243,27 @@ def test_a_program_runs_no_code_when_it_is_loaded() -> None:
         assert not mark.exists(), list(hostile)
 
 
+def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
+    import numpy as np
+    import torch
+
+    of_step = config("Tagging", "labelled")
+    for each, factor in (
+        (config("Tagged", "labelled"), 1), (of_step, 1), (config("Tagging", "labelled", says=True), 2),
+    ):  # fmt: skip
+        for size in (None, 5, 1):
+            each.trainer.validation_batch_size = size
+            each.trainer.metrics = []
+            model, _, steps, splits = prepare("OneDevice", 1, each)
+            x, y = map(torch.as_tensor, splits.validation[np.arange(len(splits.validation))])
+            model.eval()
+            with torch.no_grad():
+                whole = torch.nn.functional.cross_entropy(model.module(x), y).item()
+            sums = steps.evaluate(*divmod(len(x), steps.evaluation_examples))
+            held = steps.results(sums, training=False)
+            assert held == {"loss": pytest.approx(factor * whole, rel=1e-5)}, size
+
+
 #: Functions of a module ``mine``, keys of a run with it, and what it ends with.
 WRONG = {
     "shape": ("", ["trainer.loss={_target_: torch.nn.MSELoss}", "+model.classes=1"],

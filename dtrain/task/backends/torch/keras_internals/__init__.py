@@ -2,7 +2,6 @@
 
 ``added``          what a model adds to its loss
 ``metric_states``  the states of a metric of ``torchmetrics``
-``moments``        what a ``BatchNormalization`` normalises by
 ``programs``       files of ``torch.export``, without anything that runs code
 ``several``        one operation on many tensors
 ``watching``       what each operation returns
@@ -10,7 +9,6 @@
 
 from dtrain.task.backends.torch.keras_internals.added import divide_added_losses
 from dtrain.task.backends.torch.keras_internals.metric_states import summed_states
-from dtrain.task.backends.torch.keras_internals.moments import use_moments
 from dtrain.task.backends.torch.keras_internals.programs import load_program
 from dtrain.task.backends.torch.keras_internals.several import add, copy, divide
 from dtrain.task.backends.torch.keras_internals.watching import (
