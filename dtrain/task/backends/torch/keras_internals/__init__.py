@@ -10,7 +10,7 @@
 from dtrain.task.backends.torch.keras_internals.added import divide_added_losses
 from dtrain.task.backends.torch.keras_internals.metric_states import summed_states
 from dtrain.task.backends.torch.keras_internals.moments import use_moments
-from dtrain.task.backends.torch.keras_internals.several import add, copy, divide
+from dtrain.task.backends.torch.keras_internals.several import add, copy, divide, version
 from dtrain.task.backends.torch.keras_internals.watching import (
     Watching,
     gradient_label,
@@ -20,5 +20,5 @@ from dtrain.task.backends.torch.keras_internals.watching import (
 
 __all__ = [
     "Watching", "add", "copy", "divide", "divide_added_losses", "gradient_label", "gradient_lines",
-    "label", "summed_states", "use_moments",
+    "label", "summed_states", "use_moments", "version",
 ]  # fmt: skip
