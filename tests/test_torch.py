@@ -171,6 +171,11 @@ def test_what_replicas_compute_otherwise_is_said() -> None:
         "penalty": CASES["gradient penalty"],
         "loss": ours("centred", (), {"_target_": "tests.torch_models.across"}),
         "counted": ours("counting"),
+        "held": {
+            "model": {"_target_": "tests.torch_modules.Hidden", "adds": True},
+            "dataset": {"_target_": "tests.torch_modules.data"},
+            "trainer": {"loss": "torch.nn.CrossEntropyLoss", "metrics": []},
+        },
         "drawn": ours("mixed"),
         "stateful": {"model": {"_target_": "tests.zoo.stateful.model"}, "dataset": PICTURES},
         "augmented": {"model": {"_target_": "tests.torch_models.augmented"}, "dataset": PICTURES},
@@ -181,6 +186,7 @@ def test_what_replicas_compute_otherwise_is_said() -> None:
     assert "on 2 replicas the loss is not that of one device" in chief["loss"]
     assert "dtrain.replicas.gather does" in chief["loss"]
     assert "model=counting/count: the training step assigns it what several" in chief["counted"]
+    assert chief["held"].startswith("model=Hidden/sum: the training step assigns it what several")
     assert chief["drawn"].startswith("the training step draws random numbers, and each replica")
     assert "is stateful" in chief["stateful"]
     assert "strategy=one_device" in chief["augmented"]

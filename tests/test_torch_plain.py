@@ -37,15 +37,17 @@ LOGGED = ["gradient_norm", "weight_norm", "update_ratio"]
 
 
 def config(
-    name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None, **model: Any
-) -> Any:
+    name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None,
+    reduction: str = "mean", **model: Any
+) -> Any:  # fmt: skip
     target = "tests.torch_modules"
     metrics = ["accuracy", *([{"_target_": F1, "num_classes": 3}] if SCORED else [])]
     loss = loss or {"_target_": "torch.nn.CrossEntropyLoss"}
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name == "Routed" else metrics},
+        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name == "Routed" else metrics,
+                 "gradient_reduction": reduction},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
 
@@ -61,6 +63,14 @@ def cases() -> dict[str, Any]:
     return {
         "whole": config("Net"),
         "uneven": config("Net", loss={"_target_": "tests.torch_modules.uneven"}),
+        "summed": config(
+            "Net",
+            loss={"_target_": "tests.torch_modules.share"},
+            reduction="sum",
+            optimizer=torch_optimizer("SGD"),
+        ),
+        "hidden": config("Hidden"),
+        "adapted": config("Adapted"),
         "several": config("Two", "several"),
         "named": config("Two", "named"),
         "tokens": config("Tokens", "tokens"),
@@ -105,7 +115,8 @@ def shared(cluster: Cluster, task: Task, devices: list[str], kind: str, names: l
 def test_processes_have_the_numbers_of_one(kind: str, count: int) -> None:
     need("torch")
     # Fully sharded modules are gathered by all replicas, or by none, and have PyTorch's optimizers.
-    names = ["whole", "uneven", "unused", "clipped"] if kind == "FullySharded" else list(cases())
+    names = ["whole", "uneven", "summed", "adapted", "unused", "clipped"]
+    names = names if kind == "FullySharded" else list(cases())
     tasks = [Task("chief", 0, 1), *(Task("worker", index, 1) for index in range(count - 1))]
     expected = warm.call(alone, 1, {"names": names}, backend="torch")
     for made in together(shared, tasks, count, "torch", kind=kind, names=names):
@@ -249,7 +260,8 @@ def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
 
     of_step = config("Tagging", "labelled")
     for each, factor in (
-        (config("Tagged", "labelled"), 1), (of_step, 1), (config("Tagging", "labelled", says=True), 2),
+        (config("Tagged", "labelled"), 1), (of_step, 1),
+        (config("Tagging", "labelled", says=True), 2),
     ):  # fmt: skip
         for size in (None, 5, 1):
             each.trainer.validation_batch_size = size
@@ -322,3 +334,35 @@ def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> 
     keys = [*QUICK[3:], *keys] if case != "loader" else keys
     run = on_torch("tracking=none", *MODULE, *keys)
     assert run.code and re.search(problem, run.output.replace("\n", " ")), run.output
+
+
+def frozen(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    """Train what has frozen weights; return how they differ afterwards, and what was sent."""
+    from torch import distributed
+
+    from dtrain.task import strategies
+
+    model, strategy, steps, _ = prepare(
+        "", 1, config("Adapted"), strategy=strategies.MultiWorker(devices)
+    )
+    before = strategy.read({v.path: v for v in model.non_trainable_variables})
+    sent, reduce = [], distributed.all_reduce
+
+    def counted(tensor: Any, *args: Any, **options: Any) -> Any:
+        sent.append(tensor.numel())
+        return reduce(tensor, *args, **options)
+
+    steps.train(1)  # afterwards the copies are compared
+    distributed.all_reduce = counted
+    steps.train(5)
+    after = strategy.read({v.path: v for v in model.non_trainable_variables})
+    trained = sum(v.value.numel() for v in model.trainable_variables)
+    return {name: (after[name] != before[name]).sum() for name in before}, trained, sum(sent) / 5
+
+
+def test_frozen_weights_are_not_sent_and_keep_their_bits() -> None:
+    need("torch")
+    tasks = [Task("chief", 0, 1), Task("worker", 0, 1), Task("worker", 1, 1)]
+    for changed, trained, sent in together(frozen, tasks, 3, "torch"):
+        assert len(changed) == 2 and not any(changed.values())
+        assert sent < trained + 100  # and what is logged

@@ -54,6 +54,7 @@ def model(
     Raises:
         UsageError: model and data do not fit, or a target is wrong.
     """
+    strategy.gradient_reduction = config.trainer.gradient_reduction.name
     with runtime().alone():
         keras.utils.set_random_seed(config.seed)
     # Eager, on the CPU: shapes and types for everything that is built.

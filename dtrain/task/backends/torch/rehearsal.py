@@ -12,12 +12,12 @@ import torch
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.errors import behind
+from dtrain.errors import UsageError, behind
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
 from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
 from dtrain.task.backends.step_metrics import Returned
-from dtrain.task.backends.torch import replica
+from dtrain.task.backends.torch import plain, replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws, hashed
 from dtrain.task.backends.torch.keras_internals import add
@@ -61,7 +61,10 @@ def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for variable, value in zip(tensors, before, strict=True):
-                variable.value.copy_(value)
+                if isinstance(variable, replica.Held):
+                    variable.assign(value)
+                else:
+                    variable.value.copy_(value)
 
 
 def _is_copy(value: torch.Tensor) -> bool:
@@ -95,12 +98,12 @@ def notice(
     if examples < parts * rows:
         return None
     tried = across.batches(reading.first(source, examples), parts, rows)
-    with across.attributes_kept(model):
+    with across.attributes_kept(model, plain.unwrapped(model).modules()):
         step = _Step(model, strategy, rows, seed)
         with _restored(step.state):
             try:
                 difference = None
-                if across.is_known(model):
+                if across.is_known(model) and not isinstance(model, plain.PlainModel):
                     step.alone(tried[0])
                 else:
                     difference = across.difference(step, tried, strategy, SUMS)
@@ -116,7 +119,7 @@ def notice(
         "the training step draws random numbers, and each replica draws its own: they are others "
         "than those of one device, and than those of another number of replicas"
     )
-    return "; ".join(filter(None, [drawn if draws else None, difference])) or None
+    return "; ".join(filter(None, [drawn if draws else None, difference, *step.held])) or None
 
 
 class _NotRehearsedError(Exception):
@@ -140,13 +143,18 @@ class _Step:
     def __init__(self, model: keras.Model, strategy: Any, rows: int, seed: int):
         self.model, self._tasks, self.parts, self.rows = model, strategy.tasks, strategy.parts, rows
         self._summed = strategy.gradient_reduction == "sum"
-        self._replica = replica.step(model, self.parts, self._summed, strategy.averages)
+        self._replica = replica.step(model, self.parts, self._summed)
         self._draws = Draws(model, seed, self._tasks.rank)
         self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
         self._returned = Returned(model)
         held = [v for _, v in keras_internals.plain_variables(model)]
+        undeclared = replica.held(model)
+        self._undeclared = {each.path for each in undeclared}
+        held += undeclared
         own = [*keras_internals.of_own_classes(model), *model.trainable_variables, *held]
         self._watched = list({id(v): v for v in own}.values())
+        #: What is to be said of what modules hold in attributes.
+        self.held: list[str] = []
         self._metrics = [v for metric in model.metrics for v in metric.variables]
         state = train_state.variables(model).values()
         self.state = list({id(v): v for v in (*state, *held, *self._metrics)}.values())
@@ -190,6 +198,13 @@ class _Step:
         for variable, old, value in zip(self._watched, before, whole.kept, strict=True):
             if (old != value).any():
                 variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
+        for each in list(kept):
+            if each.name in self._undeclared:
+                kept.remove(each)
+                try:
+                    across.check_kept(each, SUMS)
+                except UsageError as error:  # a cache, perhaps, that decides nothing
+                    self.held = [str(error).partition("; ")[0]]
         values = [
             across.Value(name, a, b, c, 1) if name == NORM else
             across.Value(

@@ -38,3 +38,8 @@ def _each(name: str, tensors: Sequence[torch.Tensor], value: Sequence[torch.Tens
     values = [value] * len(tensors) if isinstance(value, int) else value
     for tensor, one in zip(tensors, values, strict=True):
         getattr(tensor, name)(one)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Return what changes where a tensor is changed in place, other than by its ``data``."""
+    return int(getattr(tensor, "_version", 0))
