@@ -45,9 +45,7 @@ def install() -> None:
         variable.assign = _marked(variable.assign, _assign)
 
 
-def _marked(
-    original: Any, of_replicas: Any, asked: Callable[[], Any] = gradients.current
-) -> Any:
+def _marked(original: Any, of_replicas: Any, asked: Callable[[], Any] = gradients.current) -> Any:
     @functools.wraps(original)
     def call(*args: Any, **options: Any) -> Any:
         if asked() is None:
