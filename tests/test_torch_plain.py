@@ -33,6 +33,9 @@ OF_KERAS = {
     "_target_": "keras.optimizers.AdamW", "learning_rate": 0.01, "use_ema": True,
     "gradient_accumulation_steps": 2,
 }  # fmt: skip
+ACCUMULATING = {
+    "_target_": "keras.optimizers.SGD", "learning_rate": 1.0, "gradient_accumulation_steps": 3,
+}  # fmt: skip
 LOGGED = ["gradient_norm", "weight_norm", "update_ratio"]
 
 
@@ -41,12 +44,13 @@ def config(
     reduction: str = "mean", **model: Any
 ) -> Any:  # fmt: skip
     target = "tests.torch_modules"
+    bare = name == "Routed" or kind == "labelled"
     metrics = ["accuracy", *([{"_target_": F1, "num_classes": 3}] if SCORED else [])]
     loss = loss or {"_target_": "torch.nn.CrossEntropyLoss"}
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name == "Routed" else metrics,
+        trainer={"log": LOGGED, "loss": loss, "metrics": [] if bare else metrics,
                  "gradient_reduction": reduction},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
@@ -76,6 +80,7 @@ def cases() -> dict[str, Any]:
         "tokens": config("Tokens", "tokens"),
         "sparse": config("Tokens", "tokens", optimizer=torch_optimizer("SGD"), sparse=True),
         "of keras": config("Net", optimizer=OF_KERAS),
+        "accumulated": config("Tagged", "labelled", optimizer=ACCUMULATING),
         "routed": config("Routed"),
         "unused": config("Routed", seldom=False),
         "clipped": config("Two", "several", optimizer=torch_optimizer("SGD", global_clipnorm=0.1)),
@@ -258,14 +263,11 @@ def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
     import numpy as np
     import torch
 
-    of_step = config("Tagging", "labelled")
-    for each, factor in (
-        (config("Tagged", "labelled"), 1), (of_step, 1),
-        (config("Tagging", "labelled", says=True), 2),
-    ):  # fmt: skip
+    says = config("Tagging", "labelled", says=True)
+    both = config("Tagged", "labelled"), config("Tagging", "labelled")
+    for each, factor in (*((each, 1) for each in both), (says, 2)):
         for size in (None, 5, 1):
             each.trainer.validation_batch_size = size
-            each.trainer.metrics = []
             model, _, steps, splits = prepare("OneDevice", 1, each)
             x, y = map(torch.as_tensor, splits.validation[np.arange(len(splits.validation))])
             model.eval()
@@ -274,6 +276,25 @@ def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
             sums = steps.evaluate(*divmod(len(x), steps.evaluation_examples))
             held = steps.results(sums, training=False)
             assert held == {"loss": pytest.approx(factor * whole, rel=1e-5)}, size
+
+
+@pytest.mark.task(backend="torch")
+@pytest.mark.parametrize("says", [None, False, True])
+def test_what_is_accumulated_is_the_gradient_of_all_batches(says: bool | None) -> None:
+    import torch
+
+    model = ("Tagged", {}) if says is None else ("Tagging", {"says": says})
+    each = config(model[0], "labelled", optimizer=ACCUMULATING, **model[1])
+    model, _, steps, splits = prepare("OneDevice", 1, each)
+    x, y = map(torch.as_tensor, in_order(splits.train, 6))
+    for part in (slice(0, 24), slice(24, 48)):
+        model.zero_grad()
+        whole = torch.nn.functional.cross_entropy(model.module(x[part]), y[part])
+        expected = torch.autograd.grad(whole * (2 if says else 1), model.module.parameters())
+        before = [weight.detach().clone() for weight in model.module.parameters()]
+        steps.train(3)
+        for old, new, gradient in zip(before, model.module.parameters(), expected, strict=True):
+            assert torch.allclose(old - new, gradient, atol=1e-6)
 
 
 #: Functions of a module ``mine``, keys of a run with it, and what it ends with.

@@ -148,6 +148,7 @@ def model(
         if predicted is not None:
             if trains:
                 notice(checks.probabilities_notice(built, predicted, chosen is not None))
+                notice(checks.accumulation_notice(built, predicted))
             losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)

@@ -23,6 +23,7 @@ from dtrain.errors import UsageError
 from dtrain.run import initial
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import LOSS_WEIGHT
+from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.metrics import metric
 from dtrain.task.backends.torch.optimizer import optimizer
 from dtrain.task.backends.tracing import now, tracing
@@ -98,6 +99,9 @@ class PlainModel(keras.Model):
         compute: the type that it computes in (``torch.autocast``); None for its own.
     """
 
+    #: Of an optimizer that accumulates: of how many batches it has gradients, and what they weigh.
+    _accumulated: Any = None
+
     def __init__(self, module: torch.nn.Module, name: str, compute: torch.dtype | None = None):
         super().__init__(name=name, dtype="float32")
         # Keras would wrap a module that is an attribute, and PyTorch list its parameters twice.
@@ -139,6 +143,9 @@ class PlainModel(keras.Model):
                     "loss(y_true, y_pred), as Keras'", f"def {loss.__name__}(outputs, targets):",
                 )  # fmt: skip
         super().compile(*args, **options)
+        if getattr(self.optimizer, "gradient_accumulation_steps", None):
+            weight = self.optimizer.add_variable((2,), "zeros", name="accumulated_weight")
+            object.__setattr__(self, "_accumulated", weight)
         if isinstance(self.loss, Loss) and not isinstance(self, SteppingModel):
             # Of this instance: what they return is what Keras' steps do.
             object.__setattr__(self, "train_step", self._train_step)
@@ -146,32 +153,62 @@ class PlainModel(keras.Model):
 
     def _train_step(self, data: Any) -> dict[str, Any]:
         self.zero_grad()
-        loss, logs = self._evaluated(data, training=True)
-        self._update(loss)
+        loss, logs, weight = self._evaluated(data, training=True)
+        self._update(loss, weight)
         return logs
 
     def _test_step(self, data: Any) -> dict[str, Any]:
         return self._evaluated(data, training=False)[1]
 
-    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Call the module and its loss without what Keras does around them."""
+    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any], Any]:
+        """Call the module and its loss without what Keras does around them.
+
+        The last is what the loss is the mean over.
+        """
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self.call(x, training=training)
-        divisors: list[Any] | None = None if training else []
+        divisors: list[Any] | None = None if training and self._accumulated is None else []
         with tracing(divisors=divisors):
             loss: torch.Tensor = self.loss(y, outputs, weight)
-        rows, [tracker, *_] = _divisor(loss, divisors or [], len(y)), self.metrics
+        divisor, [tracker, *_] = _divisor(loss, divisors or [], len(y)), self.metrics
+        rows = len(y) if training else divisor
         with torch.no_grad():
             tracker.total.value.add_(loss.detach() * (rows * now().parts))
             tracker.count.value.add_(rows)
-            return loss, self.compute_metrics(x, y, outputs, weight)
+            return loss, self.compute_metrics(x, y, outputs, weight), divisor
 
-    def _update(self, loss: torch.Tensor) -> None:
-        """Update the weights by the gradients of a loss."""
+    def _update(self, loss: torch.Tensor, weight: Any) -> None:
+        """Update the weights by the gradients of a loss, which is the mean over ``weight``."""
         loss.backward()
         weights = self.trainable_weights
         with torch.no_grad():
-            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+            own = [each.value.grad for each in weights]
+            if self._accumulated is not None:
+                own = self._weighed(own, weights, torch.as_tensor(weight))
+            self.optimizer.apply(own, weights)
+
+    def _weighed(self, own: list[Any], weights: list[keras.Variable], weight: Any) -> list[Any]:
+        """Return gradients whose mean over the batches of an update is that over all that counts.
+
+        Keras adds up the gradients of batches, and divides by how many batches there are.
+        """
+        optimizer, step = self.optimizer, gradients.current()
+        if step is not None:
+            weight = gradients.mean([weight])[0] * step.replicas
+        batches, total = self._accumulated.value + torch.stack([torch.ones_like(weight), weight])
+        is_last = batches == optimizer.gradient_accumulation_steps
+        self._accumulated.assign(torch.stack([batches, total]) * ~is_last)
+        share = batches * weight / total.clamp(min=1e-9)  # 1 where all weigh the same
+        sums = [each for each in optimizer.variables if "gradient_accumulator" in each.path]
+        ids = map(id, keras_internals.updated(optimizer))
+        means = {
+            key: each.value / (batches - 1).clamp(min=1)
+            for key, each in zip(ids, sums, strict=True)
+        }
+        return [
+            each if each is None else share * each + (1 - share) * means[id(variable)]
+            for each, variable in zip(own, weights, strict=True)
+        ]
 
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
@@ -218,9 +255,11 @@ class SteppingModel(PlainModel):
         """Train on a batch, by what the module says is its loss."""
         self._enter(True)
         self.zero_grad()
-        with self._computing(data):
-            loss, numbers, _ = self._outcome(TRAINING, data)
-        self._update(loss)
+        divisors: list[Any] | None = None if self._accumulated is None else []
+        with self._computing(data), tracing(divisors=divisors):
+            loss, numbers, returned = self._outcome(TRAINING, data)
+        rows = _divisor(returned, divisors or [], len(keras.tree.flatten(data)[0]))
+        self._update(loss, numbers.get(LOSS_WEIGHT, rows))
         return {"loss": loss, **numbers}
 
     def test_step(self, data: Any) -> dict[str, Any]:
