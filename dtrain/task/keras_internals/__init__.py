@@ -26,6 +26,7 @@ from dtrain.task.keras_internals.model_parts import (
     of_own_classes,
     plain_variables,
     states,
+    trainable_inside,
 )
 from dtrain.task.keras_internals.optimizers import (
     adam_slots,
@@ -57,6 +58,7 @@ __all__ = [
     "set_mask",
     "states",
     "stored",
+    "trainable_inside",
     "updated",
     "updating",
     "without_tensorflow",

@@ -98,7 +98,8 @@ def notice(
     if examples < parts * rows:
         return None
     tried = across.batches(reading.first(source, examples), parts, rows)
-    with across.attributes_kept(model, plain.unwrapped(model).modules()):
+    modules = [each for part in plain.parts(model).values() for each in part.modules()]
+    with across.attributes_kept(model, modules):
         step = _Step(model, strategy, rows, seed)
         with _restored(step.state):
             try:
@@ -197,7 +198,7 @@ class _Step:
         ]
         for variable, old, value in zip(self._watched, before, whole.kept, strict=True):
             if (old != value).any():
-                variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
+                variable.assign(keras.ops.convert_to_tensor(value, variable.value.dtype))
         for each in list(kept):
             if each.name in self._undeclared:
                 kept.remove(each)
