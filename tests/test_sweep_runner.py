@@ -6,7 +6,7 @@ import errno
 import queue
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from dtrain.controller.sweep import command as module
 from dtrain.controller.sweep import state
 from dtrain.controller.sweep.job_source import Grid, Source
 from dtrain.controller.sweep.runner import Watch
+from dtrain.controller.sweep.state import Record
 from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError
 from dtrain.run.folder import RunDir, read_json
@@ -314,6 +315,7 @@ class Scripted:
     """Asks for jobs as a script says, which gets what was reported so far."""
 
     total = 10
+    course = None
 
     def __init__(
         self,
@@ -327,7 +329,7 @@ class Scripted:
         self._prune = prune
         self._words = words
 
-    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
+    def ahead(self, past: Record | None) -> list[list[str]]:
         return []
 
     def next(self) -> list[str] | None:

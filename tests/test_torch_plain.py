@@ -183,6 +183,102 @@ def test_a_module_is_trained_as_by_a_loop_by_hand() -> None:
             assert torch.allclose(one, other, atol=1e-6), name
 
 
+@pytest.mark.task(backend="torch")
+def test_a_program_runs_no_code_when_it_is_loaded() -> None:
+    """Of archives with pickles, with a compiled library, and with texts that are evaluated."""
+    import io
+    import json
+    import pickle
+    import tempfile
+    import zipfile
+    from pathlib import Path
+
+    import numpy as np
+    import torch
+
+    from dtrain.errors import TrainingError
+    from dtrain.task.backends.torch import exported
+    from dtrain.task.backends.torch.plain import PlainModel
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, n: int = 2) -> torch.Tensor:
+            return x * torch.ones(3) + x.shape[0]
+
+    folder = Path(tempfile.mkdtemp())
+    mark, path = folder / "executed", folder / "model.pt2"
+    code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    exported.write(PlainModel(Net(), "net"), "pt2", path, np.ones((2, 3), "f4"), ["x"], ["y"])
+    with zipfile.ZipFile(path) as file:
+        records = {name.partition("/")[2]: file.read(name) for name in file.namelist()}
+    module, inputs = exported.program(path)
+    assert module(torch.ones(4, 3)).tolist() == [[5.0] * 3] * 4 and len(inputs) == 1
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return eval, (code,)
+
+    pickled = io.BytesIO()
+    torch.save(((Evil(),), {}), pickled)
+
+    def config(name: str) -> bytes:
+        entry = {"path_name": name, "is_param": False, "use_pickle": True, "tensor_meta": None}
+        return json.dumps({"config": {"w": entry}}).encode()
+
+    texts = records["models/model.json"].decode()
+
+    def replaced(old: str, new: str) -> dict[str, bytes]:
+        assert old in texts
+        return {"models/model.json": texts.replace(old, new).encode()}
+
+    argument = json.dumps("x=" + code.replace("'", '"'))
+    conditions = replaced('"guards_code": []', f'"guards_code": [{json.dumps(code)}]')
+    for hostile in (
+        {"data/sample_inputs/model.pt": pickled.getvalue()},
+        {"data/weights/model_weights_config.json": config("weight_0"),
+         "data/weights/weight_0": pickled.getvalue()},
+        {"data/constants/model_constants_config.json": config("opaque_obj_0"),
+         "data/constants/opaque_obj_0": pickle.dumps(Evil())},
+        {"data/aotinductor/model/model.so": b"x"},
+        replaced('"x"', argument),
+        replaced("Symbol('s", f"{code}+Symbol('s"),
+        replaced("Symbol('s", "eval(chr(49))+Symbol('s"),
+        replaced("torch.ops.aten.mul.Tensor", "torch.hub.load"),
+        conditions,
+    ):  # fmt: skip
+        with zipfile.ZipFile(path, "w") as file:
+            for name, data in {**records, **hostile}.items():
+                file.writestr(f"model/{name}", data)
+        try:
+            exported.program(path)[0](torch.ones(4, 3))
+        except (TrainingError, pickle.UnpicklingError):
+            assert hostile is not conditions
+        else:
+            assert hostile is conditions, "they are passed over"
+        assert not mark.exists(), list(hostile)
+
+
+def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
+    import numpy as np
+    import torch
+
+    of_step = config("Tagging", "labelled")
+    for each, factor in (
+        (config("Tagged", "labelled"), 1), (of_step, 1),
+        (config("Tagging", "labelled", says=True), 2),
+    ):  # fmt: skip
+        for size in (None, 5, 1):
+            each.trainer.validation_batch_size = size
+            each.trainer.metrics = []
+            model, _, steps, splits = prepare("OneDevice", 1, each)
+            x, y = map(torch.as_tensor, splits.validation[np.arange(len(splits.validation))])
+            model.eval()
+            with torch.no_grad():
+                whole = torch.nn.functional.cross_entropy(model.module(x), y).item()
+            sums = steps.evaluate(*divmod(len(x), steps.evaluation_examples))
+            held = steps.results(sums, training=False)
+            assert held == {"loss": pytest.approx(factor * whole, rel=1e-5)}, size
+
+
 #: Functions of a module ``mine``, keys of a run with it, and what it ends with.
 WRONG = {
     "shape": ("", ["trainer.loss={_target_: torch.nn.MSELoss}", "+model.classes=1"],

@@ -19,6 +19,9 @@ def data(kind: str = "rows") -> Any:
     def split(count: int) -> Any:
         x = draw.standard_normal((count, 4)).astype(np.float32)
         y = draw.integers(0, CLASSES, count)
+        if kind == "labelled":  # a class for each token; most have none, and some examples too
+            tokens, ends = draw.integers(0, 6, (count, 5)), draw.integers(0, 6, (count, 1))
+            return tokens, np.where(np.arange(5) < ends - 1, tokens % CLASSES, -100)
         if kind == "tokens":
             return draw.integers(0, 6, (count, 5)), y
         return {"rows": x, "several": (x, x[:, :2]), "named": {"a": x, "b": x[:, :2]}}[kind], y
@@ -61,6 +64,33 @@ class Tokens(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(torch.tanh(self.rows(x).mean(1)))
+
+
+class Tagged(nn.Module):
+    """A class for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.head = nn.Embedding(6, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.rows(x))).transpose(1, 2)
+
+
+class Tagging(Tagged):
+    """The same with a step of its own, which may say what its loss is the mean over."""
+
+    def __init__(self, says: bool = False):
+        super().__init__()
+        self.says = says
+
+    def training_step(self, batch: Any) -> Any:
+        x, y = batch
+        loss = cross_entropy(self(x), y.long())
+        if not self.says:
+            return loss
+        counts = (y != -100).sum()
+        return {"loss": torch.where(counts > 0, 2 * loss, 0.0), "loss_weight": counts}
 
 
 class Routed(nn.Module):

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -58,6 +59,17 @@ def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> No
         raise
     if lasting:
         sync(path.parent)
+
+
+def set_default_mode(path: Path) -> None:
+    """Give a file that a library has made for its owner alone the mode that any new file has."""
+    other = aside(path)
+    descriptor = open_new(other)
+    try:
+        os.chmod(path, stat.S_IMODE(os.fstat(descriptor).st_mode))
+    finally:
+        os.close(descriptor)
+        os.unlink(other)
 
 
 def open_new(path: Path, mode: int = 0o666) -> int:

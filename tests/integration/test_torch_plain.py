@@ -107,6 +107,8 @@ def test_a_run_is_used_by_the_commands(
     refused = on_torch("export", folder, "to=savedmodel")
     assert "is no format of plain modules of PyTorch's; accepted: onnx, pt2" in refused.output
     [export] = Path(folder).glob("exports/*/12")
+    weights = [run.rundir.state, export / "model.safetensors", run.rundir.journal]
+    assert len({path.stat().st_mode for path in weights}) == 1, "as the umask says"
     stored = Sample.load(export / "sample.npz")
 
     def ask(client: Client) -> None:

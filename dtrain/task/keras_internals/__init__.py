@@ -10,6 +10,7 @@ has something else, the run ends with a sentence that says what to do instead.
 ``variables``     what a variable is stored in
 ``masks``         masks of tensors
 ``losses``        denominators of losses on several replicas
+``moments``       what batch normalisation normalises by
 ``callbacks``     when callbacks of Keras choose how they compare
 """
 
@@ -28,6 +29,7 @@ from dtrain.task.keras_internals.model_parts import (
     states,
     trainable_inside,
 )
+from dtrain.task.keras_internals.moments import use_moments
 from dtrain.task.keras_internals.optimizers import (
     adam_slots,
     average_trainable,
@@ -61,5 +63,6 @@ __all__ = [
     "trainable_inside",
     "updated",
     "updating",
+    "use_moments",
     "without_tensorflow",
 ]

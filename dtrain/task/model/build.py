@@ -132,7 +132,10 @@ def model(
         if chosen is not None:
             trainer = config.trainer
             loss = losses.loss_of(trainer.loss)
-            metrics = losses.metrics_of(trainer.metrics, "trainer.metrics", trainer.loss)
+            metrics = losses.metrics_of(
+                trainer.metrics, "trainer.metrics", loss, (y, predicted),
+                getattr(built, "output_names", None) or (), notice if trains else (lambda _: None),
+            )  # fmt: skip
             if isinstance(metrics, list):  # of one output
                 metrics = [*metrics, *more(config, predicted)]
             built.compile(

@@ -22,9 +22,10 @@ import torch
 from dtrain.errors import UsageError
 from dtrain.run import initial
 from dtrain.task import keras_internals
+from dtrain.task.backends.step_logs import LOSS_WEIGHT
 from dtrain.task.backends.torch.metrics import metric
 from dtrain.task.backends.torch.optimizer import optimizer
-from dtrain.task.backends.tracing import now
+from dtrain.task.backends.tracing import now, tracing
 
 __all__ = [
     "as_model",
@@ -176,8 +177,10 @@ class PlainModel(keras.Model):
         """Call the module and its loss without what Keras does around them."""
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self.call(x, training=training)
-        loss: torch.Tensor = self.loss(y, outputs, weight)
-        rows, [tracker, *_] = len(y), self.metrics
+        divisors: list[Any] | None = None if training else []
+        with tracing(divisors=divisors):
+            loss: torch.Tensor = self.loss(y, outputs, weight)
+        rows, [tracker, *_] = _divisor(loss, divisors or [], len(y)), self.metrics
         with torch.no_grad():
             tracker.total.value.add_(loss.detach() * (rows * now().parts))
             tracker.count.value.add_(rows)
@@ -238,7 +241,7 @@ class SteppingModel(PlainModel):
         self._enter(True)
         self.zero_grad()
         with self._computing(data):
-            loss, numbers = self._outcome(TRAINING, data)
+            loss, numbers, _ = self._outcome(TRAINING, data)
         self._update(loss)
         return {"loss": loss, **numbers}
 
@@ -246,12 +249,17 @@ class SteppingModel(PlainModel):
         """Evaluate a batch; without a ``validation_step`` by the ``training_step``."""
         self._enter(False)
         name = VALIDATION if hasattr(self.module, VALIDATION) else TRAINING
-        with self._computing(data):
-            loss, numbers = self._outcome(name, data)
-        return {"loss": loss, **{key.removeprefix(PREFIX): n for key, n in numbers.items()}}
+        divisors: list[Any] = []
+        with self._computing(data), tracing(divisors=divisors):
+            loss, numbers, returned = self._outcome(name, data)
+        weight = _divisor(returned, divisors, len(keras.tree.flatten(data)[0]))
+        numbers = {key.removeprefix(PREFIX): number for key, number in numbers.items()}
+        return {"loss": loss, LOSS_WEIGHT: weight, **numbers}
 
-    def _outcome(self, name: str, data: Any) -> tuple[Any, dict[str, Any]]:
+    def _outcome(self, name: str, data: Any) -> tuple[Any, dict[str, Any], Any]:
         """Return the loss and the other numbers that a step of the module's returns.
+
+        The last is the loss as the step has returned it.
 
         Raises:
             UsageError: it returns something else.
@@ -266,7 +274,13 @@ class SteppingModel(PlainModel):
                 f"returns {type(returned).__name__}{shape}, and a step returns its loss",
                 "a tensor of one number, or {'loss': tensor, NAME: tensor, ...}", "return loss",
             )  # fmt: skip
-        return loss.reshape([]), {key: torch.as_tensor(value) for key, value in numbers.items()}
+        numbers = {key: torch.as_tensor(value) for key, value in numbers.items()}
+        return loss.reshape([]), numbers, loss
+
+
+def _divisor(loss: Any, divisors: list[tuple[Any, Any]], rows: int) -> Any:
+    """Return what a loss was divided by, the rows of the batch where that is not known."""
+    return next((divisor for each, divisor in divisors if each is loss), rows)
 
 
 def as_model(built: Any, precision: str) -> Any:
@@ -417,12 +431,12 @@ def weights(path: Path) -> dict[str, np.ndarray]:
     """
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state = saved.get("state_dict", saved) if isinstance(saved, dict) else {"": saved}
-    for name, value in state.items():
+    for name, value in (state if isinstance(state, dict) else {"state_dict": state}).items():
         if not isinstance(value, torch.Tensor):
             raise initial.refused(
                 str(path), f"has {name!r} in it, a {type(value).__name__}, and is no state_dict"
             )
-    return {name: keras.ops.convert_to_numpy(value) for name, value in state.items()}
+    return {str(name): keras.ops.convert_to_numpy(value) for name, value in state.items()}
 
 
 def parts(model: Any) -> dict[str, torch.nn.Module]:

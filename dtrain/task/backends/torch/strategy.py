@@ -21,6 +21,7 @@ from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.forward import Forward
+from dtrain.task.backends.torch.global_batch import note_divisors
 from dtrain.task.backends.torch.plain import PlainModel, compile_forward
 from dtrain.task.backends.torch.processes import Processes
 from dtrain.task.backends.torch.steps import Steps
@@ -47,6 +48,7 @@ class OneDevice:
     sync_every = 1
 
     def __init__(self, devices: list[str]):
+        note_divisors()  # ORDER: before the user's code is imported, which may import losses
         self.tasks: Tasks = Processes() if torch.distributed.is_initialized() else Tasks()
 
     @property
@@ -197,6 +199,7 @@ class Default(OneDevice):
     """This process alone, whatever others there are: with all of a model on its device."""
 
     def __init__(self, devices: list[str]):
+        super().__init__(devices)
         self.tasks = Tasks()
 
 
