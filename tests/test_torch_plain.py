@@ -73,6 +73,7 @@ def cases() -> dict[str, Any]:
             reduction="sum",
             optimizer=torch_optimizer("SGD"),
         ),
+        "loss": config("Two", "several", loss={"_target_": "tests.torch_modules.Weighed"}),
         "hidden": config("Hidden"),
         "adapted": config("Adapted"),
         "several": config("Two", "several"),
@@ -98,9 +99,11 @@ def numbers(case: str, strategy: Any = None) -> Any:
     each = [steps.results(steps.train(1)) for _ in range(STEPS)]
     full, rest = divmod(len(splits.validation), steps.evaluation_examples)
     held = steps.results(steps.evaluate(full, rest), training=False)
+    loss = {v.name: v for v in model.variables if v.name.startswith("trainer.loss")}
+    assert all(array.all() for array in strategy.read(loss).values())  # all began with 0
     if type(strategy).__name__ == "FullySharded":
-        return each, held, strategy.read(model.names)
-    return each, held, plain.state_dict(model)
+        return each, held, strategy.read({**model.names, **loss})
+    return each, held, {**plain.state_dict(model), **strategy.read(loss)}
 
 
 def alone(names: list[str]) -> Any:
@@ -120,7 +123,7 @@ def shared(cluster: Cluster, task: Task, devices: list[str], kind: str, names: l
 def test_processes_have_the_numbers_of_one(kind: str, count: int) -> None:
     need("torch")
     # Fully sharded modules are gathered by all replicas, or by none, and have PyTorch's optimizers.
-    names = ["whole", "uneven", "summed", "adapted", "unused", "clipped"]
+    names = ["whole", "uneven", "summed", "adapted", "loss", "unused", "clipped"]
     names = names if kind == "FullySharded" else list(cases())
     tasks = [Task("chief", 0, 1), *(Task("worker", index, 1) for index in range(count - 1))]
     expected = warm.call(alone, 1, {"names": names}, backend="torch")

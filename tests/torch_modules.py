@@ -170,3 +170,19 @@ class Adapted(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(torch.tanh(self.base(x) + self.up(self.down(x))))
+
+
+class Weighed(nn.Module):
+    """A loss that is trained: the uncertainty of Kendall et al. 2018, and a mean that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uncertainty = nn.Parameter(torch.zeros(2))
+        self.register_buffer("mean", torch.zeros([]))
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        each = torch.stack([cross_entropy(outputs, targets), outputs.square().mean()])
+        loss = (torch.exp(-self.uncertainty) * each + self.uncertainty).sum() + 0.1 * self.mean
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * each[0].detach()
+        return loss

@@ -27,6 +27,7 @@ from dtrain.task.keras_internals.model_parts import (
     of_own_classes,
     plain_variables,
     states,
+    trainable_inside,
 )
 from dtrain.task.keras_internals.moments import use_moments
 from dtrain.task.keras_internals.optimizers import (
@@ -59,6 +60,7 @@ __all__ = [
     "set_mask",
     "states",
     "stored",
+    "trainable_inside",
     "updated",
     "updating",
     "use_moments",

@@ -145,6 +145,8 @@ def model(
                 metrics=metrics,
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
+        if trains and (message := checks.check_loss(built, chosen is not None)):
+            notice(message)
         if predicted is not None:
             if trains:
                 notice(checks.probabilities_notice(built, predicted, chosen is not None))

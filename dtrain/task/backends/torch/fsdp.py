@@ -68,17 +68,22 @@ class FullySharded(OneDevice):
                     "model", f"{name}.sparse", "gives sparse gradients, which PyTorch does not "
                     "divide into parts", "sparse=False, or strategy=mirrored", "strategy=mirrored",
                 )  # fmt: skip
-        for unit in _units(model.module):
-            fully_shard(unit, mesh=self._mesh)
-        # Also after an evaluation: what is gathered would not be what is loaded afterwards.
-        fully_shard(model.module, mesh=self._mesh, reshard_after_forward=True)
-        for unit in model.module.modules():
-            if self.gradient_reduction == "sum" and isinstance(unit, FSDPModule):
-                unit.set_gradient_divide_factor(1.0)  # PyTorch would average
-                unit.set_force_sum_reduction_for_comms(True)  # gloo adds up and scales nothing
+        for part in model.parts.values():
+            for unit in _units(part):
+                fully_shard(unit, mesh=self._mesh)
+            # Also after an evaluation: what is gathered would not be what is loaded afterwards.
+            fully_shard(part, mesh=self._mesh, reshard_after_forward=True)
+            for unit in part.modules():
+                if self.gradient_reduction == "sum" and isinstance(unit, FSDPModule):
+                    unit.set_gradient_divide_factor(1.0)  # PyTorch would average
+                    unit.set_force_sum_reduction_for_comms(True)  # gloo adds up, scales nothing
         for step in (name for name in STEPS if hasattr(model.module, name)):
             register_fsdp_forward_method(model.module, step)
-        parameters = dict(model.module.named_parameters())
+        parameters = {
+            prefix + name: each
+            for prefix, part in model.parts.items()
+            for name, each in part.named_parameters()
+        }
         for variable in model.state:
             if variable.name in parameters:
                 keras_internals.exchange(variable, parameters[variable.name])

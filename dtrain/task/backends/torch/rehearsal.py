@@ -88,7 +88,7 @@ def notice(
         seed: of the experiment.
 
     Returns:
-        A sentence or more; None where both are the same, or where that cannot be found out.
+        A sentence or more; None where both are the same.
     """
     parts = strategy.tasks.size
     if parts == 1 or batch is None:
@@ -98,7 +98,8 @@ def notice(
     if examples < parts * rows:
         return None
     tried = across.batches(reading.first(source, examples), parts, rows)
-    with across.attributes_kept(model, plain.unwrapped(model).modules()):
+    modules = [each for part in plain.parts(model).values() for each in part.modules()]
+    with across.attributes_kept(model, modules):
         step = _Step(model, strategy, rows, seed)
         with _restored(step.state):
             try:
@@ -110,7 +111,8 @@ def notice(
             except Exception as error:
                 if (refused := behind(error)) is not None:
                     raise refused from None
-                return None  # whatever a model does: what is wrong with it, its own steps will say
+                # Whatever a model does: what is wrong with it, its own steps will say.
+                return across.untried(error, parts)
             finally:
                 model.zero_grad()
                 model.reset_metrics()
@@ -158,8 +160,9 @@ class _Step:
         self._metrics = [v for metric in model.metrics for v in metric.variables]
         state = train_state.variables(model).values()
         self.state = list({id(v): v for v in (*state, *held, *self._metrics)}.values())
-        #: Whether a step has drawn random numbers; known once it was tried.
-        self.drawn = False
+        #: Whether a step has drawn random numbers, and whether it takes gradients for each example;
+        #: known once it was tried.
+        self.drawn = self._of_examples = False
 
     def alone(self, batch: Any) -> tuple[_Outcome, _Outcome]:
         """Return what a step of all examples gives in this process, twice, with other draws.
@@ -167,27 +170,40 @@ class _Step:
         Raises:
             Exception: the step's own error, where it fails in this process.
             _NotRehearsedError: it fails in another process, or its parts return other numbers.
+            UsageError: the replicas would exchange other gradients.
         """
         outcomes: list[_Outcome] = []
         error: Exception | None = None
+        count = 0
         rank = slice(self._tasks.rank * self.rows, (self._tasks.rank + 1) * self.rows)
         try:
             part = self._outcome(_rows(batch, rank), 0)  # alone: the others would wait for it
             outcomes = [self._outcome(batch, number) for number in range(2)]
-            if any(each.names != part.names for each in outcomes):
+            count = part.names.count(None)
+            self._of_examples |= any(each.names.count(None) != count for each in outcomes)
+            named = [[name for name in each.names if name] for each in (part, *outcomes)]
+            if any(each != named[0] for each in named):
                 error = _NotRehearsedError("its parts return other numbers")
         except Exception as raised:
             error = raised
-        if self._tasks.sum([error is not None]) != [0]:
+        failed, counts, squares, own = self._tasks.sum(
+            [error is not None, count, count**2, self._of_examples]
+        )
+        if failed:
             raise error or _NotRehearsedError("it fails in another process")
+        if counts**2 != squares * self.parts:  # the replicas would wait for each other
+            raise across.gradients_of_examples(f"{type(self.model).__name__}.train_step")
+        self._of_examples = own > 0
         return outcomes[0], outcomes[1]
 
     def run(self, batch: Any) -> tuple[list[across.Value], list[across.Kept]]:
         """Return the numbers of the step of a batch, and what it keeps, also for the next step."""
-        whole, again = map(self._agreed, self.alone(batch))
+        whole, again = (self._agreed(self._named(each)) for each in self.alone(batch))
         rank = slice(self._tasks.rank * self.rows, (self._tasks.rank + 1) * self.rows)
         before = [_array(variable) for variable in self._watched]
-        mean = self._agreed(self._outcome(_rows(batch, rank), 0, self._replica))
+        part = self._named(self._outcome(_rows(batch, rank), 0, self._replica))
+        mean = self._agreed(part)
+        self._check_gradients(whole, again, part, mean)
         kept = [
             across.Kept(variable.path, old, one, [several], True)
             for variable, old, one, two, several in zip(
@@ -197,7 +213,7 @@ class _Step:
         ]
         for variable, old, value in zip(self._watched, before, whole.kept, strict=True):
             if (old != value).any():
-                variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
+                variable.assign(keras.ops.convert_to_tensor(value, variable.value.dtype))
         for each in list(kept):
             if each.name in self._undeclared:
                 kept.remove(each)
@@ -221,6 +237,36 @@ class _Step:
             for states in (whole.states, again.states, total)
         )
         return values + [across.Value(name, one[name], two[name], all_[name]) for name in one], kept
+
+    def _named(self, outcome: _Outcome) -> _Outcome:
+        """Leave out what gradients are taken of where that is another number of things in parts."""
+        all_ = zip(outcome.names, outcome.numbers, strict=True)
+        pairs = [pair for pair in all_ if pair[0] is not None or not self._of_examples]
+        return outcome._replace(names=[a for a, _ in pairs], numbers=[b for _, b in pairs])
+
+    def _check_gradients(self, *outcomes: _Outcome) -> None:
+        """Refuse gradients that are those of no global batch.
+
+        Args:
+            outcomes: of all examples, twice; of this replica, and the mean over the replicas.
+
+        Raises:
+            UsageError: saying why.
+        """
+        if NORM not in outcomes[0].names:
+            return
+        one, two, own, mean = (each.numbers[each.names.index(NORM)] for each in outcomes)
+        if self._of_examples:
+            across.check_gradients_of_examples(self.model, across.Value(NORM, one, two, mean))
+        differs = np.isclose(one, two) and abs(own - mean) > across.TOLERANCE * abs(mean)
+        if self._tasks.sum([differs]) != [0]:
+            raise UsageError(
+                "model", f"{type(self.model).__name__}.train_step",
+                "gives its optimizer other gradients on each replica: torch.func and jacobians of "
+                "torch.autograd.functional take them of the replica's own examples",
+                "gradients of loss.backward() or torch.autograd.grad, or dtrain.replicas.mean of "
+                "each gradient", "strategy=one_device",
+            )  # fmt: skip
 
     def _outcome(self, batch: Any, number: int, step: Any = None) -> _Outcome:
         model, data, targets = self.model, put(batch), list[Any]()

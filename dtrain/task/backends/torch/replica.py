@@ -18,7 +18,7 @@ from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import whole
 from dtrain.task.backends.torch.keras_internals import version
-from dtrain.task.backends.torch.plain import Buffer, buffers, unwrapped
+from dtrain.task.backends.torch.plain import Buffer, buffers, parts
 
 #: Packages whose modules hold nothing that a step assigns, beside parameters and buffers.
 KNOWN = ("abc", "builtins", "dtrain", "keras", "torch", "typing")
@@ -82,11 +82,6 @@ class Held:
             return held if getattr(held, "shape", None) == first.shape else first
         return torch.tensor(held if isinstance(held, float) else first, dtype=torch.float64)
 
-    @property
-    def dtype(self) -> str:
-        """Its type."""
-        return keras.backend.standardize_dtype(self.value.dtype)
-
     @torch.no_grad()
     def assign(self, value: torch.Tensor) -> None:
         """Set it."""
@@ -106,7 +101,10 @@ def held(model: keras.Model) -> list[Held]:
     """
     listed = {id(v.value) for v in (*model.variables, *(v for _, v in buffers(model)))}
     held: list[Held] = []
-    for name, module in unwrapped(model).named_modules():
+    modules = [
+        (a + b, each) for a, part in parts(model).items() for b, each in part.named_modules()
+    ]
+    for name, module in modules:
         packages = {each.__module__.partition(".")[0] for each in type(module).__mro__}
         if packages <= {*KNOWN}:
             continue

@@ -10,7 +10,13 @@
 from dtrain.task.backends.torch.keras_internals.added import divide_added_losses
 from dtrain.task.backends.torch.keras_internals.metric_states import summed_states
 from dtrain.task.backends.torch.keras_internals.programs import load_program
-from dtrain.task.backends.torch.keras_internals.several import add, copy, divide, version
+from dtrain.task.backends.torch.keras_internals.several import (
+    add,
+    copy,
+    divide,
+    set_timeout,
+    version,
+)
 from dtrain.task.backends.torch.keras_internals.watching import (
     Watching,
     gradient_label,
@@ -20,5 +26,5 @@ from dtrain.task.backends.torch.keras_internals.watching import (
 
 __all__ = [
     "Watching", "add", "copy", "divide", "divide_added_losses", "gradient_label", "gradient_lines",
-    "label", "load_program", "summed_states", "version",
+    "label", "load_program", "set_timeout", "summed_states", "version",
 ]  # fmt: skip

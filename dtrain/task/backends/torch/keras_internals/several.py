@@ -6,9 +6,11 @@ computes tensor by tensor.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 
 import torch
+from torch.distributed import distributed_c10d
 
 
 @torch.no_grad()
@@ -43,3 +45,10 @@ def _each(name: str, tensors: Sequence[torch.Tensor], value: Sequence[torch.Tens
 def version(tensor: torch.Tensor) -> int:
     """Return what changes where a tensor is changed in place, other than by its ``data``."""
     return int(getattr(tensor, "_version", 0))
+
+
+def set_timeout(timeout: datetime.timedelta) -> None:
+    """Let collectives wait for so long from now on, where this version can be told."""
+    function = getattr(distributed_c10d, "_set_pg_timeout", None)
+    if function is not None:
+        function(timeout)
