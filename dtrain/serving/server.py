@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
+import html
 import json
 import math
 import socket
@@ -23,7 +24,7 @@ import pydantic_core
 import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import Counter, Histogram, generate_latest
 from starlette.exceptions import HTTPException
@@ -59,7 +60,9 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
         token: that requests bring; None: requests need none.
         max_body: bytes of a body.
     """
-    app = FastAPI(title=f"dtrain serve: {current.name}", redoc_url=None, max_body_size=max_body)
+    app = FastAPI(
+        title=f"dtrain serve: {current.name}", docs_url=None, redoc_url=None, max_body_size=max_body
+    )
     expected = (token or "").encode()
 
     async def authorize(
@@ -124,9 +127,26 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
     for path in ("/v2/health/live", "/v2/health/ready", "/ping"):
         app.add_api_route(path, live)
     app.add_api_route("/", lambda: RedirectResponse("/docs"), include_in_schema=False)
+    app.add_api_route("/docs", lambda: _page(app.openapi()), include_in_schema=False)
     for kind in (HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
     return app
+
+
+def _page(api: dict[str, Any]) -> HTMLResponse:
+    """Return what an OpenAPI document says as a page that needs nothing of a network."""
+    title, text = html.escape(api["info"]["title"]), ""
+    for path, methods in api["paths"].items():
+        for method, about in methods.items():
+            details = html.escape(json.dumps(about, indent=1))
+            head = f"<b>{method.upper()}</b> {html.escape(path)}"
+            text += f"<details><summary>{head}</summary><pre>{details}</pre></details>"
+    schemas = html.escape(json.dumps(api.get("components", {}).get("schemas", {}), indent=1))
+    return HTMLResponse(
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>{text}"
+        f"<h2>Schemas</h2><pre>{schemas}</pre>"
+        '<p>For tools such as swagger: <a href="/openapi.json">/openapi.json</a></p>'
+    )
 
 
 async def _refused(request: Request, error: Any) -> Response:
