@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import faulthandler
 import hmac
+import html
 import ipaddress
 import json
 import math
@@ -26,7 +27,7 @@ import pydantic_core
 import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import Counter, Histogram, generate_latest
 from starlette.exceptions import HTTPException
@@ -142,7 +143,8 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         host: address that is listened at.
     """
     app = FastAPI(
-        title=f"dtrain serve: {current.name}", redoc_url=None, max_body_size=max_body,
+        title=f"dtrain serve: {current.name}", docs_url=None, redoc_url=None,
+        max_body_size=max_body,
         redirect_slashes=False,  # it would be to what the Host header says
     )  # fmt: skip
     app.add_middleware(Doorkeeper, token=token, host=host)
@@ -207,9 +209,26 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
     for path in _HEALTH:
         app.add_api_route(path, live)
     app.add_api_route("/", lambda: RedirectResponse("/docs"), include_in_schema=False)
+    app.add_api_route("/docs", lambda: _page(app.openapi()), include_in_schema=False)
     for kind in (HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
     return app
+
+
+def _page(api: dict[str, Any]) -> HTMLResponse:
+    """Return what an OpenAPI document says as a page that needs nothing of a network."""
+    title, text = html.escape(api["info"]["title"]), ""
+    for path, methods in api["paths"].items():
+        for method, about in methods.items():
+            details = html.escape(json.dumps(about, indent=1))
+            head = f"<b>{method.upper()}</b> {html.escape(path)}"
+            text += f"<details><summary>{head}</summary><pre>{details}</pre></details>"
+    schemas = html.escape(json.dumps(api.get("components", {}).get("schemas", {}), indent=1))
+    return HTMLResponse(
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>{text}"
+        f"<h2>Schemas</h2><pre>{schemas}</pre>"
+        '<p>For tools such as swagger: <a href="/openapi.json">/openapi.json</a></p>'
+    )
 
 
 async def _refused(request: Request, error: Any) -> Response:
