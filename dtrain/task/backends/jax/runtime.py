@@ -12,7 +12,7 @@ import jax
 import keras
 import numpy as np
 
-from dtrain.data import nest
+from dtrain.data import generators, nest
 from dtrain.data.sources import Source
 from dtrain.errors import DtrainError, UsageError, unstyled
 from dtrain.task.backends.jax import traceable
@@ -142,7 +142,9 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
         UsageError: it cannot be compiled, or an example has another structure or shape afterwards.
     """
     try:
-        with _augmenting, on_cpu():
+        # What is drawn while it is traced is a constant: one, whenever that is.
+        drawn = generators.reading(generators.Draws((generators.run_seed,)))
+        with _augmenting, drawn, on_cpu():
             changed = _changing(augment)(x, keys.astype(np.uint32))
     except Exception as error:  # whatever a layer, or a function of the user's, raises
         if isinstance(error, DtrainError):
