@@ -88,14 +88,14 @@ def test_other_tables_are_read_by_name() -> None:
     as_text["since"] = np.array([str(d.date()) for d in other.since], object)
     assert np.array_equal(made.encode(as_text), matrix, equal_nan=True)
     other.to_csv("o.csv", index=False)
-    splits = datasets.table("o.csv", encoding=made, validation_split=0.0)
+    splits = datasets.table("o.csv", fitted=made, validation_split=0.0)
     assert np.array_equal(splits.train.x, matrix, equal_nan=True)
     other.drop(columns="churn").to_csv("o.csv", index=False)
-    bare = datasets.table("o.csv", encoding=made, validation_split=0.0)
+    bare = datasets.table("o.csv", fitted=made, validation_split=0.0)
     assert bare.train.y is None and np.array_equal(bare.train.x, matrix, equal_nan=True)
     other.rename(columns={"age": "Age"}).to_csv("o.csv", index=False)
     with pytest.raises(UsageError, match=r"dataset\.inputs=age: o\.csv has no such column"):
-        datasets.table("o.csv", encoding=made)
+        datasets.table("o.csv", fitted=made)
     del columns["age"]
     with pytest.raises(UsageError, match="column=age: is missing, and the model was trained"):
         made.encode(columns)

@@ -56,7 +56,7 @@ def _record(
     structure = nest.outline(_arrays(source, 0, 1))
     examples = examples_in(source)
     digest = _digest(source, amount, digests)
-    digest.update(f"{examples}\0{structure}".encode())
+    digest.update(f"{examples}\0{structure}{source.info.reading}".encode())
     files = list(source.info.files())
     return identity.record(examples, structure, digest.hexdigest(), files)
 
