@@ -91,7 +91,7 @@ def days_of(
                 "column", name, f"{place(row)}: {text!r} is no date",
                 f"dates as {example}, or in one other form in all rows",
                 f"'dataset.columns={{{name}: \"{other[0] or '%Y-%m-%d'}\"}}'" if other
-                else "such a date, or an empty cell",
+                else "such dates, or empty cells, or another kind of the column when it is trained",
             )  # fmt: skip
     return np.array([made[text] if text else np.nan for text in cells], np.float64)
 

@@ -76,11 +76,13 @@ def table(
         fitted: encoding of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    from dtrain.data.tabular import reader
+    from dtrain.data.tabular import dialects, reader
 
     declared = dict(columns or {})
     types = reader.types_of(declared, fitted)
-    reading = reader.Reading(format, separator, header, encoding, skip_rows, comment, quote, types)
+    reading = dialects.Reading(
+        format, separator, header, encoding, skip_rows, comment, quote, types
+    )
     whole, others = each_of(
         lambda paths: reader.ArrowTable(reader.files_of(paths, format), reading), path, validation
     )
@@ -99,11 +101,11 @@ def is_counted(node: Mapping[str, Any]) -> bool:
     Raises:
         UsageError: there is no such file.
     """
-    from dtrain.data.tabular import reader
-    from dtrain.data.tabular.dialects import KEYS
+    from dtrain.data.tabular import dialects, reader
 
     types, format = reader.types_of(node.get("columns") or {}, None), node.get("format")
-    reading = reader.Reading(format, *map(node.get, KEYS), types)
+    keys = {key: node.get(key) for key in dialects.KEYS}
+    reading = dialects.Reading(format, types=types, **keys)
     paths = node["path"], node.get("validation")
     parts = each_of(lambda path: reader.files_of(path, format), *paths)
     return all(reader.is_quick(file, reading) for part in parts for file in part or ())

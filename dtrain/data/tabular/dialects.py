@@ -180,12 +180,13 @@ def opened(file: DataFile) -> IO[bytes]:
             f"pip install {package}; {shlex.join(['python', '-c', code])}; and then "
             f"{shlex.quote(f'dataset.path={other}')}",
         )  # fmt: skip
-    kind, stream = packing(file), None
+    kind = packing(file)
     if kind == "zip":
         return _unzipped(file, zipfile.ZipFile(path))
     if kind == "zstd":  # for which fsspec needs a package
-        stream = io.BufferedReader(pa.input_stream(str(path), compression=kind))
-    return stream or fsspec.open(str(path), "rb", compression=kind).open()  # type: ignore[no-any-return]
+        return io.BufferedReader(pa.input_stream(str(path), compression=kind))
+    stream: IO[bytes] = fsspec.open(str(path), "rb", compression=kind).open()
+    return stream
 
 
 def packing(file: DataFile) -> str | None:
@@ -367,12 +368,11 @@ def _records(
     lines: list[tuple[int, str]], separator: str, quote: str, is_cut: bool
 ) -> list[list[str]]:
     """Return the first rows as lists of cells, without one that is cut off."""
-    records, quoting = [], csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
     texts = (_narrow(line) if separator == BLANKS else line for _, line in lines)
+    own: Any = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
+    records = []
     with contextlib.suppress(csv.Error):
-        for record in csv.reader(
-            texts, delimiter=separator[0], quotechar=quote or None, quoting=quoting
-        ):
+        for record in csv.reader(texts, delimiter=separator[0], **own):
             records.append(record)
     return [record for record in (records[:-1] if is_cut else records) if record]
 

@@ -398,8 +398,8 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
 
 def types_of(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
     """Return the types that columns of text files are read as, where they are known."""
-    fitted = {f.name: f.kind for f in encoding.features if f.is_text} if encoding else {}
-    fitted |= {f.name: f.format for f in encoding.features if f.format} if encoding else {}
+    of_text = [f for f in (encoding.features if encoding else ()) if f.is_text or f.format]
+    fitted = {f.name: f.format or str(f.kind) for f in of_text}
     types = {"category": pa.string(), "text": pa.string(), "number": pa.float64()}
     types |= {kind: pa.string() for kind in {**fitted, **declared}.values() if "%" in kind}
     return {n: types[kind] for n, kind in {**fitted, **declared}.items() if kind in types}
