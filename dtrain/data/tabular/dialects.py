@@ -112,6 +112,7 @@ class Dialect:
         """Yield the lines of the table, and their numbers."""
         is_inside = False  # a cell in quotes
         for number, line in enumerate(lines, 1):
+            line = line.removeprefix("\ufeff") if number == 1 else line
             is_comment = bool(self.comment) and line.lstrip(" \t").startswith(self.comment)
             if not is_inside and (is_comment or number in self.skipped):
                 continue
