@@ -120,14 +120,14 @@ class Dialect:
             yield number, _narrow(line) if self.separator == BLANKS else line
 
     @property
-    def is_plain(self) -> bool:
-        """Whether each line of the file is one of the table, as it is."""
-        return not (self.comment or self.skipped) and self.separator != BLANKS
+    def word(self) -> str:
+        """What messages count: lines, or rows where no number of a line is known."""
+        return "row" if self.comment or any(n > self.first for n in self.skipped) else "line"
 
     def place(self, row: int) -> str:
         """Return what messages call a row, by its number among the lines of the table, from 1."""
-        row -= self.header
-        return f"row {row}" if self.comment else f"line {row - 1 + self.first}"
+        first = 1 if self.word == "row" else self.first
+        return f"{self.word} {row - 1 - self.header + first}"
 
 
 def unreadable(file: DataFile, kind: str, error: BaseException) -> UsageError:
@@ -341,14 +341,10 @@ def _check_top(
     width, names = _width(records)[0], len(records[0])
     if not width - 1 <= names <= width:
         top = next(at for at, record in enumerate(records) if len(record) == width)
-        signs, hint = (
-            {record[0].strip()[:1] for record in records[:top]},
-            f"a line of {width} names",
-        )
-        if names < width:
-            hint = skipping(numbers[top] - 1)
-            if len(signs) == 1 and signs < {*"#%!;/*"}:
-                hint = f"\"dataset.comment='{signs.pop()}'\""
+        signs = {record[0].strip()[:1] for record in records[:top]}
+        hint = f"a line of {width} names" if names > width else skipping(numbers[top] - 1)
+        if names < width and len(signs) == 1 and signs < {*"#%!;/*"}:
+            hint = f"\"dataset.comment='{signs.pop()}'\""
         refuse_lines(file, f"line 1 has {names} cells, and most others {width}", hint)
     # A line of words above columns of numbers alone.
     cells = [
