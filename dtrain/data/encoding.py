@@ -9,13 +9,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal, cast
 
 import numpy as np
 
+from dtrain.data import dates
 from dtrain.errors import UsageError, nearest
 
 Kind = Literal["number", "boolean", "date", "category", "text"]
@@ -27,10 +26,6 @@ CATEGORIES, WORDS = 10_000, 500
 MANY = 32
 #: Examples that are looked at, evenly spread.
 EXAMPLES = 1_000_000
-#: Formats of dates that are text; None is ISO 8601.
-_DATES = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
-#: Share of the texts that are dates, from which on one that is none is an error.
-_ALMOST_ALL = 0.95
 #: Share of the rows that have a text of their own, above which no category can be learned.
 _OWN = 0.9
 #: As Keras' TextVectorization: ASCII letters become small, and punctuation goes.
@@ -104,11 +99,13 @@ class Encoding:
         features: in the order of the matrix.
         target: None where there are no targets.
         left_out: columns that are no inputs, each with a clause that says why.
+        notices: what was taken of cells that may mean something else; not saved.
     """
 
     features: tuple[Feature, ...]
     target: Target | None = None
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -171,6 +168,7 @@ class Encoding:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
         made: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        del made["notices"]
         return made
 
     @classmethod
@@ -207,6 +205,8 @@ def _as_numbers(feature: Feature, values: np.ndarray, place: Callable[[int], str
     if values.dtype.kind == "M" and feature.kind == "date":
         days = values.astype("M8[us]").astype(np.int64) / 86_400e6
         return np.where(np.isnat(values), np.nan, days)
+    if feature.kind == "date":  # numbers such as 20260131 are ISO 8601's short form
+        return dates.days_of(feature.name, texts(values), feature.format, place)
     if values.dtype.kind in "biu":
         return values
     if values.dtype.kind != "f":
@@ -215,35 +215,16 @@ def _as_numbers(feature: Feature, values: np.ndarray, place: Callable[[int], str
             try:
                 values[row] = _as_number(feature, text) if text else np.nan
             except (ValueError, KeyError):
-                accepted = f"a {feature.kind}, as in the training"
-                if feature.kind == "date":
-                    accepted = "dates as 2026-01-31, or in one other form in all rows"
                 raise UsageError(
                     "column", feature.name, f"{place(row)}: {text!r} is no {feature.kind}",
-                    accepted, f"'dataset.columns={{{feature.name}: category}}'",
+                    f"a {feature.kind}, as in the training",
+                    f"'dataset.columns={{{feature.name}: category}}'",
                 ) from None  # fmt: skip
     return np.where(np.isfinite(values), values, np.nan)
 
 
 def _as_number(feature: Feature, text: str) -> float:
-    if feature.kind == "date":
-        return _day(text, feature.format)
     return float(text) if feature.kind == "number" else _BOOLEANS[text.lower()]
-
-
-def _day(text: str, form: str | None) -> float:
-    if form is None and len(text) < 8:
-        raise ValueError
-    parsed = datetime.strptime(text.strip(), form) if form else datetime.fromisoformat(text.strip())
-    return float(np.datetime64(parsed.replace(tzinfo=None), "us").astype(np.int64) / 86_400e6)
-
-
-def _is_date(text: str, form: str | None) -> bool:
-    try:
-        _day(text, form)
-    except ValueError:
-        return False
-    return True
 
 
 def texts(values: np.ndarray, errors: str = "replace") -> list[str]:
@@ -285,6 +266,7 @@ def fit(
     chosen: bool,
     left_out: Mapping[str, str],
     place: Callable[[int], str] = "row {}".format,
+    whole: Callable[[str], np.ndarray] | None = None,
 ) -> Encoding:
     """Fit the columns of inputs.
 
@@ -295,17 +277,21 @@ def fit(
         chosen: whether the user has named the columns: then none is left out.
         left_out: columns that are left out already.
         place: gives the place of a row, in the order in which they are read.
+        whole: reads one of all examples, where those of the training leave its dates open.
 
     Raises:
         UsageError: a column cannot be what it is declared to be, or none is left.
     """
-    features, skipped = [], dict(left_out)
+    features, skipped, notices = [], dict(left_out), list[str]()
     for name in names:
         kind = declared.get(name)
         if kind == "skip":
             skipped[name] = "as dataset.columns says"
             continue
         values = read(name)
+        if values.dtype.kind not in _PLAIN and kind in (None, "date"):
+            kind, notice = _form_of_dates(name, kind, values, whole or read)
+            notices += [notice] if notice else []
         feature = _fitted(name, kind, values, place)
         if isinstance(feature, Feature):
             features.append(feature)
@@ -320,7 +306,7 @@ def fit(
             "dataset.inputs=[COLUMN]",
         )  # fmt: skip
     features.sort(key=lambda feature: _ORDER[feature.kind])
-    return Encoding(tuple(features), left_out=skipped)
+    return Encoding(tuple(features), left_out=skipped, notices=tuple(notices))
 
 
 def _fitted(
@@ -328,6 +314,8 @@ def _fitted(
 ) -> Feature | str:
     """Return what a column is; or why it is left out."""
     is_text, form = values.dtype.kind not in _PLAIN, None
+    if kind is not None and "%" in kind:
+        kind, form = "date", kind
     if kind is None and values.dtype.kind == "f" and len(values) and np.isnan(values).all():
         return "every cell is empty"
     cells = texts(values) if is_text or kind in ("category", "text") else []
@@ -335,12 +323,8 @@ def _fitted(
     if kind is None and is_text:
         if not full:
             return "every cell is empty"
-        if _looks_dated(full[0]) and (best := _form_of_dates(full))[1] >= _ALMOST_ALL:
-            kind, form = "date", best[0]
-        elif (kind := _kind_of_texts(full)) is None:
+        if (kind := _kind_of_texts(full)) is None:
             return "it has another text in each row, as an id has"
-    elif kind == "date" and is_text:
-        form, _ = _form_of_dates(full)
     if kind == "category":
         return _category(name, cells)
     if kind == "text":
@@ -356,6 +340,21 @@ def _fitted(
     )  # fmt: skip
 
 
+def _form_of_dates(
+    name: str, kind: str | None, values: np.ndarray, whole: Callable[[str], np.ndarray]
+) -> tuple[str | None, str | None]:
+    """Return the form of dates that are text, or their kind, and a notice where it is doubtful."""
+    full = list(filter(None, texts(values)))
+    made = dates.form_of(full, 0.0 if kind else dates.ALMOST_ALL)
+    if made is not None and made[1] is not None:  # the held-out rows may have a day above 12
+        made = dates.form_of(list(filter(None, texts(whole(name)))), 0.0)
+    form, other = made or (kind, None)
+    return form if made is None else form or "date", other and (
+        f"the dates of the column {name!r}, such as {full[0]}, are read as {form}, and all may be "
+        f"{other} as well; to read them so: 'dataset.columns={{{name}: \"{other}\"}}'"
+    )  # fmt: skip
+
+
 def _kind_of_texts(full: Sequence[str]) -> Literal["category", "text"] | None:
     different, some = len(set(full)), full[:10_000]
     spaces = sum(len(text.split()) for text in some) / len(some)
@@ -364,22 +363,6 @@ def _kind_of_texts(full: Sequence[str]) -> Literal["category", "text"] | None:
     if different > _OWN * len(full) and len(full) > 20:
         return "text" if spaces >= 1.5 else None
     return "category"
-
-
-def _looks_dated(text: str) -> bool:
-    return re.match(r"\d{1,4}[-./ ]\w{1,3}[-./ ]\d{1,4}|[A-Z][a-z]{2} \d", text.strip()) is not None
-
-
-def _form_of_dates(full: Sequence[str]) -> tuple[str | None, float]:
-    """Return the form that most texts are dates in, and their share."""
-    best: tuple[str | None, float] = (None, -1.0)
-    for form in _DATES:
-        share = sum(_is_date(text, form) for text in full) / max(1, len(full))
-        if share > best[1]:
-            best = (form, share)
-        if share == 1:
-            break
-    return best
 
 
 def _category(name: str, cells: Iterable[str]) -> Feature:

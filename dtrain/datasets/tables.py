@@ -37,11 +37,15 @@ def table(
     format: str | None = None,
     separator: str | None = None,
     header: bool | None = None,
+    encoding: str | None = None,
+    skip_rows: int | Sequence[int] | None = None,
+    comment: str | None = None,
+    quote: str | None = None,
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
     on_error: OnError = OnError.fail,
-    encoding: Encoding | None = None,
+    fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Columns of Parquet, Arrow, CSV and JSON lines.
@@ -60,24 +64,31 @@ def table(
         format: parquet, arrow, csv or json; None: by the file's first bytes and its name.
         separator: between the columns of text; None: it is found out.
         header: whether the first line names the columns; None: it is found out.
-        columns: kinds by name: number, boolean, date, category, text, or skip.
+        encoding: of text, a name of Python's; None: it is found out.
+        skip_rows: how many lines of text to leave out above the names, or the numbers of lines.
+        comment: what lines of text begin with that are left out; None: nothing.
+        quote: character around cells of text; ``none``: there is none; None: it is found out.
+        columns: kinds by name: number, boolean, date, category, text, or skip; or the form of
+            dates, as ``strptime`` has it.
         classes: number of classes; None: those of the target's column, which is read for it.
         images: columns of encoded images, by name: height, width and channels of each.
         on_error: whether rows without a target are refused, or left out.
-        encoding: of a training, by which the columns are read; None: it is fitted.
+        fitted: encoding of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    from dtrain.data.tabular import reader
+    from dtrain.data.tabular import dialects, reader
 
     declared = dict(columns or {})
-    types = reader.types_of(declared, encoding)
-    reading = reader.Reading(format, separator, header, types)
+    types = reader.types_of(declared, fitted)
+    reading = dialects.Reading(
+        format, separator, header, encoding, skip_rows, comment, quote, types
+    )
     whole, others = each_of(
         lambda paths: reader.ArrowTable(reader.files_of(paths, format), reading), path, validation
     )
     return _of_tables(
         whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
-        images, declared, on_error, encoding,
+        images, declared, on_error, fitted,
     )  # fmt: skip
 
 
@@ -90,11 +101,11 @@ def is_counted(node: Mapping[str, Any]) -> bool:
     Raises:
         UsageError: there is no such file.
     """
-    from dtrain.data.tabular import reader
+    from dtrain.data.tabular import dialects, reader
 
-    format, separator, header = (node.get(key) for key in ("format", "separator", "header"))
-    types = reader.types_of(node.get("columns") or {}, None)
-    reading = reader.Reading(format, separator, header, types)
+    types, format = reader.types_of(node.get("columns") or {}, None), node.get("format")
+    keys = {key: node.get(key) for key in dialects.KEYS}
+    reading = dialects.Reading(format, types=types, **keys)
     paths = node["path"], node.get("validation")
     parts = each_of(lambda path: reader.files_of(path, format), *paths)
     return all(reader.is_quick(file, reading) for part in parts for file in part or ())
@@ -112,7 +123,7 @@ def huggingface(
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
     on_error: OnError = OnError.fail,
-    encoding: Encoding | None = None,
+    fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Columns of a dataset of Hugging Face's: a folder of ``save_to_disk``, or a name of the Hub.
@@ -123,7 +134,7 @@ def huggingface(
             is downloaded.
         train: name of the split to train on; a ``Dataset`` is that split.
         validation: name of the split to evaluate on; None: a part of the rows is split off.
-        target, inputs, weight, columns, on_error, encoding, **holdout: as of :func:`table`. Images
+        target, inputs, weight, columns, on_error, fitted, **holdout: as of :func:`table`. Images
             are bytes.
         classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
             column, which is read for it.
@@ -139,7 +150,7 @@ def huggingface(
     return _of_tables(
         tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
         weight, validation, Holdout(**holdout), classes,
-        images, dict(columns or {}), on_error, encoding,
+        images, dict(columns or {}), on_error, fitted,
     )  # fmt: skip
 
 
@@ -153,7 +164,7 @@ def webdataset(
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
     on_error: OnError = OnError.fail,
-    encoding: Encoding | None = None,
+    fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Examples of tar files, in any order: members of one name up to its first dot are an example.
@@ -163,7 +174,7 @@ def webdataset(
 
     Args:
         path: a file, a pattern, or a list of them.
-        target, inputs, weight, validation, columns, classes, images, on_error, encoding,
+        target, inputs, weight, validation, columns, classes, images, on_error, fitted,
             **holdout: as of :func:`table`.
     """
     from dtrain.data.tabular import hub
@@ -171,7 +182,7 @@ def webdataset(
     whole, held = each_of(lambda paths: hub.tar_table(files(paths)), path, validation)
     return _of_tables(
         whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
-        classes, images, dict(columns or {}), on_error, encoding,
+        classes, images, dict(columns or {}), on_error, fitted,
     )  # fmt: skip
 
 
@@ -273,7 +284,7 @@ def _of_tables(
     images: Mapping[str, Sequence[int]] | None,
     declared: Mapping[str, str],
     on_error: OnError,
-    encoding: Encoding | None,
+    fitted: Encoding | None,
 ) -> Splits:
     """Return the examples of the rows of tables: ``whole`` to train on, ``others`` to evaluate on.
 
@@ -284,7 +295,7 @@ def _of_tables(
     """
     notices = list(whole.notices)
     for name, kind in declared.items():
-        if kind not in KINDS:
+        if kind not in KINDS and "%" not in kind:
             hint = f"'dataset.columns={{{name}: {nearest(kind, KINDS) or 'text'}}}'"
             shown, accepted = f"{{{name}: {kind}}}", ", ".join(KINDS)
             raise UsageError("dataset.columns", shown, "is no kind of a column", accepted, hint)
@@ -292,10 +303,17 @@ def _of_tables(
             hint = f"'dataset.columns={{{nearest(name, whole.columns) or 'COLUMN'}: {kind}}}'"
             problem = f"{whole.files[0].name} has no such column"
             raise UsageError("dataset.columns", name, problem, ", ".join(whole.columns), hint)
-    if encoding is not None and not isinstance(inputs, str | Mapping):
+    if not whole.columns:
+        problem, accepted = next(iter(whole.refused.values())), "files with the same columns"
+        raise UsageError("dataset.path", path, problem, accepted, "dataset.path=ONE_FILE")
+    forms = {name: kind for name, kind in declared.items() if "%" in kind}
+    if fitted is not None and not isinstance(inputs, str | Mapping):
         if inputs is None and target is None:
-            target = _own_target(whole, encoding)
-        inputs = [feature.name for feature in encoding.features]
+            target = _own_target(whole, fitted)
+        inputs = [feature.name for feature in fitted.features]
+        features = [dataclasses.replace(f, format=forms.get(f.name, f.format))
+                    for f in fitted.features]  # fmt: skip
+        fitted = dataclasses.replace(fitted, features=tuple(features))
     elif target is None and inputs is None and whole.is_text:
         target = list(whole.columns)[-1]
         notices.append(f"dataset.target={target}: the last column, where none is named")
@@ -308,6 +326,7 @@ def _of_tables(
 
     def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
         made = make(table, names, target, weight, words, categories)
+        made.forms = forms
         if made.target is not None and (on_error is OnError.skip or whole.is_small):
             made, notice = _with_targets(made, made.target, on_error is OnError.skip)
             notices.extend(notice)
@@ -327,7 +346,7 @@ def _of_tables(
     made = dataclasses.replace(made, notices=tuple(notices))
     if images or not isinstance(made.train, EncodedSource):
         return made
-    fit = Fit(made.train, declared, chosen, left_out, encoding)
+    fit = Fit(made.train, declared, chosen, left_out, fitted)
     for part in (made.train, made.validation):
         if part is not None:
             part.fit = fit

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from dtrain.data import cache
 from dtrain.data.encoding import Encoding
 from dtrain.data.files import DataFile, files, is_full
-from dtrain.data.tabular import arrow, text
+from dtrain.data.tabular import arrow, dialects, text
 from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
+from dtrain.data.tabular.dialects import Reading
 from dtrain.data.tabular.table import Column, Pieces, Table
 from dtrain.errors import DataError, UsageError
 
@@ -65,7 +66,10 @@ class ArrowTable(Table):
     ):
         self.files = list(files)
         reading = reading or Reading()
-        self._parts = _alike([_part_of(file, reading) for file in files], reading)
+        first, *others = [_part_of(file, reading) for file in files]
+        self._parts = _alike([first, *(_named(part, first, reading) for part in others)], reading)
+        declared_keys = {key: getattr(reading, key) for key in dialects.KEYS[2:]}
+        self.reading = ", ".join(f"{k}={v}" for k, v in declared_keys.items() if v is not None)
         schemas = {part.file.name: part.schema for part in self._parts}
         self.columns, self.refused = arrow.agreed(schemas, declared)
         self._pieces = Pieces([part.rows for part in self._parts])
@@ -151,12 +155,25 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
     return [_part_of(part.file, again) for part in parts]
 
 
+def _named(part: Part, first: Part, reading: Reading) -> Part:
+    """Return a text file whose first line is a row as a part with the names of the first file."""
+    names, own = first.schema.names, part.schema.names
+    if not (part.is_text and len(own) == len(names) and not set(own) & set(names)):
+        return part
+    again = _part_of(part.file, dataclasses.replace(reading, names=tuple(names)))
+    texts, wanted = (list(map(pa.types.is_string, of.schema.types)) for of in (again, first))
+    if texts != wanted or all(texts):
+        return part
+    notice = f"its first line is a row, and its columns are those of {first.file.name}"
+    return dataclasses.replace(again, notices=(*again.notices, f"{part.file.name}: {notice}"))
+
+
 def _text_among_numbers(worded: Part, other: Part, name: str) -> UsageError:
     """Return the error of a column that is text in one file, and not in another."""
     worded.open()
     column = Column(np.dtype(object), path=(name,))
     cells = worded.take(name, column, np.arange(worded.rows), with_empty=True)
-    row = next((i for i, c in enumerate(cells) if c is not None and not text.is_number(c)), 0)
+    row = next((i for i, c in enumerate(cells) if c is not None and not dialects.is_number(c)), 0)
     return UsageError(
         "dataset.path", worded.file.name, f"{worded.place(row)}, column {name!r}: {cells[row]!r} "
         f"is text, and {other.file.name} has {other.schema.field(name).type} there",
@@ -166,22 +183,6 @@ def _text_among_numbers(worded: Part, other: Part, name: str) -> UsageError:
 
 
 # -- files
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How files are read.
-
-    Attributes:
-        format: of all of them; None: by their contents and names.
-        separator, header: of text tables.
-        types: of columns of text tables, where they are known.
-    """
-
-    format: str | None = None
-    separator: str | None = None
-    header: bool | None = None
-    types: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
 
 
 def _format_of(file: DataFile, given: str | None) -> str:
@@ -218,6 +219,13 @@ def _part_of(file: DataFile, reading: Reading) -> Part:
         UsageError: it cannot be read as what it is said to be.
     """
     kind = _format_of(file, reading.format)
+    own = {"csv": dialects.KEYS, "json": ("encoding",)}.get(kind, ())
+    for key in dialects.KEYS:
+        if key not in own and (value := getattr(reading, key)) is not None:
+            raise UsageError(
+                f"dataset.{key}", value, f"{file.name} is read as {kind}, which has no such thing",
+                "tables of text", f"dataset.{key}=null",
+            )  # fmt: skip
     if kind == "parquet":
         return _parquet(file)
     return _arrow(file) if kind == "arrow" else _text(file, kind, reading)
@@ -282,7 +290,7 @@ def _parquet(file: DataFile) -> Part:
             whole = pq.ParquetFile(stream)
             footer, schema = whole.metadata, whole.schema_arrow
     except UNREADABLE as error:
-        raise text.unreadable(file, "Parquet", error) from None
+        raise dialects.unreadable(file, "Parquet", error) from None
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     rows = np.array([group.num_rows for group in groups], np.int64)
     size = sum(group.total_byte_size for group in groups)
@@ -323,7 +331,7 @@ def _arrow(file: DataFile) -> Part:
         for batch in batches if is_packed else batches[:1]:
             batch.validate()
     except UNREADABLE as error:
-        raise text.unreadable(file, "Arrow", error) from None
+        raise dialects.unreadable(file, "Arrow", error) from None
     rows = np.array([len(batch) for batch in batches], np.int64)
     is_small = _is_small(file)
     read = functools.partial(_arrow_batches, file, is_small) if is_packed else None
@@ -355,8 +363,8 @@ def _mapped(file: DataFile) -> tuple[list[pa.RecordBatch], bool]:
 
 def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
     types = sorted((name, str(of)) for name, of in reading.types.items())
-    own = [kind, reading.separator, reading.header, types]
-    return ["table of text 1", file.place(), file.stamp(), *own]
+    own = [kind, *(getattr(reading, key) for key in dialects.KEYS), reading.names, types]
+    return ["table of text 2", file.place(), file.stamp(), *own]
 
 
 def _text(file: DataFile, kind: str, reading: Reading) -> Part:
@@ -366,23 +374,23 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
             "dataset.format", kind, "is no format of a table", ", ".join(EXTENSIONS),
             "dataset.format=null",
         )  # fmt: skip
-    if kind == "csv" and text.is_json(file):
+    if kind == "csv" and dialects.is_json(file):
         notices.append(f"{file.name}: its lines are objects of JSON, and it is read as such")
     elif kind == "csv":
-        dialect = text.dialect_of(file, reading.separator, reading.header)
-        first = 1 + int(dialect.header)
+        dialect = dialects.dialect_of(file, reading)
+        first = 1 if dialect.word == "row" else dialect.first
         notices += dialect.notices
-    read = functools.partial(text.read, file, dialect, reading.types)
+    read = functools.partial(text.read, file, dialect, reading.types, reading.encoding)
     loaded: Any
     if _is_small(file):
         loaded, is_latin = read()
         table = loaded
         if is_latin:
-            notices.append(f"{file.name}: is no text in UTF-8, and is read as Latin-1")
+            notices.append(f"{file.name}: {dialects.LATIN}")
     else:
         loaded = _converted(file, _text_key(file, kind, reading), read)
         table = pa.Table.from_batches(MappedFile(loaded).batches())
-    word = "row" if dialect is None else "line"
+    word = "row" if dialect is None else dialect.word
     return Part(
         file, table.schema, len(table), loaded, None, first, word, tuple(notices), is_text=True
     )
@@ -390,8 +398,10 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
 
 def types_of(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
     """Return the types that columns of text files are read as, where they are known."""
-    fitted = {f.name: f.kind for f in encoding.features if f.is_text} if encoding else {}
+    of_text = [f for f in (encoding.features if encoding else ()) if f.is_text or f.format]
+    fitted = {f.name: f.format or str(f.kind) for f in of_text}
     types = {"category": pa.string(), "text": pa.string(), "number": pa.float64()}
+    types |= {kind: pa.string() for kind in {**fitted, **declared}.values() if "%" in kind}
     return {n: types[kind] for n, kind in {**fitted, **declared}.items() if kind in types}
 
 

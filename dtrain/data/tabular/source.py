@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dtrain.data import encoding, nest
+from dtrain.data import dates, encoding, nest
 from dtrain.data.encoding import Encoding, Target
 from dtrain.data.example import trimmed
 from dtrain.data.mixture import blocks_of
@@ -82,6 +82,8 @@ class TableSource(Source):
 
     #: Whether inputs may be columns of all kinds, which become one matrix.
     encodes = False
+    #: Forms of columns of dates that are text, where they are declared.
+    forms: Mapping[str, str] = {}
 
     @staticmethod
     def _columns(*roles: Role | None) -> list[str]:
@@ -121,7 +123,8 @@ class TableSource(Source):
         """What its table knows."""
         drawn = self._drawn is not None and not callable(self._drawn)
         return Info(
-            files=lambda: self.table.files, counted=drawn or self.table.known_length() is not None,
+            files=lambda: self.table.files, reading=self.table.reading,
+            counted=drawn or self.table.known_length() is not None,
             place=self.where, class_names=lambda: self.words().tolist(), labels=self._labels,
             column=self._whole_column, blocks=self._blocks,
         )  # fmt: skip
@@ -238,11 +241,16 @@ class TableSource(Source):
         """
         if name not in self.table.columns or self.table.columns[name].is_ragged:
             return None
+        is_text = name in self.forms
         parts = [
-            np.array(encoding.texts(values), object) if values.dtype == object else values
+            np.array(encoding.texts(values), object)
+            if is_text or values.dtype == object
+            else values
             for _, values in self.parts_of(name, with_empty=True)
         ]
-        return np.concatenate(parts) if parts else None
+        if not is_text or not parts:
+            return np.concatenate(parts) if parts else None
+        return dates.moments_of(name, np.concatenate(parts).tolist(), self.forms[name], self.where)
 
     def _labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.
@@ -350,9 +358,9 @@ class Fit:
         kinds |= self.declared
         made = encoding.fit(
             source.inputs.names, lambda name: source.cells(rows, [name])[name], kinds, self.chosen,
-            self.left_out, lambda row: source.where(row * step),
+            self.left_out, lambda row: source.where(row * step), source.of_all_rows,
         )  # fmt: skip
-        return Encoding(made.features, self._target(), made.left_out)
+        return dataclasses.replace(made, target=self._target())
 
     def _target(self) -> Target | None:
         source = self.source
@@ -388,6 +396,11 @@ class EncodedSource(TableSource):
     def cells(self, indices: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return columns at some examples, with empty cells."""
         return self.table.read(self._at(indices), names, with_empty=True)
+
+    def of_all_rows(self, name: str) -> np.ndarray:
+        """Return a column at the rows of the table, be they examples of this source or not."""
+        rows = np.arange(0, len(self.table), 1 + len(self.table) // encoding.EXAMPLES)
+        return np.asarray(self.table.read(rows, [name], with_empty=True)[name])
 
     def _inputs(self, values: Mapping[str, Any], indices: np.ndarray) -> Any:
         return self.matrix(indices)

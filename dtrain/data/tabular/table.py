@@ -69,11 +69,13 @@ class Table(ABC):
         files: in order.
         columns: by name, in the order of the file.
         refused: columns that cannot be examples, by name, each with a clause that says why.
+        reading: how its files are read, where that is declared; for its identity.
     """
 
     files: list[DataFile]
     columns: dict[str, Column]
     refused: Mapping[str, str] = {}
+    reading: str = ""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -81,7 +81,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     node, options = divided(config.dataset)
 
     def made() -> Splits:
-        value = targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
+        value = targets.instantiate(node, "dataset", on_error=options.on_error, fitted=encoding)
         return runtime().readable(adapted(value), str(node["_target_"]))
 
     splits = dataclasses.replace(_with_some(made(), node), task=options.task)
@@ -105,6 +105,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
         made_of = splits.encoding()
         if encoding is None:
             notices += unseen(splits.validation, made_of)
+            notices += made_of.notices
             out = made_of.left_out.items()
             notices += [f"the column {name!r} is left out: {why}" for name, why in out]
         names = [feature.name for feature in made_of.features]
