@@ -108,6 +108,10 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
             notices += made_of.notices
             out = made_of.left_out.items()
             notices += [f"the column {name!r} is left out: {why}" for name, why in out]
+            notices += made_of.notices
+        elif not trains:
+            other = splits.train if splits.validation is None else splits.validation
+            notices += unseen(other, made_of, "this data")
         names = [feature.name for feature in made_of.features]
         splits = dataclasses.replace(splits, columns={**(splits.columns or {}), "inputs": names})
     data_records = data_identity.records(splits, options.identity)
