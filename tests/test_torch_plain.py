@@ -316,6 +316,15 @@ WRONG = {
         "torch.zeros(64, 8), torch.zeros(64).long()))",
         ["dataset=custom", "dataset._target_=mine.data"],
         "batches in an order of its own.*return loader.dataset"),
+    "items": (
+        "class Items(torch.utils.data.Dataset):\n    __len__ = lambda self: 64\n"
+        "    __getitem__ = lambda self, i: {'image': torch.zeros(8), 'label': 1}\n"
+        "def data(): return Items()",
+        ["dataset=custom", "dataset._target_=mine.data", "+model.classes=2"],
+        r"forward\(x\): the dataset gives inputs by name: image, label;.*training_step"),
+    "outputs": ("Net.forward = lambda self, x: (self.b(x), x)",
+                ["trainer.loss=torch.nn.CrossEntropyLoss"],
+                "targets are one array, and the model returns .*training_step"),
     "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
     **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 4}}"], "several"),
         "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
@@ -355,7 +364,7 @@ MODULE = (
 def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> None:
     code, keys, problem = WRONG[case]
     user_code(NET + code)
-    keys = [*QUICK[3:], *keys] if case != "loader" else keys
+    keys = [*QUICK[3:], *keys] if case not in ("loader", "items") else keys
     run = on_torch("tracking=none", *MODULE, *keys)
     assert run.code and re.search(problem, run.output.replace("\n", " ")), run.output
 

@@ -122,7 +122,7 @@ def model(
     if not built.compiled:  # else it has a loss of its own
         checks.check_labels(built, predicted, config, splits)
         if failed is None:
-            losses.check_losses(predicted, config)
+            losses.check_losses(built, y, predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:

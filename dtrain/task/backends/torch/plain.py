@@ -238,6 +238,24 @@ class PlainModel(keras.Model):
                 return self._forward(**x)
             return self._forward(*x) if isinstance(x, list | tuple) else self._forward(x)
 
+    def check_inputs(self, x: Any) -> None:
+        """Refuse inputs by name that the module does not take, as of items that are dicts.
+
+        Raises:
+            UsageError: naming what it takes.
+        """
+        signature = inspect.signature(self.module.forward)
+        try:
+            signature.bind(**x)
+        except TypeError:
+            raise UsageError(
+                "model", f"{type(self.module).__name__}.forward{signature}",
+                f"the dataset gives inputs by name: {', '.join(x)}",
+                f"forward({', '.join(['self', *x])}); items (inputs, targets) of the dataset; or "
+                "a training_step(self, batch), which is given items as they are",
+                f"return item[{next(iter(x))!r}], targets in the dataset",
+            ) from None  # fmt: skip
+
     def _enter(self, training: bool | None) -> None:
         """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
         if training is not None and self.module.training != training:
