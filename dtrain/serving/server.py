@@ -71,14 +71,18 @@ def application(current: Current, token: str | None, max_body: int) -> FastAPI:
     async def predicted(body: InferRequest | Invocation) -> Response:
         began, (version, batcher) = time.perf_counter(), current.serves
         signature = batcher.signature
-        tensors = await batcher.infer(model_inputs(body.columns(signature), signature))
+        columns = body.columns(signature)
+        tensors = await batcher.infer(model_inputs(columns, signature))
         outputs = {spec.name: tensors[spec.name] for spec in signature.outputs}
         answer = body.answer(outputs, labels(outputs, signature.classes))
         if isinstance(body, InferRequest):
             answer = {"model_name": current.name, "model_version": version, **answer}
         _SECONDS.labels(version).observe(time.perf_counter() - began)
+        headers = {"x-model-version": version}
+        if unknown := signature.unknown(columns):
+            headers["x-unknown-categories"] = json.dumps(unknown)
         content = pydantic_core.to_json(answer, inf_nan_mode="constants")
-        return Response(content, 200, {"x-model-version": version}, "application/json")
+        return Response(content, 200, headers, "application/json")
 
     def check(model: str) -> None:
         if model != current.name:
