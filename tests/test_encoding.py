@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dtrain import datasets
-from dtrain.data.encoding import Encoding
+from dtrain.data.encoding import Encoding, Feature, texts
 from dtrain.data.tabular.source import unseen
 from dtrain.errors import UsageError
 
@@ -70,8 +70,8 @@ def test_what_is_fitted_is_of_the_training_examples_alone() -> None:
     row = int(np.flatnonzero(splits.validation.source._rows == 3)[0])
     assert splits.validation.x[row, at] == 0, "the training had no Paris"
     assert unseen(splits.validation, made)[0] == (
-        "the column 'city' has 'Paris' in the validation, which the training has not: it is read "
-        "as unknown"
+        "the column 'city' has 'Paris' in the validation (1 of 48 rows), which the training has "
+        "not: it is read as unknown"
     )
     again = Encoding.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
@@ -252,3 +252,135 @@ def test_numbers_are_predicted_in_their_own_unit() -> None:
     history = model.fit(splits.train.x, splits.train.y, epochs=60, verbose=0)
     losses = history.history["loss"]
     assert losses[0] < 3 * frame.churn.var() and losses[-1] < 0.02 * frame.churn.var()
+
+
+def read(values: Any, format: str = "csv", name: str = "x", **options: Any) -> tuple[Any, Encoding]:
+    """Return the examples of a column beside one of noise, in files of a format."""
+    frame = pd.DataFrame({name: values, "z": np.random.default_rng(1).random(len(values))})
+    frame["y"] = np.where(np.arange(len(frame)) % 3, "no", "yes")
+    path = f"t.{format}"
+    if format == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path) if format == "parquet" else frame.to_json(
+            path, orient="records", lines=True
+        )
+    splits = datasets.table(path, "y", **{"validation_split": 0.0, **options})
+    assert splits.encoding is not None
+    return splits, splits.encoding()
+
+
+NUMBERS = [str(1000 + 7 * n) for n in range(57)]
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet", "json"])
+@pytest.mark.parametrize(
+    "gap", ["?", "-", "--", ".", "na", "None", r"\N", "missing", "#DIV/0!", " ", "see note"]
+)
+def test_numbers_with_a_few_other_cells_are_numbers_with_gaps(format: str, gap: str) -> None:
+    splits, made = read([*NUMBERS, gap, gap], format)
+    [x, _] = made.features
+    assert (x.kind, x.missing) == ("number", pytest.approx(2 / 59))
+    assert splits.train.x[:57, 0].tolist() == [*map(float, NUMBERS)]
+    assert np.isnan(splits.train.x[57:, 0]).all()
+    assert any("'x'" in notice and gap in notice for notice in made.notices)
+    cells = np.array([gap, "5", None], object)
+    again = Encoding.from_json(made.to_json()).encode({"x": cells, "z": np.zeros(3)})
+    assert again[1, 0] == 5 and np.isnan(again[[0, 2], 0]).all()
+    with pytest.raises(UsageError, match=r"row 0: 'old' is no number.*dataset\.empty=\[old\]"):
+        made.encode({"x": np.array(["old"], object), "z": np.zeros(1)})
+
+
+def test_codes_are_no_numbers_with_gaps() -> None:
+    assert read([*NUMBERS, "V26", "E11"])[1].left_out["x"].endswith("numbers but for 'V26'")
+    [_, codes] = read([*"01234" * 20, "3+", "3+"])[1].features
+    assert codes.values == ("0", "1", "2", "3", "3+", "4")
+    [_, digits] = read([*"01234" * 20], "parquet")[1].features
+    assert digits.kind == "category", "a few texts of digits, where the format has numbers, too"
+    assert "x" in read([f"0{n}" for n in NUMBERS], "parquet")[1].left_out
+    assert (
+        read([f"0{n}" for n in NUMBERS] * 2, columns={"x": "category"})[1]
+        .features[1]
+        .values[0]
+        .startswith("01000")
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [("51,494", 51494), ("$7,120.00", 7120), ("63%", 0.63), ("1.234,50 €", 1234.5), ("-3,5", -3.5),
+     ("(1,200)", -1200), ("−7", -7), ("+1.5e3", 1500), ("CHF 1'200", 1200), ("1 234 567", 1234567)],
+)  # fmt: skip
+def test_numbers_are_read_as_people_write_them(written: str, number: float) -> None:
+    splits, made = read([written] * 2 + [written.replace("2", "4")] * 30, "parquet")
+    assert splits.train.x[0, 0] == np.float32(number) and made.features[0].kind == "number"
+    assert repr(written)[1:-1] in made.notices[0].replace("\\u2212", "−")
+    assert (
+        made.encode({"x": np.array([written], object), "z": np.zeros(1)})[0, 0]
+        == splits.train.x[0, 0]
+    )
+
+
+def test_a_category_has_one_spelling_in_other_files_where_it_is_of_one_alone() -> None:
+    def codes(values: list[str], *others: Any) -> list[int]:
+        feature = Feature("x", "category", values=tuple(values))
+        return [feature.code(text) for other in others for text in texts(np.array([other]))]
+
+    assert codes(["1", "2", "x"], "1.0", 1.0, 2, "02", "x ", "X", "3") == [1, 1, 2, 0, 3, 0, 0]
+    assert codes(["02134", "2134"], "02134", 2134, "2134.0") == [1, 2, 2]
+    assert codes(["1", "1.0"], "1", "1.0", "1.00") == [1, 2, 0], "which differ in the training"
+    assert codes(["No", "Yes"], "yes", True, "FALSE", "1", "maybe") == [2, 2, 1, 2, 0]
+    assert codes(["No", "Yes", "yes"], "YES", True) == [0, 0]
+    assert codes(["0.0", "inf"], np.inf, 0) == [2, 1]
+    plain = Encoding((Feature("x", "category", values=("1",)),)).plain({"x": np.array([1.0, 2.0])})
+    assert plain["x"].tolist() == ["1", "2"]
+
+
+def test_whole_numbers_where_dates_were_are_days_of_the_calendar() -> None:
+    made = Encoding((Feature("when", "date"),))
+    days = np.array(["2021-09-20", "1970-01-02"], "M8[D]").astype(np.int64)
+    for cells in ([20210920, 19700102], [20210920.0, 19700102.0]):
+        assert made.encode({"when": np.array(cells)})[:, 0].tolist() == days.tolist()
+    for wrong in (1, 20211320, 1632096000):
+        with pytest.raises(UsageError, match=f"row 1: '{wrong}' is no date"):
+            made.encode({"when": np.array([20210920, wrong])})
+
+
+def test_large_numbers_that_differ_little_are_read_less_their_mean() -> None:
+    steps = np.random.default_rng(0).permutation(100)
+    for values in (
+        1_700_000_000_000 + steps * 37, 2**62 + steps, -(2**62) + steps, 1e9 + steps / 8,
+        np.uint64(2**63) + steps.astype(np.uint64),
+        pd.Timestamp("2024-01-01") + pd.to_timedelta(steps, "s"),
+    ):  # fmt: skip
+        splits, made = read(values, "parquet")
+        x, feature = splits.train.x[:, 0].astype(np.float64), made.features[0]
+        assert np.corrcoef(x, steps)[0, 1] > 1 - 1e-9
+        assert feature.offset and feature.variance == pytest.approx(x.var())
+        cells = {"x": np.array(values), "z": np.zeros(100)}
+        assert made.plain(cells)["x"].dtype == np.float64
+        assert np.array_equal(Encoding.from_json(made.to_json()).encode(cells)[:, 0], x)
+    assert not read(np.arange(1000, 1100))[1].features[0].offset
+
+
+def test_an_id_is_left_out_in_every_format() -> None:
+    for format in ("csv", "parquet"):
+        for name in ("id", "PassengerId", "user_id"):
+            order = np.random.default_rng(0).permutation(50)
+            assert "as an id has" in read(order, format, name)[1].left_out[name]
+        for name in ("paid", "day", "x"):
+            assert not read(np.arange(50), format, name)[1].left_out
+    assert not read(np.arange(50), "csv", "id", columns={"id": "number"})[1].left_out
+
+
+def test_cells_that_mean_nothing_are_named() -> None:
+    for format in ("csv", "parquet", "json"):
+        for cells, empty in (([*"abc"] * 9 + ["x"], ["x"]), ([1, 2, 3] * 9 + [-999], [-999])):
+            splits, made = read(cells, format, empty=empty)
+            at = [f.name for f in made.features].index("x")
+            assert made.features[at].missing == pytest.approx(1 / 28)
+            assert splits.train.x[-1, at] == 0 or np.isnan(splits.train.x[-1, at])
+    for number, rows in enumerate((["1", "2"], ["3", "?", "4"])):
+        pd.DataFrame({"a": rows, "y": range(len(rows))}).to_csv(f"p{number}.csv", index=False)
+    both = datasets.table("p*.csv", "y", validation_split=0.0).train
+    assert np.array_equal(both.x[:, 0], np.float32([1, 2, 3, np.nan, 4]), equal_nan=True)

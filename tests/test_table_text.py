@@ -269,7 +269,7 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     ),
     "words that are numbers": (
         ROWS, {"columns": {"city": "number"}},
-        "dataset.path=a.csv: column 'city' is 'Rome', a text, line 2, where numbers are expected; ",
+        "column=city: a.csv, line 2: 'Rome' is no number; ",
     ),
     "a target that lacks": (
         ROWS.replace("yes", ""), {}, "dataset.target=y: is empty in a.csv, line 3 and 1 more; ",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from typing import Any
+
+import yaml
 
 from dtrain.config.forms import CHARACTERS, ELEMENTS, by_name, choice, node_problem, words
 from dtrain.config.ranges import LARGE, MANY, Each, Form, Range, short
@@ -160,7 +163,15 @@ def _split_by(value: Any) -> str | None:
     return words(value["by"], 1000)
 
 
+def _cell(value: Any) -> str | None:
+    is_cell = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return None if is_cell and len(str(value)) <= 1000 else "is no text, and no number"
+
+
 def _kinds(value: Any) -> str | None:
+    if isinstance(value, str):
+        with contextlib.suppress(yaml.YAMLError):
+            value = yaml.safe_load(value)
     if not isinstance(value, dict) or not value:
         return "is no mapping from columns to kinds"
     for name, kind in value.items():
@@ -190,6 +201,7 @@ FEATURES = Form(
 KINDS = Form(
     "kinds, or forms of dates, by column", _kinds, "{city: category, note: text, id: skip}"
 )
+CELLS = Each(Form("a text or a number", _cell, "'?'"), 1, 1000, "['?', -999]")
 FORMAT = choice("parquet", "arrow", "csv", "json")
 DECODE = choice("example", "npy", "bytes")
 CACHE = choice("none", "memory", "disk")

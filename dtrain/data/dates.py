@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, typed
 
 #: Share of the texts that are dates, from which on one that is none is an error.
 ALMOST_ALL = 0.95
@@ -92,7 +92,7 @@ def days_of(
             raise UsageError(
                 "column", name, f"{place(row)}: {text!r} is no date",
                 f"dates as {example}, or in one other form in all rows",
-                f"'dataset.columns={{{name}: \"{other[0] or '%Y-%m-%d'}\"}}'" if other
+                typed("dataset.columns", {name: other[0] or "%Y-%m-%d"}) if other
                 else "such dates, or empty cells, or another kind of the column when it is trained",
             )  # fmt: skip
     return np.array([made[text] if text else np.nan for text in cells], np.float64)
@@ -118,7 +118,7 @@ def moments_of(
             raise UsageError(
                 "dataset.split", f"{{by: {name}}}", f"{full[0]!r} may be a date as {form} or as "
                 f"{other}, and so may all others", "dates in a form that is known",
-                f"'dataset.columns={{{name}: \"{other}\"}}'",
+                typed("dataset.columns", {name: other}),
             )  # fmt: skip
     days = days_of(name, cells, form, place)
     moments = np.round(np.nan_to_num(days) * 86_400e6).astype(np.int64).astype("M8[us]")

@@ -18,7 +18,7 @@ import numpy as np
 
 from dtrain.data import dates, draws
 from dtrain.data.encoding import texts
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, typed
 
 _KEY = "dataset.split"
 #: Values of ``dataset.split`` that are no column.
@@ -85,7 +85,7 @@ class Holdout:
         if not isinstance(self.split, Mapping) and self.split not in (None, RANDOM, CLASSES):
             raise UsageError(
                 _KEY, self.split, "is no way to split", "random, classes, or {by: COLUMN}",
-                f"'dataset.split={{by: {self.split}}}'",
+                typed(_KEY, {"by": self.split}),
             )  # fmt: skip
 
     @property

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+import yaml
 
-from dtrain.data.encoding import KINDS, Encoding
+from dtrain.data.encoding import KINDS, Encoding, Numbers, spelling
 from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided, each_of, is_empty
 from dtrain.data.images import with_images
@@ -18,7 +19,8 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import known_length
 from dtrain.data.tabular.source import EncodedSource, Fit, TableSource, arrays_or_source, counted
 from dtrain.data.tabular.table import Names, Role, Table, described, flat
-from dtrain.errors import UsageError, nearest
+from dtrain.data.target_kind import FEW
+from dtrain.errors import UsageError, nearest, typed
 
 if TYPE_CHECKING:  # pyarrow is imported where its tables are read
     from dtrain.data.tabular.reader import ArrowTable
@@ -44,6 +46,7 @@ def table(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    empty: Sequence[Any] | None = None,
     on_error: OnError = OnError.fail,
     fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
@@ -69,26 +72,27 @@ def table(
         comment: what lines of text begin with that are left out; None: nothing.
         quote: character around cells of text; ``none``: there is none; None: it is found out.
         columns: kinds by name: number, boolean, date, category, text, or skip; or the form of
-            dates, as ``strptime`` has it.
+            dates, as ``strptime`` has it. Or all of that in JSON.
         classes: number of classes; None: those of the target's column, which is read for it.
         images: columns of encoded images, by name: height, width and channels of each.
+        empty: cells that mean nothing, such as ``?``.
         on_error: whether rows without a target are refused, or left out.
         fitted: encoding of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
     from dtrain.data.tabular import dialects, reader
 
-    declared = dict(columns or {})
-    types = reader.types_of(declared, fitted)
+    declared = declared_kinds(columns)
+    types, cells = reader.types_of(declared, fitted), tuple(map(str, empty or ()))
     reading = dialects.Reading(
-        format, separator, header, encoding, skip_rows, comment, quote, types
+        format, separator, header, encoding, skip_rows, comment, quote, types, empty=cells
     )
     whole, others = each_of(
         lambda paths: reader.ArrowTable(reader.files_of(paths, format), reading), path, validation
     )
     return _of_tables(
         whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
-        images, declared, on_error, fitted,
+        images, declared, empty, on_error, fitted,
     )  # fmt: skip
 
 
@@ -103,12 +107,19 @@ def is_counted(node: Mapping[str, Any]) -> bool:
     """
     from dtrain.data.tabular import dialects, reader
 
-    types, format = reader.types_of(node.get("columns") or {}, None), node.get("format")
+    types, format = reader.types_of(declared_kinds(node.get("columns")), None), node.get("format")
     keys = {key: node.get(key) for key in dialects.KEYS}
-    reading = dialects.Reading(format, types=types, **keys)
+    cells = tuple(map(str, node.get("empty") or ()))
+    reading = dialects.Reading(format, types=types, empty=cells, **keys)
     paths = node["path"], node.get("validation")
     parts = each_of(lambda path: reader.files_of(path, format), *paths)
     return all(reader.is_quick(file, reading) for part in parts for file in part or ())
+
+
+def declared_kinds(columns: Mapping[str, str] | str | None) -> dict[str, str]:
+    """Return ``dataset.columns``, which is YAML where names have letters that Hydra cannot read."""
+    kinds = yaml.safe_load(columns) if isinstance(columns, str) else columns
+    return {str(name): kind for name, kind in (kinds or {}).items()}
 
 
 def huggingface(
@@ -122,6 +133,7 @@ def huggingface(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    empty: Sequence[Any] | None = None,
     on_error: OnError = OnError.fail,
     fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
@@ -134,8 +146,8 @@ def huggingface(
             is downloaded.
         train: name of the split to train on; a ``Dataset`` is that split.
         validation: name of the split to evaluate on; None: a part of the rows is split off.
-        target, inputs, weight, columns, on_error, fitted, **holdout: as of :func:`table`. Images
-            are bytes.
+        target, inputs, weight, columns, empty, on_error, fitted, **holdout: as of :func:`table`.
+            Images are bytes.
         classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
@@ -150,7 +162,7 @@ def huggingface(
     return _of_tables(
         tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
         weight, validation, Holdout(**holdout), classes,
-        images, dict(columns or {}), on_error, fitted,
+        images, declared_kinds(columns), empty, on_error, fitted,
     )  # fmt: skip
 
 
@@ -163,6 +175,7 @@ def webdataset(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    empty: Sequence[Any] | None = None,
     on_error: OnError = OnError.fail,
     fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
@@ -174,7 +187,7 @@ def webdataset(
 
     Args:
         path: a file, a pattern, or a list of them.
-        target, inputs, weight, validation, columns, classes, images, on_error, fitted,
+        target, inputs, weight, validation, columns, classes, images, empty, on_error, fitted,
             **holdout: as of :func:`table`.
     """
     from dtrain.data.tabular import hub
@@ -182,7 +195,7 @@ def webdataset(
     whole, held = each_of(lambda paths: hub.tar_table(files(paths)), path, validation)
     return _of_tables(
         whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
-        classes, images, dict(columns or {}), on_error, fitted,
+        classes, images, declared_kinds(columns), empty, on_error, fitted,
     )  # fmt: skip
 
 
@@ -283,6 +296,7 @@ def _of_tables(
     classes: int | None,
     images: Mapping[str, Sequence[int]] | None,
     declared: Mapping[str, str],
+    empty: Sequence[Any] | None,
     on_error: OnError,
     fitted: Encoding | None,
 ) -> Splits:
@@ -294,13 +308,15 @@ def _of_tables(
         UsageError: a column cannot be what it is to be, or there is nothing to train on.
     """
     notices = list(whole.notices)
+    for each in filter(None, (whole, others)):
+        each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
         if kind not in KINDS and "%" not in kind:
-            hint = f"'dataset.columns={{{name}: {nearest(kind, KINDS) or 'text'}}}'"
+            hint = typed("dataset.columns", {name: nearest(kind, KINDS) or "text"})
             shown, accepted = f"{{{name}: {kind}}}", ", ".join(KINDS)
             raise UsageError("dataset.columns", shown, "is no kind of a column", accepted, hint)
         if name not in whole.columns and name not in whole.refused:
-            hint = f"'dataset.columns={{{nearest(name, whole.columns) or 'COLUMN'}: {kind}}}'"
+            hint = typed("dataset.columns", {nearest(name, whole.columns) or "COLUMN": kind})
             problem = f"{whole.files[0].name} has no such column"
             raise UsageError("dataset.columns", name, problem, ", ".join(whole.columns), hint)
     if not whole.columns:
@@ -322,10 +338,9 @@ def _of_tables(
         inputs, left_out = _inputs(whole, target, weight, declared)
     is_raw = inputs is None or isinstance(inputs, str | Mapping)
     make = TableSource if is_raw else EncodedSource
-    categories = [name for name in flat(target) if declared.get(name) == "category"]
 
     def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
-        made = make(table, names, target, weight, words, categories)
+        made = make(table, names, target, weight, words, declared)
         made.forms = forms
         if made.target is not None and (on_error is OnError.skip or whole.is_small):
             made, notice = _with_targets(made, made.target, on_error is OnError.skip)
@@ -397,16 +412,17 @@ def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableS
 
 
 def _many_classes(source: TableSource) -> list[str]:
-    """Return a sentence on a target of words of which most occur in one row."""
-    if not isinstance(source, EncodedSource) or not source.table.is_small:
+    """Return a sentence on a target of words of which most are numbers, or occur in one row."""
+    name = source.target_column
+    if name is None or not source.table.is_small or not source.is_worded(name):
         return []
-    names, rows = source.words(), len(source)
-    if len(names) < 20 or len(names) < rows / 2:
+    names, rows = source.words().tolist(), len(source)
+    texts = f"the target has {len(names):,} different texts in {rows:,} rows, each of them a class"
+    if len(names) >= FEW and 2 * len(Numbers.among(names).numbers) > len(names):
+        return [f"{texts}; to predict numbers: {typed('dataset.columns', {name: 'number'})}"]
+    if len(names) < FEW or len(names) < rows / 2:
         return []
-    return [
-        f"the target has {len(names):,} different texts in {rows:,} rows, each of them a class; "
-        "for another column: dataset.target=COLUMN"
-    ]
+    return [f"{texts}; for another column: dataset.target=COLUMN"]
 
 
 def _own_target(whole: ArrowTable, encoding: Encoding) -> Names:
@@ -457,6 +473,6 @@ def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
                 raise UsageError(
                     role.key, name, "holds dates, which are examples only in a list of inputs",
                     "columns of numbers, booleans or text",
-                    f"'dataset.inputs=[{name}]'" if role.key.endswith("inputs")
+                    typed("dataset.inputs", [name]) if role.key.endswith("inputs")
                     else f"{role.key}=COLUMN",
                 )  # fmt: skip

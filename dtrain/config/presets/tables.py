@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from dtrain.config.data_forms import (
+    CELLS,
     COLUMNS,
     DECODE,
     ENCODING,
@@ -65,9 +66,11 @@ class Encoded(Columns):
         inputs: list of columns, column, or columns by name; null: all but the target.
         columns: kinds of columns: number, boolean, date, category, text or skip, or the form of
             dates such as "%d/%m/%Y"; null: by values.
+        empty: cells that mean nothing, such as ["?", -999]; null: the usual ones among numbers.
     """
 
     columns: Any | None = formed(None, KINDS)
+    empty: Any | None = formed(None, CELLS)
 
 
 @dataclasses.dataclass

@@ -67,6 +67,7 @@ class Reading:
             :func:`dtrain.datasets.table`.
         types: of columns of text tables, where they are known.
         names: of the columns of files without a header.
+        empty: cells that mean nothing.
     """
 
     format: str | None = None
@@ -78,6 +79,7 @@ class Reading:
     quote: str | None = None
     types: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
     names: tuple[str, ...] | None = None
+    empty: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Dialect:
         skipped: numbers of other lines that are left out, from 1.
         first: number of the line of the first row.
         notices: what was found out that is not plain to see.
+        empty: cells that mean nothing, beside those that always do.
     """
 
     names: tuple[str, ...] = ()
@@ -107,6 +110,7 @@ class Dialect:
     skipped: frozenset[int] = frozenset()
     first: int = 1
     notices: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
     def lines(self, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
         """Yield the lines of the table, and their numbers."""

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dtrain.data import cache
-from dtrain.data.encoding import Encoding
+from dtrain.data import cache, encoding
+from dtrain.data.encoding import Encoding, Numbers, is_gap
 from dtrain.data.files import DataFile, files, is_full
 from dtrain.data.tabular import arrow, dialects, text
 from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
 from dtrain.data.tabular.dialects import Reading
 from dtrain.data.tabular.table import Column, Pieces, Table
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, UsageError, typed
 
 #: Extensions by format.
 EXTENSIONS = {
@@ -73,6 +73,8 @@ class ArrowTable(Table):
         schemas = {part.file.name: part.schema for part in self._parts}
         self.columns, self.refused = arrow.agreed(schemas, declared)
         self._pieces = Pieces([part.rows for part in self._parts])
+        #: Cells that mean nothing, as :func:`dtrain.data.encoding.spelling` has them.
+        self.empty: frozenset[str] = frozenset()
         #: What was found out of the files.
         self.notices = tuple(notice for part in self._parts for notice in part.notices)
 
@@ -94,9 +96,25 @@ class ArrowTable(Table):
         def values(name: str) -> Any:
             column = self.columns[name]
             parts = [(at, part.take(name, column, of, with_empty)) for at, part, of in split]
-            return arrow.joined(parts, len(rows))
+            made = arrow.joined(parts, len(rows))
+            return self._emptied(name, made, rows, with_empty) if self.empty else made
 
         return {name: values(name) for name in names}
+
+    def _emptied(self, name: str, values: Any, rows: np.ndarray, with_empty: bool) -> Any:
+        """Return cells without those that mean nothing, as ``dataset.empty`` says."""
+        if not self.columns[name].is_cell:
+            return values
+        cells = encoding.texts(values)
+        empty = np.array([encoding.spelling(cell) in self.empty for cell in cells], bool)
+        if not empty.any():
+            return values
+        if not with_empty:
+            place = f"{self.where(int(rows[int(np.argmax(empty))]))}, column {name!r}"
+            raise DataError(place, "is empty, as dataset.empty says")
+        values = values.astype(np.float64 if values.dtype.kind in "biuf" else values.dtype)
+        values[empty] = {"f": np.nan, "M": np.datetime64("NaT")}.get(values.dtype.kind)
+        return values
 
     def where(self, row: int) -> str:
         """Return the place of a row: ``FILE, row 17``."""
@@ -143,7 +161,8 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
         is_text = list(map(pa.types.is_string, kinds))
         if 0 < sum(is_text) < len(full):
             worded, other = (having[is_text.index(each)] for each in (True, False))
-            raise _text_among_numbers(worded, other, name)
+            if not Numbers.among(_cells_of(worded, name)).are_all:
+                raise _text_among_numbers(worded, other, name)
         if not full or len(set(map(str, kinds))) > 1:
             try:
                 schemas = [pa.schema([(name, kind)]) for kind in full]
@@ -170,16 +189,21 @@ def _named(part: Part, first: Part, reading: Reading) -> Part:
 
 def _text_among_numbers(worded: Part, other: Part, name: str) -> UsageError:
     """Return the error of a column that is text in one file, and not in another."""
-    worded.open()
-    column = Column(np.dtype(object), path=(name,))
-    cells = worded.take(name, column, np.arange(worded.rows), with_empty=True)
-    row = next((i for i, c in enumerate(cells) if c is not None and not dialects.is_number(c)), 0)
+    cells = _cells_of(worded, name)
+    row = next((i for i, c in enumerate(cells) if not is_gap(c) and not dialects.is_number(c)), 0)
     return UsageError(
         "dataset.path", worded.file.name, f"{worded.place(row)}, column {name!r}: {cells[row]!r} "
         f"is text, and {other.file.name} has {other.schema.field(name).type} there",
         "the same kind of values in all files, or a column of categories",
-        f"'dataset.columns={{{name}: category}}'",
+        typed("dataset.columns", {name: "category"}),
     )  # fmt: skip
+
+
+def _cells_of(part: Part, name: str) -> list[str]:
+    """Return the texts of a column of one file."""
+    part.open()
+    column = Column(np.dtype(object), path=(name,))
+    return encoding.texts(part.take(name, column, np.arange(part.rows), with_empty=True))
 
 
 # -- files
@@ -364,7 +388,7 @@ def _mapped(file: DataFile) -> tuple[list[pa.RecordBatch], bool]:
 def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
     types = sorted((name, str(of)) for name, of in reading.types.items())
     own = [kind, *(getattr(reading, key) for key in dialects.KEYS), reading.names, types]
-    return ["table of text 2", file.place(), file.stamp(), *own]
+    return ["table of text 2", file.place(), file.stamp(), *own, *reading.empty]
 
 
 def _text(file: DataFile, kind: str, reading: Reading) -> Part:
@@ -377,7 +401,7 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
     if kind == "csv" and dialects.is_json(file):
         notices.append(f"{file.name}: its lines are objects of JSON, and it is read as such")
     elif kind == "csv":
-        dialect = dialects.dialect_of(file, reading)
+        dialect = dataclasses.replace(dialects.dialect_of(file, reading), empty=reading.empty)
         first = 1 if dialect.word == "row" else dialect.first
         notices += dialect.notices
     read = functools.partial(text.read, file, dialect, reading.types, reading.encoding)
@@ -396,11 +420,11 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
     )
 
 
-def types_of(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
+def types_of(declared: Mapping[str, str], encoded: Encoding | None) -> dict[str, pa.DataType]:
     """Return the types that columns of text files are read as, where they are known."""
-    of_text = [f for f in (encoding.features if encoding else ()) if f.is_text or f.format]
+    of_text = [f for f in (encoded.features if encoded else ()) if f.is_text or f.format]
     fitted = {f.name: f.format or str(f.kind) for f in of_text}
-    types = {"category": pa.string(), "text": pa.string(), "number": pa.float64()}
+    types = {"category": pa.string(), "text": pa.string()}
     types |= {kind: pa.string() for kind in {**fitted, **declared}.values() if "%" in kind}
     return {n: types[kind] for n, kind in {**fitted, **declared}.items() if kind in types}
 

@@ -33,10 +33,7 @@ from dtrain.files import writing
 #: Bytes of a block of a large table, and of one that is read at once.
 _BLOCK, _WHOLE = 1 << 22, 1 << 28
 #: What pyarrow says of a cell, and of a row.
-_CELL = re.compile(
-    r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?.*conversion error to (?P<type>\w+)"
-    r"(?:.*invalid value '(?P<value>.*)')?"
-)
+_CELL = re.compile(r"In CSV column #(?P<column>\d+): .*conversion error to (?P<type>\w+)")
 _RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 #: The next type to try for a cell that cannot be converted to one.
 _WIDER = {"null": pa.int64(), "int64": pa.float64(), "date32": pa.timestamp("s")}
@@ -92,11 +89,9 @@ def read(
                     else skipping(sorted({*dialect.skipped, line})),
                 )  # fmt: skip
             match = _CELL.search(str(error))
-            if match is None:
+            name = dialect.names[int(match["column"])] if match else ""
+            if match is None or name in types:
                 raise unreadable(file, "CSV", error) from None
-            name = dialect.names[int(match["column"])]
-            if name in types:
-                raise _of_cell(file, dialect, name, match, error) from None
             known[name] = _WIDER.get(match["type"], pa.string())
 
 
@@ -174,22 +169,9 @@ def _options(
         delimiter=dialect.separator[0], quote_char=dialect.quote or False, newlines_in_values=True
     )
     convert = pacsv.ConvertOptions(
-        column_types={n: kind for n, kind in types.items() if n in names}, null_values=EMPTY,
+        column_types={n: kind for n, kind in types.items() if n in names},
+        null_values=[*EMPTY, *dialect.empty],
         strings_can_be_null=True, decimal_point=dialect.decimal,
         true_values=["true", "True", "TRUE"], false_values=["false", "False", "FALSE"],
     )  # fmt: skip
     return read, parse, convert
-
-
-def _of_cell(
-    file: DataFile, dialect: Dialect, name: str, match: re.Match[str], error: BaseException
-) -> UsageError:
-    """Return the error of a cell that is not what its column is, else of the file."""
-    if match["value"] is None:
-        return unreadable(file, "CSV", error)
-    line = f", {dialect.place(int(match['row']))}" if match["row"] else ""
-    return UsageError(
-        "dataset.path", file.name, f"column {name!r} is {match['value']!r}, a text{line}, where "
-        "numbers are expected", "numbers in each row of the column, or a column of categories or "
-        "text", f"'dataset.columns={{{name}: category}}'",
-    )  # fmt: skip
