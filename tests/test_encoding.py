@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,66 @@ def test_what_is_fitted_is_of_the_training_examples_alone() -> None:
     )
     again = Encoding.from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
+
+
+#: Forms of dates that are text, as pandas names them, and what pandas has to be told as well.
+DATES: dict[str, dict[str, Any]] = {
+    form: {} for form in (
+        "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%y", "%d.%m.%y %H:%M",
+        "%m/%d/%Y %I:%M %p", "%m/%d/%Y, %I:%M:%S %p", "%m-%d-%Y", "%Y.%m.%d", "%d %B %Y",
+        "%B %d, %Y", "%d-%b-%y", "%Y-%m-%d %H:%M:%S.%f", "%Y%m%dT%H%M%S",
+    )
+} | {"%Y-%m-%dT%H:%M:%S%z": {"utc": True}}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", DATES)
+def test_dates_that_are_text_are_the_days_that_pandas_reads(form: str) -> None:
+    rng = np.random.default_rng(0)
+    moments = [
+        datetime(1970 + int(n) % 60, 1 + int(n) % 12, 1 + int(n) % 28, int(n) % 24, int(n) % 60,
+                 tzinfo=timezone(timedelta(hours=int(n) % 5)))
+        for n in rng.integers(0, 10**6, 60)
+    ]  # fmt: skip
+    frame = pd.DataFrame({"when": [m.strftime(form) for m in moments], "y": np.arange(60) % 2})
+    frame.to_csv("d.csv", index=False)
+    frame.to_json("d.jsonl", orient="records", lines=True)
+    wanted = pd.to_datetime(frame["when"], format=form, **DATES[form]).dt.tz_localize(None)
+    days = (wanted - pd.Timestamp("1970-01-01")) / pd.Timedelta("1D")
+    for name in ("d.csv", "d.jsonl"):
+        made = datasets.table(name, "y", validation_split=0.0)
+        assert made.encoding is not None and made.encoding().features[0].kind == "date"
+        assert np.array_equal(made.train.x[:, 0], days.to_numpy(np.float32)), name
+
+
+def test_days_below_13_are_told_with_the_key_that_decides() -> None:
+    rows = [f"0{1 + n % 9}/{1 + n % 12:02}/2024" for n in range(40)]
+    frame = pd.DataFrame({"when": rows, "x": np.arange(40.0), "churn": np.arange(40) % 2})
+    splits, made = fitted(frame)
+    assert "'dataset.columns={when: \"%d/%m/%Y\"}'" in " ".join(made.notices)
+    days = pd.to_datetime(frame["when"], format="%d/%m/%Y") - pd.Timestamp("1970-01-01")
+    splits, made = fitted(frame, columns={"when": "%d/%m/%Y"}, split={"by": "when"})
+    held = splits.validation.source._rows
+    assert not made.notices and days[held].min() > days.drop(held).max()
+    assert splits.validation.x[:, 0].tolist() == days[held].dt.days.tolist()
+    frame.loc[splits.validation.source._rows, "when"] = "28/12/2024"  # the held-out rows tell
+    assert (fitted(frame)[1].features[0].format, fitted(frame)[1].notices) == ("%d/%m/%Y", ())
+    iso = frame.assign(when="2024-02-01").head(30)  # a run, and a file of another form
+    _, made = fitted(iso)
+    frame.to_csv("o.csv", index=False)
+    with pytest.raises(UsageError, match=r"is no date; .* 'dataset.columns={when: \"%d/%m/%Y\"}'"):
+        datasets.table("o.csv", fitted=made, validation_split=0.0).train.x  # noqa: B018
+    other = datasets.table("o.csv", fitted=made, validation_split=0.0, columns={"when": "%d/%m/%Y"})
+    wanted = pd.to_datetime(frame["when"], format="%d/%m/%Y") - pd.Timestamp("1970-01-01")
+    assert other.train.x[:, 0].tolist() == wanted.dt.days.tolist()
+
+
+def test_numbers_are_dates_where_they_are_written_so() -> None:
+    days = pd.date_range("2024-01-25", periods=40)
+    frame = pd.DataFrame({"when": days.strftime("%Y%m%d"), "churn": np.arange(40) % 2})
+    splits, _ = fitted(frame, columns={"when": "date"}, validation_split=0.0)
+    assert splits.train.x[:, 0].tolist() == (days - pd.Timestamp("1970-01-01")).days.tolist()
+    with pytest.raises(UsageError, match=r"'17000000\d\d' is no date"):
+        fitted(frame.assign(when=1_700_000_000 + np.arange(40)), columns={"when": "date"})
 
 
 def test_other_tables_are_read_by_name() -> None:

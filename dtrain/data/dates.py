@@ -21,8 +21,8 @@ _DAYS = (
     "%d/%m/%y", "%d-%b-%y",
 )  # fmt: skip
 _TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p")
-#: Texts that are looked at for their shape.
-_SHAPES = 100
+#: Texts that are looked at first.
+_SAMPLE = 1000
 _DATED = re.compile(r"\d{1,4}[-./ ]\w{1,9}[-./ ]\d{1,4}|[A-Z][a-z]{2,8} \d|\d{8}T\d|\d{4}-W\d\d")
 
 
@@ -41,30 +41,32 @@ def form_of(
     """
     if not texts or (least and not _DATED.match(texts[0].strip())):
         return None
-    counts = collections.Counter(texts)
-    shapes = {_shape(text) for text in texts[:: 1 + len(texts) // _SHAPES]}
+    shapes = {_shape(text) for text in texts[:: 1 + len(texts) // _SAMPLE]}
     forms = [None, *(form for form, shape in _forms().items() if shape in shapes)]
-    tried = [(form, {t: d for t in counts if (d := _day_or_none(t, form)) is not None})
-             for form in forms]  # fmt: skip
-    rows = [sum(counts[text] for text in days) for _, days in tried]
-    best, days = tried[rows.index(max(rows))]
-    others = (form for (form, other), n in zip(tried, rows, strict=True)
-              if n == max(rows) > 0 and other != days)  # fmt: skip
-    return (best, next(others, None)) if max(rows) >= least * len(texts) else None
+    for step in (1 + len(texts) // _SAMPLE, 1):  # of many rows the likely forms alone
+        counts = collections.Counter(texts[::step])
+        tried = {f: {t: d for t in counts if (d := day_of(t, f)) is not None} for f in forms}
+        rows = {form: sum(counts[text] for text in days) for form, days in tried.items()}
+        best = max(forms, key=rows.__getitem__)  # the first one
+        forms = [form for form in forms if rows[form] >= ALMOST_ALL * rows[best]]
+    others = (f for f in forms if rows[f] == rows[best] > 0 and tried[f] != tried[best])
+    return (best, next(others, None)) if rows[best] >= least * len(texts) else None
 
 
-def day_of(text: str, form: str | None) -> float:
+def day_of(text: str, form: str | None) -> float | None:
     """Return the days from 1970-01-01 to a date, with fractions; of one with a zone in UTC.
 
-    Raises:
-        ValueError: it is no date of the form.
+    None is of a text that is no date of the form.
     """
     text = " ".join(text.split())
+    try:
+        moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        return None
     if form is None and len(text) < 8:
-        raise ValueError
-    moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
+        return None
     return float(np.datetime64(moment, "us").astype(np.int64) / 86_400e6)
 
 
@@ -83,7 +85,7 @@ def days_of(
         UsageError: one is no date of the form.
     """
     full = [text for text in cells if text]
-    made = {text: _day_or_none(text, form) for text in set(full)}
+    made = {text: day_of(text, form) for text in set(full)}
     for row, text in enumerate(cells):
         if text and made[text] is None:
             example, other = datetime(2026, 1, 31).strftime(form or "%Y-%m-%d"), form_of(full, 1.0)
@@ -121,13 +123,6 @@ def moments_of(
     days = days_of(name, cells, form, place)
     moments = np.round(np.nan_to_num(days) * 86_400e6).astype(np.int64).astype("M8[us]")
     return np.where(np.isnan(days), np.datetime64("NaT", "us"), moments)
-
-
-def _day_or_none(text: str, form: str | None) -> float | None:
-    try:
-        return day_of(text, form)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _shape(text: str) -> str:

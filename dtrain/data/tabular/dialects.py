@@ -54,7 +54,7 @@ _PACKED = {
 _WORKBOOKS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods": "odfpy"}
 #: Words that are signs of empty cells, and what begins as others.
 _GAPS = {*map(str.lower, EMPTY), "none", "missing", "unknown"}
-_WORD = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]")
+_WORD = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]|[-=:]{3,}$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +116,7 @@ class Dialect:
         """Yield the lines of the table, and their numbers."""
         is_inside = False  # a cell in quotes
         for number, line in enumerate(lines, 1):
+            line = line.removeprefix("\ufeff") if number == 1 else line
             is_comment = bool(self.comment) and line.lstrip(" \t").startswith(self.comment)
             if not is_inside and (is_comment or number in self.skipped):
                 continue
@@ -123,14 +124,14 @@ class Dialect:
             yield number, _narrow(line) if self.separator == BLANKS else line
 
     @property
-    def is_plain(self) -> bool:
-        """Whether each line of the file is one of the table, as it is."""
-        return not (self.comment or self.skipped) and self.separator != BLANKS
+    def word(self) -> str:
+        """What messages count: lines, or rows where no number of a line is known."""
+        return "row" if self.comment or any(n > self.first for n in self.skipped) else "line"
 
     def place(self, row: int) -> str:
         """Return what messages call a row, by its number among the lines of the table, from 1."""
-        row -= self.header
-        return f"row {row}" if self.comment else f"line {row - 1 + self.first}"
+        first = 1 if self.word == "row" else self.first
+        return f"{self.word} {row - 1 - self.header + first}"
 
 
 def unreadable(file: DataFile, kind: str, error: BaseException) -> UsageError:
@@ -256,10 +257,14 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
     quote = {"none": "", None: '"'}.get(reading.quote, reading.quote or "")
     dialect = Dialect((), "", comment=reading.comment or "", skipped=skipped, quote=quote)
     lines = list(dialect.lines(io.StringIO(text, newline="")))
+    numbers = [number for number, line in lines if line.strip()] or [1]
+    skipped |= {*range(1, numbers[0])}  # empty lines, too, which pyarrow counts above the names
     separators = (chosen, *[BLANKS] * (chosen == " ")) if chosen else _SEPARATORS
     tables = {each: _records(lines, each, quote, is_cut) for each in separators}
     tried = ((s, table[above:]) for above in (0, _ABOVE) for s, table in tables.items())
     separator = next((s for s, table in tried if _separates(table, s)), chosen or ",")
+    if separator == " " and tables[" "] and _width(tables[BLANKS])[1] > _width(tables[" "])[1]:
+        separator = BLANKS
     if chosen is None and separator != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
         shown = {"\t": "tabs", " ": "blanks", BLANKS: "blanks"}.get(separator, repr(separator))
         notices.append(f"columns are separated by {shown}")
@@ -280,7 +285,6 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
             f"the first line has values ({', '.join(first[:3])}, ...), so the columns are "
             "named 0, 1, ...; dataset.header=true takes it for names"
         )
-    numbers = [number for number, line in lines if line.strip()]
     if has_names:
         _check_top(file, records, numbers, skipped, reading.types)
         if encoding == "windows-1252":  # another line may be the one that is not in UTF-8
@@ -304,7 +308,8 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
         notices.append(f"names of columns occur twice; the later ones are {', '.join(again)}")
     return dataclasses.replace(
         dialect, names=tuple(unique), separator=separator, header=bool(has_names), decimal=decimal,
-        encoding=encoding, quote=quote, first=[*numbers, 1 + numbers[-1]][bool(has_names)],
+        encoding=encoding, quote=quote, skipped=skipped,
+        first=[*numbers, 1 + numbers[-1]][bool(has_names)],
         notices=tuple(f"{file.name}: {notice}" for notice in notices),
     )  # fmt: skip
 
@@ -344,14 +349,10 @@ def _check_top(
     width, names = _width(records)[0], len(records[0])
     if not width - 1 <= names <= width:
         top = next(at for at, record in enumerate(records) if len(record) == width)
-        signs, hint = (
-            {record[0].strip()[:1] for record in records[:top]},
-            f"a line of {width} names",
-        )
-        if names < width:
-            hint = skipping(numbers[top] - 1)
-            if len(signs) == 1 and signs < {*"#%!;/*"}:
-                hint = f"\"dataset.comment='{signs.pop()}'\""
+        signs = {record[0].strip()[:1] for record in records[:top]}
+        hint = f"a line of {width} names" if names > width else skipping(numbers[top] - 1)
+        if names < width and len(signs) == 1 and signs < {*"#%!;/*"}:
+            hint = f"\"dataset.comment='{signs.pop()}'\""
         refuse_lines(file, f"line 1 has {names} cells, and most others {width}", hint)
     # A line of words above columns of numbers alone.
     cells = [

@@ -402,7 +402,7 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
         notices.append(f"{file.name}: its lines are objects of JSON, and it is read as such")
     elif kind == "csv":
         dialect = dataclasses.replace(dialects.dialect_of(file, reading), empty=reading.empty)
-        first = 1 if dialect.comment else dialect.first
+        first = 1 if dialect.word == "row" else dialect.first
         notices += dialect.notices
     read = functools.partial(text.read, file, dialect, reading.types, reading.encoding)
     loaded: Any
@@ -414,7 +414,7 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
     else:
         loaded = _converted(file, _text_key(file, kind, reading), read)
         table = pa.Table.from_batches(MappedFile(loaded).batches())
-    word = "row" if dialect is None or dialect.comment else "line"
+    word = "row" if dialect is None else dialect.word
     return Part(
         file, table.schema, len(table), loaded, None, first, word, tuple(notices), is_text=True
     )

@@ -17,6 +17,7 @@ import pyarrow.json as pajson
 
 from dtrain.data.files import DataFile, is_full
 from dtrain.data.tabular.dialects import (
+    BLANKS,
     EMPTY,
     GUESSES,
     Dialect,
@@ -81,10 +82,11 @@ def read(
                 continue
             if ragged := _RAGGED.search(str(error)):
                 row, cells, others = map(int, ragged.groups())
-                lines = sorted({*dialect.skipped, row - 1 - dialect.header + dialect.first})
+                line = row - 1 - dialect.header + dialect.first
                 refuse_lines(
                     file, f"{dialect.place(row)} has {others} cells, where the first has {cells}",
-                    "the file without it" if dialect.comment else skipping(lines),
+                    "the file without it" if dialect.word == "row"
+                    else skipping(sorted({*dialect.skipped, line})),
                 )  # fmt: skip
             match = _CELL.search(str(error))
             name = dialect.names[int(match["column"])] if match else ""
@@ -118,7 +120,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     with opened(file) as stream:
         if dialect is not None:
-            if not dialect.is_plain:
+            if dialect.comment or dialect.skipped or dialect.separator == BLANKS:
                 text = io.TextIOWrapper(stream, dialect.encoding, newline="")
                 lines = _Lines(line for _, line in dialect.lines(text))
                 stream, dialect = (

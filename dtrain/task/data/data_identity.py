@@ -56,7 +56,7 @@ def _record(
     structure = nest.outline(_arrays(source, 0, 1))
     examples = examples_in(source)
     digest = _digest(source, amount, digests)
-    digest.update(f"{examples}\0{structure}{source.info.reading}".encode())
+    digest.update(f"{examples}\0{structure}".encode())
     files = list(source.info.files())
     return identity.record(examples, structure, digest.hexdigest(), files)
 
@@ -72,7 +72,9 @@ def _digest(source: Any, amount: Identity, digests: dict[tuple[str, ...], Any]) 
     names = tuple(file.name for file in files)
     if names not in digests:
         digests[names] = identity.of_files(files, amount)
-    return digests[names].copy()
+    digest = digests[names].copy()
+    digest.update(source.info.reading.encode())
+    return digest
 
 
 def _of_examples(source: Source | Stream, amount: Identity) -> Any:

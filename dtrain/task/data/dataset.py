@@ -23,6 +23,7 @@ from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in, settle_streams
 from dtrain.data.tabular.source import unseen
+from dtrain.data.target_kind import Counted, ignored_label
 from dtrain.data.transforms import padded, weighted
 from dtrain.errors import UsageError
 from dtrain.task.backends.runtime import runtime
@@ -84,6 +85,9 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
         return runtime().readable(adapted(value), str(node["_target_"]))
 
     splits = dataclasses.replace(_with_some(made(), node), task=options.task)
+    ignored = ignored_label(config.trainer.loss)
+    if ignored is not None and isinstance(splits.classes, Counted):
+        splits = dataclasses.replace(splits, classes=splits.classes.without(ignored))
     splits = padded(splits, options.pad)
     if options.on_error is OnError.skip and isinstance(splits.train, DecodedImages):
         raise UsageError(
