@@ -309,12 +309,13 @@ def test_codes_are_no_numbers_with_gaps() -> None:
 @pytest.mark.parametrize(
     ("written", "number"),
     [("51,494", 51494), ("$7,120.00", 7120), ("63%", 0.63), ("1.234,50 €", 1234.5), ("-3,5", -3.5),
-     ("(1,200)", -1200), ("−7", -7), ("+1.5e3", 1500), ("CHF 1'200", 1200), ("1 234 567", 1234567)],
+     ("(1,200)", -1200), ("\u22127", -7), ("+1.5e3", 1500), ("CHF 1'200", 1200),
+     ("1 234 567", 1234567)],
 )  # fmt: skip
 def test_numbers_are_read_as_people_write_them(written: str, number: float) -> None:
     splits, made = read([written] * 2 + [written.replace("2", "4")] * 30, "parquet")
     assert splits.train.x[0, 0] == np.float32(number) and made.features[0].kind == "number"
-    assert repr(written)[1:-1] in made.notices[0].replace("\\u2212", "−")
+    assert written in made.notices[0]
     assert (
         made.encode({"x": np.array([written], object), "z": np.zeros(1)})[0, 0]
         == splits.train.x[0, 0]

@@ -153,7 +153,8 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         began, (version, batcher) = time.perf_counter(), current.serves
         signature = batcher.signature
         try:
-            inputs = model_inputs(body.columns(signature), signature)
+            columns = body.columns(signature)
+            inputs, unknown = model_inputs(columns, signature), signature.unknown(columns)
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise HTTPException(400, f"the values cannot be read: {error}") from None
         tensors = await batcher.infer(inputs)
@@ -162,8 +163,11 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         if isinstance(body, InferRequest):
             answer = {"model_name": current.name, "model_version": version, **answer}
         _SECONDS.labels(version).observe(time.perf_counter() - began)
+        headers = {"x-model-version": version}
+        if unknown:
+            headers["x-unknown-categories"] = json.dumps(unknown)
         content = pydantic_core.to_json(answer, inf_nan_mode="constants")
-        return Response(content, 200, {"x-model-version": version}, "application/json")
+        return Response(content, 200, headers, "application/json")
 
     def check(model: str) -> None:
         if model != current.name:

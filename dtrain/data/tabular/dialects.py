@@ -54,7 +54,7 @@ _PACKED = {
 _WORKBOOKS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods": "odfpy"}
 #: Words that are signs of empty cells, and what begins as others.
 _GAPS = {*map(str.lower, EMPTY), "none", "missing", "unknown"}
-_WORD = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]")
+_WORD = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]|[-=:]{3,}$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,10 +257,14 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
     quote = {"none": "", None: '"'}.get(reading.quote, reading.quote or "")
     dialect = Dialect((), "", comment=reading.comment or "", skipped=skipped, quote=quote)
     lines = list(dialect.lines(io.StringIO(text, newline="")))
+    numbers = [number for number, line in lines if line.strip()] or [1]
+    skipped |= {*range(1, numbers[0])}  # empty lines, too, which pyarrow counts above the names
     separators = (chosen, *[BLANKS] * (chosen == " ")) if chosen else _SEPARATORS
     tables = {each: _records(lines, each, quote, is_cut) for each in separators}
     tried = ((s, table[above:]) for above in (0, _ABOVE) for s, table in tables.items())
     separator = next((s for s, table in tried if _separates(table, s)), chosen or ",")
+    if separator == " " and tables[" "] and _width(tables[BLANKS])[1] > _width(tables[" "])[1]:
+        separator = BLANKS
     if chosen is None and separator != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
         shown = {"\t": "tabs", " ": "blanks", BLANKS: "blanks"}.get(separator, repr(separator))
         notices.append(f"columns are separated by {shown}")
@@ -281,7 +285,6 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
             f"the first line has values ({', '.join(first[:3])}, ...), so the columns are "
             "named 0, 1, ...; dataset.header=true takes it for names"
         )
-    numbers = [number for number, line in lines if line.strip()]
     if has_names:
         _check_top(file, records, numbers, skipped, reading.types)
         if encoding == "windows-1252":  # another line may be the one that is not in UTF-8
@@ -305,7 +308,8 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
         notices.append(f"names of columns occur twice; the later ones are {', '.join(again)}")
     return dataclasses.replace(
         dialect, names=tuple(unique), separator=separator, header=bool(has_names), decimal=decimal,
-        encoding=encoding, quote=quote, first=[*numbers, 1 + numbers[-1]][bool(has_names)],
+        encoding=encoding, quote=quote, skipped=skipped,
+        first=[*numbers, 1 + numbers[-1]][bool(has_names)],
         notices=tuple(f"{file.name}: {notice}" for notice in notices),
     )  # fmt: skip
 

@@ -249,7 +249,7 @@ class TableSource(Source):
         place = lambda at: self.table.where(int(rows[at]))  # noqa: E731
         for name in filter(self._is_written, names):
             feature = Feature(name, "number")
-            values[name] = encoding.as_numbers(feature, values[name], place, "category")
+            values[name] = encoding.as_numbers(feature, values[name], place, fits=True)
         return values
 
     def _refuse_numbers(self, name: str, numbers: Numbers) -> None:

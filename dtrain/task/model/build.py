@@ -80,6 +80,11 @@ def model(
                     encoding=lambda: losses.encoding(config, splits),
                 )  # fmt: skip
         except Exception as error:
+            if y is None and isinstance(error, UsageError) and error.key == "model.classes":
+                raise UsageError(
+                    "dataset.target", "null", "no target is named, and this model predicts one",
+                    "a column, or what the dataset calls it", "dataset.target=COLUMN",
+                ) from None  # fmt: skip
             if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
             raise
