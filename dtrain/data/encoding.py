@@ -288,7 +288,7 @@ def as_numbers(
         return dates.days_of(feature.name, cells, form, place)
     if values.dtype.kind in "biu":
         return values
-    if values.dtype.kind != "f" or feature.kind == "date":
+    if values.dtype.kind != "f":
         cells, values = texts(values), np.full(len(values), np.nan)
         for row, text in enumerate(cells):
             try:
