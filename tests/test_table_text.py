@@ -203,7 +203,7 @@ def test_what_is_declared_is_what_pandas_reads(
         with pytest.raises(UsageError) as caught:  # and the hint is what was declared
             datasets.table("a.csv")
         [(key, value)] = keys.items()
-        shown = "\"dataset.comment='#'\"" if key == "comment" else f"dataset.{key}={value}"
+        shown = "'dataset.comment=\"#\"'" if key == "comment" else f"dataset.{key}={value}"
         assert shown in str(caught.value)
     assert datasets.table("a.csv", **keys).train.info.reading  # of its identity
 

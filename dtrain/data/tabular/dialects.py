@@ -23,7 +23,7 @@ import pyarrow.csv as pacsv
 
 from dtrain.data.files import DataFile
 from dtrain.data.tabular.arrow import sentence
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, UsageError, typed
 
 #: What is typed for the separator that no shell has a plain way to type.
 TAB = "tab"
@@ -352,8 +352,8 @@ def _check_top(
         signs = {record[0].strip()[:1] for record in records[:top]}
         hint = f"a line of {width} names" if names > width else skipping(numbers[top] - 1)
         if names < width and len(signs) == 1 and signs < {*"#%!;/*"}:
-            hint = f"\"dataset.comment='{signs.pop()}'\""
-        refuse_lines(file, f"line 1 has {names} cells, and most others {width}", hint)
+            hint = typed("dataset.comment", signs.pop())
+        refuse_lines(file, f"line {numbers[0]} has {names} cells, and most others {width}", hint)
     # A line of words above columns of numbers alone.
     cells = [
         cell.strip() for name, cell, *others in zip(*records, strict=False)
