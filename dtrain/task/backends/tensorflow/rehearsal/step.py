@@ -216,7 +216,7 @@ class Step:
         nested: list[list[tf.Tensor]] = []
         mapping = [(v, value) for (v, _), value in zip(self._state.values(), values, strict=True)]
         # A tape differentiates by the variables themselves.
-        own = {id(v): v.value for v in self.model.trainable_variables if self._differentiates}
+        own = {id(v): v.value for v in self.model.trainable_variables}
         applied: list[Any] = []
         tapes = tracing(step=now) if self._differentiates else gradients.tried(now, nested)
         with (
@@ -257,8 +257,8 @@ class Step:
 
     def _numbers(self, whole: Outcome, again: Outcome, total: Outcome) -> list[Value]:
         if self._differentiates:
-            norms = (float(of.numbers[0]) for of in (whole, again, total))
-            across.check_gradients_of_examples(self.model, Value(None, *norms, self.parts))
+            one, two, sum_ = (float(of.numbers[0]) for of in (whole, again, total))
+            across.check_gradients_of_examples(self.model, Value(None, one, two, sum_, self.parts))
         if keras_internals.generator_states(self.model):
             return []  # each run has begun with their states, and replicas' are others
         added = [
