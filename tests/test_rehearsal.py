@@ -162,5 +162,5 @@ def test_gradients_of_examples_are_for_sums_alone() -> None:
         return [steps.results(steps.train(1))["loss"] for _ in range(3)]
 
     assert losses("Mirrored", 2, False) == pytest.approx(losses("OneDevice", 2, False), rel=1e-5)
-    with pytest.raises(UsageError, match=r"Chunks.train_step: takes gradients of single examples"):
+    with pytest.raises(UsageError, match=r"Chunks\.train_step: takes gradients of single examples"):
         losses("Mirrored", 1, True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import keras
@@ -132,14 +132,20 @@ def results(
 
 
 @contextlib.contextmanager
-def attributes_kept(model: keras.Model) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
+def attributes_kept(
+    model: keras.Model, modules: Iterable[Any] = ()
+) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     """Put back at the end what steps have replaced or counted in attributes.
+
+    Args:
+        model: built and compiled.
+        modules: what else has attributes.
 
     Yields:
         Optimizers, metrics and layers, each with its attributes as they were.
     """
     layers = keras_internals.layers(model)
-    owners = (*optimizers.named(model).values(), *model.metrics, *layers)
+    owners = (*optimizers.named(model).values(), *model.metrics, *layers, *modules)
     before = [(owner, dict(vars(owner))) for owner in owners]
     try:
         yield before
@@ -220,7 +226,7 @@ def difference(step: Step, tried: list[Any], strategy: Any, sums: str) -> str | 
     for batch in tried:
         numbers, kept = step.run(batch)
         for each in kept:
-            _check(each, sums)
+            check_kept(each, sums)
         for value in numbers:
             values.setdefault(value.name, []).append(value)
     different = {
@@ -327,7 +333,7 @@ def gradients_of_examples(step: str) -> UsageError:
     )  # fmt: skip
 
 
-def _check(kept: Kept, sums: str) -> None:
+def check_kept(kept: Kept, sums: str) -> None:
     """Refuse what replicas would keep otherwise than one device, and pictures they would change so.
 
     Raises:

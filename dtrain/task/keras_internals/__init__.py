@@ -14,8 +14,13 @@ has something else, the run ends with a sentence that says what to do instead.
 ``callbacks``     when callbacks of Keras choose how they compare
 """
 
+from dtrain.data import generators
 from dtrain.task.keras_internals.callbacks import choose_comparison
-from dtrain.task.keras_internals.contexts import fresh_names, without_tensorflow
+from dtrain.task.keras_internals.contexts import (
+    exchange_seed_generator,
+    fresh_names,
+    without_tensorflow,
+)
 from dtrain.task.keras_internals.losses import divide_losses_by_global_batch
 from dtrain.task.keras_internals.masks import mask, set_mask
 from dtrain.task.keras_internals.model_parts import (
@@ -27,6 +32,7 @@ from dtrain.task.keras_internals.model_parts import (
     of_own_classes,
     plain_variables,
     states,
+    trainable_inside,
 )
 from dtrain.task.keras_internals.moments import use_moments
 from dtrain.task.keras_internals.optimizers import (
@@ -37,6 +43,9 @@ from dtrain.task.keras_internals.optimizers import (
     updating,
 )
 from dtrain.task.keras_internals.variables import exchange, exchanged, initialize, stored
+
+# Of a process without Keras there is nothing to exchange.
+generators.exchange_keras = exchange_seed_generator
 
 __all__ = [
     "adam_slots",
@@ -59,6 +68,7 @@ __all__ = [
     "set_mask",
     "states",
     "stored",
+    "trainable_inside",
     "updated",
     "updating",
     "use_moments",

@@ -30,6 +30,32 @@ _LOOKED_AT = 100_000
 _MOST = 10_000_000
 
 
+def check_loss(built: keras.Model, configured: bool) -> str | None:
+    """Refuse a loss of variables that nothing would train; say which of a loss are trained.
+
+    Args:
+        built: compiled.
+        configured: by ``trainer.loss``, and not by the model's own function.
+
+    Raises:
+        UsageError: naming a variable.
+    """
+    trained = {id(each) for v in built.trainable_variables for each in (v, v.value)}
+    own_step = has_own(built, "train_step", "compute_loss")
+    for loss in () if own_step else keras.tree.flatten(built.loss):
+        for path, variable in keras_internals.trainable_inside(loss):
+            if id(variable) not in trained:
+                raise UsageError(
+                    "trainer.loss" if configured else "model", path,
+                    "is a variable of the loss that could be trained, and the optimizer is given "
+                    "those of the model", "a variable that stays as it is (trainable=False, or "
+                    "requires_grad=False), or, of a plain module, a loss that is a torch.nn.Module",
+                    "the variable in a layer of the model",
+                )  # fmt: skip
+    of_loss = [v.name for v in built.trainable_variables if v.name.startswith("trainer.loss")]
+    return f"the loss is trained with the model: {', '.join(of_loss)}" if of_loss else None
+
+
 def check_labels(built: keras.Model, predicted: Any, config: Config, splits: Splits) -> None:
     """Refuse targets that are none of the classes that a model and its loss know.
 

@@ -46,6 +46,8 @@ STATISTICS = (
     torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d,
     keras.layers.BatchNormalization,
 )  # fmt: skip
+#: Begins the names of the weights of a loss.
+LOSS = "trainer.loss"
 #: What names of a ``validation_step`` need not begin with: every number of a validation does.
 PREFIX = "val_"
 
@@ -62,11 +64,12 @@ class Buffer(keras.Variable):
     Args:
         module: that has it.
         name: of it, in the ``state_dict``.
+        prefix: of the name of the variable.
     """
 
-    def __init__(self, module: torch.nn.Module, name: str):
+    def __init__(self, module: torch.nn.Module, name: str, prefix: str = ""):
         self._buffer: Callable[[], torch.Tensor] = lambda: module.get_buffer(name)
-        super().__init__(self._buffer(), trainable=False, autocast=False, name=name)
+        super().__init__(self._buffer(), trainable=False, autocast=False, name=prefix + name)
 
     @property
     def value(self) -> torch.Tensor:
@@ -90,6 +93,19 @@ def buffers(model: keras.Model) -> list[tuple[str, Buffer]]:
     return list(named.values())[::-1]
 
 
+def _variables(module: torch.nn.Module, prefix: str = "") -> dict[int, keras.Variable]:
+    """Return the variables of a module by the identities of its parameters and buffers."""
+    kept = module.state_dict()
+    parameters = {
+        id(each): keras.Variable(
+            each, trainable=each.requires_grad, autocast=False, name=prefix + name
+        )
+        for name, each in module.named_parameters()
+    }
+    buffers = [(name, each) for name, each in module.named_buffers() if name in kept]
+    return parameters | {id(each): Buffer(module, name, prefix) for name, each in buffers}
+
+
 class PlainModel(keras.Model):
     """A module, called as a model of Keras'.
 
@@ -111,13 +127,11 @@ class PlainModel(keras.Model):
         self._forward: Callable[..., Any]
         object.__setattr__(self, "_forward", module)
         self._compute = compute
+        #: Modules by what the names of their variables begin with: a loss may be one, too.
+        self.parts: dict[str, torch.nn.Module]
+        object.__setattr__(self, "parts", {"": module})
         kept = module.state_dict(keep_vars=True)
-        state = {
-            id(each): keras.Variable(each, trainable=each.requires_grad, autocast=False, name=name)
-            for name, each in module.named_parameters()
-        }
-        buffers = [(name, each) for name, each in module.named_buffers() if name in kept]
-        state |= {id(each): Buffer(module, name) for name, each in buffers}
+        state = _variables(module)
         self.state = list(state.values())
         #: The variable of each name of the state_dict: parameters may have several.
         object.__setattr__(self, "names", {n: state[id(t)] for n, t in kept.items()})
@@ -150,6 +164,12 @@ class PlainModel(keras.Model):
             # Of this instance: what they return is what Keras' steps do.
             object.__setattr__(self, "train_step", self._train_step)
             object.__setattr__(self, "test_step", self._test_step)
+        for number, each in enumerate(keras.tree.flatten(self.loss)):
+            part = getattr(each, "function", None)
+            if isinstance(part, torch.nn.Module) and not isinstance(self, SteppingModel):
+                prefix = f"{LOSS}{number or ''}."
+                self.parts[prefix] = part.to(keras.ops.zeros([]).device)
+                self.state.extend(_variables(part, prefix).values())
 
     def _train_step(self, data: Any) -> dict[str, Any]:
         self.zero_grad()
@@ -221,7 +241,8 @@ class PlainModel(keras.Model):
     def _enter(self, training: bool | None) -> None:
         """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
         if training is not None and self.module.training != training:
-            self.module.train(training)
+            for part in self.parts.values():
+                part.train(training)
 
     def _computing(self, x: Any) -> Any:
         if self._compute is None:
@@ -230,7 +251,8 @@ class PlainModel(keras.Model):
 
     def train(self, mode: bool = True) -> Any:
         """Train, or not: the module does so with the model."""
-        self.module.train(mode)
+        for part in self.parts.values():
+            part.train(mode)
         return super().train(mode)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -448,12 +470,17 @@ def weights(path: Path) -> dict[str, np.ndarray]:
     """
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state = saved.get("state_dict", saved) if isinstance(saved, dict) else {"": saved}
-    for name, value in state.items():
+    for name, value in (state if isinstance(state, dict) else {"state_dict": state}).items():
         if not isinstance(value, torch.Tensor):
             raise initial.refused(
                 str(path), f"has {name!r} in it, a {type(value).__name__}, and is no state_dict"
             )
-    return {name: keras.ops.convert_to_numpy(value) for name, value in state.items()}
+    return {str(name): keras.ops.convert_to_numpy(value) for name, value in state.items()}
+
+
+def parts(model: Any) -> dict[str, torch.nn.Module]:
+    """Return the modules that a model is of, by what the names of their variables begin with."""
+    return model.parts if isinstance(model, PlainModel) else {"": model}
 
 
 def unwrapped(model: Any) -> Any:

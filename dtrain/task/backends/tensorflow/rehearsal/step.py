@@ -257,8 +257,8 @@ class Step:
 
     def _numbers(self, whole: Outcome, again: Outcome, total: Outcome) -> list[Value]:
         if self._differentiates:
-            one, two, sum_ = (float(of.numbers[0]) for of in (whole, again, total))
-            across.check_gradients_of_examples(self.model, Value(None, one, two, sum_, self.parts))
+            one, two, all_ = (float(of.numbers[0]) for of in (whole, again, total))
+            across.check_gradients_of_examples(self.model, Value(None, one, two, all_, self.parts))
         if keras_internals.generator_states(self.model):
             return []  # each run has begun with their states, and replicas' are others
         added = [
@@ -267,14 +267,14 @@ class Step:
         ]
         added += [self._summed and is_loss(name) for name in self._names if name is not None]
         numbers = zip(self._names, whole.numbers, again.numbers, total.numbers, added, strict=True)
-        one, two, all_ = (
+        of_whole, of_again, of_total = (
             across.results(self.model, self._metrics, of.states, whole.states)
             for of in (whole, again, total)
         )
         return [
             Value(name, float(a), float(b), float(c), self.parts, is_sum)
             for name, a, b, c, is_sum in numbers
-        ] + [Value(name, one[name], two[name], all_[name]) for name in one]
+        ] + [Value(n, of_whole[n], of_again[n], of_total[n]) for n in of_whole]
 
 
 class _Scope(keras.StatelessScope):
