@@ -13,7 +13,11 @@ has something else, the run ends with a sentence that says what to do instead.
 ``callbacks``     when callbacks of Keras choose how they compare
 """
 
-from dtrain.task.keras_internals.callbacks import choose_comparison
+from dtrain.task.keras_internals.callbacks import (
+    choose_comparison,
+    end_with_averages,
+    has_swapped,
+)
 from dtrain.task.keras_internals.contexts import fresh_names, without_tensorflow
 from dtrain.task.keras_internals.losses import divide_losses_by_global_batch
 from dtrain.task.keras_internals.masks import mask, set_mask
@@ -28,6 +32,7 @@ from dtrain.task.keras_internals.model_parts import (
     states,
 )
 from dtrain.task.keras_internals.optimizers import (
+    CACHES,
     adam_slots,
     average_trainable,
     scale_learning_rates,
@@ -37,14 +42,17 @@ from dtrain.task.keras_internals.optimizers import (
 from dtrain.task.keras_internals.variables import exchange, exchanged, initialize, stored
 
 __all__ = [
+    "CACHES",
     "adam_slots",
     "average_trainable",
     "choose_comparison",
     "divide_losses_by_global_batch",
+    "end_with_averages",
     "exchange",
     "exchanged",
     "fresh_names",
     "generator_states",
+    "has_swapped",
     "initialize",
     "inner",
     "is_of_keras",
