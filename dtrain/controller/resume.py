@@ -17,7 +17,7 @@ from dtrain.config import consent, load, section, suggest
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.controller import latest, taken
-from dtrain.controller.folders import lock, open_existing, read_command
+from dtrain.controller.folders import lock, open_existing, read_command, runs_below
 from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
 from dtrain.files import reading
@@ -183,11 +183,10 @@ def find(
         folder: the only one that is looked at; None for all below ``output_dir``.
         left: keys that it leaves to what was measured, which the run may have found otherwise.
     """
-    below = sorted(Path(config.output_dir).glob("*/*/command.json"), reverse=True)
-    for path in below if folder is None else folder.glob("command.json"):
-        status = status_of(path.parent, config, words, left)
+    for run in runs_below(Path(config.output_dir)) if folder is None else [folder]:
+        status = status_of(run, config, words, left)
         if status is not None:
-            return None if status == "FINISHED" else str(path.parent)
+            return None if status == "FINISHED" else str(run)
     return None
 
 

@@ -54,6 +54,7 @@ def model(
     Raises:
         UsageError: model and data do not fit, or a target is wrong.
     """
+    strategy.gradient_reduction = config.trainer.gradient_reduction.name
     with runtime().alone():
         keras.utils.set_random_seed(config.seed)
     # Eager, on the CPU: shapes and types for everything that is built.
@@ -131,7 +132,10 @@ def model(
         if chosen is not None:
             trainer = config.trainer
             loss = losses.loss_of(trainer.loss)
-            metrics = losses.metrics_of(trainer.metrics, "trainer.metrics", trainer.loss)
+            metrics = losses.metrics_of(
+                trainer.metrics, "trainer.metrics", loss, (y, predicted),
+                getattr(built, "output_names", None) or (), notice if trains else (lambda _: None),
+            )  # fmt: skip
             if isinstance(metrics, list):  # of one output
                 metrics = [*metrics, *more(config, predicted)]
             built.compile(
@@ -141,9 +145,12 @@ def model(
                 metrics=metrics,
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
+        if trains and (message := checks.check_loss(built, chosen is not None)):
+            notice(message)
         if predicted is not None:
             if trains:
                 notice(checks.probabilities_notice(built, predicted, chosen is not None))
+                notice(checks.accumulation_notice(built, predicted))
             losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)

@@ -89,6 +89,7 @@ class Loop:
         self._interval, self._epoch = Sums(), Sums()
         #: Results of the epoch that has ended and is to be evaluated.
         self._unvalidated: dict[str, float] | None = None
+        self._cut: int | None = None  # step at which a callback has ended the training
         self._noticed: set[str] = set()  # names of logs that a notice was written of
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training; over:
@@ -113,9 +114,14 @@ class Loop:
             self._restore(checkpoint)
         self._saving.notice_lost()
         if self._unvalidated is not None:
-            self._end_epoch(self.step // schedule.steps_per_epoch - 1, due=True)
+            self._end_epoch((self.step - 1) // schedule.steps_per_epoch, due=True)
         while self.step < schedule.total_steps:
             count = self._consult()
+            if self._end:
+                self._drain()
+                if self._epoch.steps:  # cut short by a callback: it ends as in Keras' fit
+                    self._cut = self.step
+                    self._end_epoch((self.step - 1) // schedule.steps_per_epoch, due=True)
             if self._end or self._over:
                 break
             epoch, before = self.step // schedule.steps_per_epoch, self.step
@@ -427,7 +433,8 @@ class Loop:
     def _value(self) -> float | None:
         """Return the objective of this very step; None where it is not known."""
         late = self._late is not None and self._late.judges
-        if late or self.step % self._schedule.steps_per_epoch or self._unvalidated is not None:
+        inside = self.step % self._schedule.steps_per_epoch and self.step != self._cut
+        if late or inside or self._unvalidated is not None:
             return None  # the logs are of an earlier step
         return self._objective.value(self.logs)
 

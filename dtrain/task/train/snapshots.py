@@ -164,6 +164,7 @@ def save_model(model: keras.Model, rundir: RunDir, records: Records) -> None:
             if state is not None:
                 saved = folder / rundir.state.name
                 safetensors.numpy.save_file(state, saved)
+                writing.set_default_mode(saved)
             else:
                 saved = folder / rundir.model.name
                 model.save(saved)

@@ -24,10 +24,12 @@ import torch
 from dtrain.errors import UsageError
 from dtrain.run import initial
 from dtrain.task import keras_internals
+from dtrain.task.backends.step_logs import LOSS_WEIGHT
+from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.metrics import metric
 from dtrain.task.backends.torch.optimizer import TorchOptimizer, optimizer
-from dtrain.task.backends.tracing import now
+from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.model import object_state, optimizers
 from dtrain.task.model.object_state import Owner
 
@@ -51,6 +53,8 @@ STATISTICS = (
     torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d,
     keras.layers.BatchNormalization,
 )  # fmt: skip
+#: Begins the names of the weights of a loss.
+LOSS = "trainer.loss"
 #: What names of a ``validation_step`` need not begin with: every number of a validation does.
 PREFIX = "val_"
 
@@ -67,11 +71,12 @@ class Buffer(keras.Variable):
     Args:
         module: that has it.
         name: of it, in the ``state_dict``.
+        prefix: of the name of the variable.
     """
 
-    def __init__(self, module: torch.nn.Module, name: str):
+    def __init__(self, module: torch.nn.Module, name: str, prefix: str = ""):
         self._buffer: Callable[[], torch.Tensor] = lambda: module.get_buffer(name)
-        super().__init__(self._buffer(), trainable=False, autocast=False, name=name)
+        super().__init__(self._buffer(), trainable=False, autocast=False, name=prefix + name)
 
     @property
     def value(self) -> torch.Tensor:
@@ -144,6 +149,19 @@ def _module(module: torch.nn.Module, internals: Collection[str]) -> Owner:
     return Owner(module, values, assign)
 
 
+def _variables(module: torch.nn.Module, prefix: str = "") -> dict[int, keras.Variable]:
+    """Return the variables of a module by the identities of its parameters and buffers."""
+    kept = module.state_dict()
+    parameters = {
+        id(each): keras.Variable(
+            each, trainable=each.requires_grad, autocast=False, name=prefix + name
+        )
+        for name, each in module.named_parameters()
+    }
+    buffers = [(name, each) for name, each in module.named_buffers() if name in kept]
+    return parameters | {id(each): Buffer(module, name, prefix) for name, each in buffers}
+
+
 class PlainModel(keras.Model):
     """A module, called as a model of Keras'.
 
@@ -152,6 +170,9 @@ class PlainModel(keras.Model):
         name: of the model.
         compute: the type that it computes in (``torch.autocast``); None for its own.
     """
+
+    #: Of an optimizer that accumulates: of how many batches it has gradients, and what they weigh.
+    _accumulated: Any = None
 
     def __init__(self, module: torch.nn.Module, name: str, compute: torch.dtype | None = None):
         super().__init__(name=name, dtype="float32")
@@ -162,13 +183,11 @@ class PlainModel(keras.Model):
         self._forward: Callable[..., Any]
         object.__setattr__(self, "_forward", module)
         self._compute = compute
+        #: Modules by what the names of their variables begin with: a loss may be one, too.
+        self.parts: dict[str, torch.nn.Module]
+        object.__setattr__(self, "parts", {"": module})
         kept = module.state_dict(keep_vars=True)
-        state = {
-            id(each): keras.Variable(each, trainable=each.requires_grad, autocast=False, name=name)
-            for name, each in module.named_parameters()
-        }
-        buffers = [(name, each) for name, each in module.named_buffers() if name in kept]
-        state |= {id(each): Buffer(module, name) for name, each in buffers}
+        state = _variables(module)
         self.state = list(state.values())
         #: The variable of each name of the state_dict: parameters may have several.
         named = {n: state[id(t)] for n, t in kept.items() if not n.endswith(EXTRA)}
@@ -195,37 +214,78 @@ class PlainModel(keras.Model):
                     "loss(y_true, y_pred), as Keras'", f"def {loss.__name__}(outputs, targets):",
                 )  # fmt: skip
         super().compile(*args, **options)
+        if getattr(self.optimizer, "gradient_accumulation_steps", None):
+            weight = self.optimizer.add_variable((2,), "zeros", name="accumulated_weight")
+            object.__setattr__(self, "_accumulated", weight)
         if isinstance(self.loss, Loss) and not isinstance(self, SteppingModel):
             # Of this instance: what they return is what Keras' steps do.
             object.__setattr__(self, "train_step", self._train_step)
             object.__setattr__(self, "test_step", self._test_step)
+        for number, each in enumerate(keras.tree.flatten(self.loss)):
+            part = getattr(each, "function", None)
+            if isinstance(part, torch.nn.Module) and not isinstance(self, SteppingModel):
+                prefix = f"{LOSS}{number or ''}."
+                self.parts[prefix] = part.to(keras.ops.zeros([]).device)
+                self.state.extend(_variables(part, prefix).values())
 
     def _train_step(self, data: Any) -> dict[str, Any]:
         self.zero_grad()
-        loss, logs = self._evaluated(data, training=True)
-        self._update(loss)
+        loss, logs, weight = self._evaluated(data, training=True)
+        self._update(loss, weight)
         return logs
 
     def _test_step(self, data: Any) -> dict[str, Any]:
         return self._evaluated(data, training=False)[1]
 
-    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Call the module and its loss without what Keras does around them."""
+    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any], Any]:
+        """Call the module and its loss without what Keras does around them.
+
+        The last is what the loss is the mean over.
+        """
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self.call(x, training=training)
-        loss: torch.Tensor = self.loss(y, outputs, weight)
-        rows, [tracker, *_] = len(y), self.metrics
+        divisors: list[Any] | None = None if training and self._accumulated is None else []
+        with tracing(divisors=divisors):
+            loss: torch.Tensor = self.loss(y, outputs, weight)
+        divisor, [tracker, *_] = _divisor(loss, divisors or [], len(y)), self.metrics
+        rows = len(y) if training else divisor
         with torch.no_grad():
             tracker.total.value.add_(loss.detach() * (rows * now().parts))
             tracker.count.value.add_(rows)
-            return loss, self.compute_metrics(x, y, outputs, weight)
+            return loss, self.compute_metrics(x, y, outputs, weight), divisor
 
-    def _update(self, loss: torch.Tensor) -> None:
-        """Update the weights by the gradients of a loss."""
+    def _update(self, loss: torch.Tensor, weight: Any) -> None:
+        """Update the weights by the gradients of a loss, which is the mean over ``weight``."""
         loss.backward()
         weights = self.trainable_weights
         with torch.no_grad():
-            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+            own = [each.value.grad for each in weights]
+            if self._accumulated is not None:
+                own = self._weighed(own, weights, torch.as_tensor(weight))
+            self.optimizer.apply(own, weights)
+
+    def _weighed(self, own: list[Any], weights: list[keras.Variable], weight: Any) -> list[Any]:
+        """Return gradients whose mean over the batches of an update is that over all that counts.
+
+        Keras adds up the gradients of batches, and divides by how many batches there are.
+        """
+        optimizer, step = self.optimizer, gradients.current()
+        if step is not None:
+            weight = gradients.mean([weight])[0] * step.replicas
+        batches, total = self._accumulated.value + torch.stack([torch.ones_like(weight), weight])
+        is_last = batches == optimizer.gradient_accumulation_steps
+        self._accumulated.assign(torch.stack([batches, total]) * ~is_last)
+        share = batches * weight / total.clamp(min=1e-9)  # 1 where all weigh the same
+        sums = [each for each in optimizer.variables if "gradient_accumulator" in each.path]
+        ids = map(id, keras_internals.updated(optimizer))
+        means = {
+            key: each.value / (batches - 1).clamp(min=1)
+            for key, each in zip(ids, sums, strict=True)
+        }
+        return [
+            each if each is None else share * each + (1 - share) * means[id(variable)]
+            for each, variable in zip(own, weights, strict=True)
+        ]
 
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
@@ -236,7 +296,8 @@ class PlainModel(keras.Model):
     def _enter(self, training: bool | None) -> None:
         """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
         if training is not None and self.module.training != training:
-            self.module.train(training)
+            for part in self.parts.values():
+                part.train(training)
 
     def _computing(self, x: Any) -> Any:
         if self._compute is None:
@@ -245,7 +306,8 @@ class PlainModel(keras.Model):
 
     def train(self, mode: bool = True) -> Any:
         """Train, or not: the module does so with the model."""
-        self.module.train(mode)
+        for part in self.parts.values():
+            part.train(mode)
         return super().train(mode)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -276,21 +338,28 @@ class SteppingModel(PlainModel):
         """Train on a batch, by what the module says is its loss."""
         self._enter(True)
         self.zero_grad()
-        with self._computing(data):
-            loss, numbers = self._outcome(TRAINING, data)
-        self._update(loss)
+        divisors: list[Any] | None = None if self._accumulated is None else []
+        with self._computing(data), tracing(divisors=divisors):
+            loss, numbers, returned = self._outcome(TRAINING, data)
+        rows = _divisor(returned, divisors or [], len(keras.tree.flatten(data)[0]))
+        self._update(loss, numbers.get(LOSS_WEIGHT, rows))
         return {"loss": loss, **numbers}
 
     def test_step(self, data: Any) -> dict[str, Any]:
         """Evaluate a batch; without a ``validation_step`` by the ``training_step``."""
         self._enter(False)
         name = VALIDATION if hasattr(self.module, VALIDATION) else TRAINING
-        with self._computing(data):
-            loss, numbers = self._outcome(name, data)
-        return {"loss": loss, **{key.removeprefix(PREFIX): n for key, n in numbers.items()}}
+        divisors: list[Any] = []
+        with self._computing(data), tracing(divisors=divisors):
+            loss, numbers, returned = self._outcome(name, data)
+        weight = _divisor(returned, divisors, len(keras.tree.flatten(data)[0]))
+        numbers = {key.removeprefix(PREFIX): number for key, number in numbers.items()}
+        return {"loss": loss, LOSS_WEIGHT: weight, **numbers}
 
-    def _outcome(self, name: str, data: Any) -> tuple[Any, dict[str, Any]]:
+    def _outcome(self, name: str, data: Any) -> tuple[Any, dict[str, Any], Any]:
         """Return the loss and the other numbers that a step of the module's returns.
+
+        The last is the loss as the step has returned it.
 
         Raises:
             UsageError: it returns something else.
@@ -305,7 +374,13 @@ class SteppingModel(PlainModel):
                 f"returns {type(returned).__name__}{shape}, and a step returns its loss",
                 "a tensor of one number, or {'loss': tensor, NAME: tensor, ...}", "return loss",
             )  # fmt: skip
-        return loss.reshape([]), {key: torch.as_tensor(value) for key, value in numbers.items()}
+        numbers = {key: torch.as_tensor(value) for key, value in numbers.items()}
+        return loss.reshape([]), numbers, loss
+
+
+def _divisor(loss: Any, divisors: list[tuple[Any, Any]], rows: int) -> Any:
+    """Return what a loss was divided by, the rows of the batch where that is not known."""
+    return next((divisor for each, divisor in divisors if each is loss), rows)
 
 
 def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
@@ -482,12 +557,17 @@ def weights(path: Path) -> dict[str, np.ndarray]:
     """
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state = saved.get("state_dict", saved) if isinstance(saved, dict) else {"": saved}
-    for name, value in state.items():
+    for name, value in (state if isinstance(state, dict) else {"state_dict": state}).items():
         if not isinstance(value, torch.Tensor):
             raise initial.refused(
                 str(path), f"has {name!r} in it, a {type(value).__name__}, and is no state_dict"
             )
-    return {name: keras.ops.convert_to_numpy(value) for name, value in state.items()}
+    return {str(name): keras.ops.convert_to_numpy(value) for name, value in state.items()}
+
+
+def parts(model: Any) -> dict[str, torch.nn.Module]:
+    """Return the modules that a model is of, by what the names of their variables begin with."""
+    return model.parts if isinstance(model, PlainModel) else {"": model}
 
 
 def unwrapped(model: Any) -> Any:
