@@ -72,7 +72,7 @@ os._exit(0)
 class Quick(Launcher):
     """Runs :data:`TASK`."""
 
-    def __init__(self, last: dict[str, str] | None = None, **settings: Any):
+    def __init__(self, last: dict[str, str] | None = None, x: int = 0, **settings: Any):
         super().__init__(**settings)
         self._last = last or {}  # what the task of a seed does in the end
         self._process: subprocess.Popen[bytes] | None = None

@@ -125,10 +125,14 @@ def test_files_of_keras(tmp_path: Path) -> None:
         file["layers/dense/vars"].create_dataset(
             "0", (4, 3), "f4", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)]
         )
+    header = b'{"a":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}'
+    eight = len(header).to_bytes(8, "little") + header + bytes(4)
+    (tmp_path / "eight.safetensors").write_bytes(eight)
     (tmp_path / "bad.keras").write_bytes(b"PK")
     (tmp_path / "bad.h5").write_bytes(b"no")
     for name, words in (
         ("m.weights.h5", "layers/dense/vars/0 lies in another file"),
+        ("eight.safetensors", "has a type of numbers that cannot be read"),
         ("bad.keras", "cannot be read"),
         ("bad.h5", "cannot be read"),
         ("m.txt", "is not there"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.search import Random, Tpe
+from dtrain.controller.sweep.state import Record
 from dtrain.errors import UsageError
+from dtrain.run import journal
+from tests.quick import outcome
 
 WORDS = ["trainer.epochs=2", "x=interval(-10,10)", "kind=good,bad"]
 
@@ -16,10 +22,10 @@ WORDS = ["trainer.epochs=2", "x=interval(-10,10)", "kind=good,bad"]
 def test_random_jobs_are_a_function_of_seed_and_number() -> None:
     few, many = Random(WORDS, 3, 0), Random(WORDS, 5, 0)
     assert few.total == 3
-    assert few.ahead([]) == many.ahead([])[:3]
-    assert few.ahead([]) != Random(WORDS, 3, 1).ahead([])
-    assert len({tuple(job) for job in many.ahead([])}) == 5
-    assert all(job[0] == "trainer.epochs=2" for job in many.ahead([]))
+    assert few.ahead(None) == many.ahead(None)[:3]
+    assert few.ahead(None) != Random(WORDS, 3, 1).ahead(None)
+    assert len({tuple(job) for job in many.ahead(None)}) == 5
+    assert all(job[0] == "trainer.epochs=2" for job in many.ahead(None))
 
 
 def tpe(trials: int = 40, startup: int = 8, maximize: bool = False, pruning: bool = True) -> Tpe:
@@ -28,7 +34,7 @@ def tpe(trials: int = 40, startup: int = 8, maximize: bool = False, pruning: boo
 
 def value(job: list[str]) -> float:
     """Least at x=3 with the good kind."""
-    words = dict(word.split("=") for word in job)
+    words = dict(word.lstrip("+").split("=") for word in job)
     return (float(words["x"]) - 3) ** 2 + (50 if words["kind"] == "bad" else 0)
 
 
@@ -91,23 +97,54 @@ def test_a_job_that_failed_teaches_nothing_and_stops_nothing(objective: float | 
     assert search.next() is not None
 
 
-def test_a_resumed_search_knows_what_was_before() -> None:
-    past = follow(tpe(trials=20))
-    search = tpe(trials=24)
-    assert search.ahead(past) == past
-    for number, job in enumerate(past):
-        search.report(number, Outcome(0, value(job)))
-    rest = follow_from(search, 20)
-    assert len(rest) == 4
-    assert min(value(job) for job in rest) < 20  # all of them random: 45 on average, or more
+def run_until(search: Tpe, record: Record, parallel: int, turns: int) -> None:
+    """Run jobs of five values each, until a kill: alone, before the last value is heard."""
+    search.ahead(record if record.jobs else None)
+    record.data["course"] = search.course
+    for turn in range(1, turns + 1):
+        while len(record.left) < parallel and (words := search.next()) is not None:
+            (record.folder / str(len(record.jobs))).mkdir()
+            record.add(len(record.jobs), words, None)
+        values = {}
+        for number in [job["number"] for job in record.left]:
+            path = record.folder / str(number) / "journal.jsonl"
+            step = min(len(journal.read(path)) + 1, 5)
+            values[number] = step, value(record.jobs[number]["overrides"]) + 10 / step
+            journal.Journal(path).write("metrics", step=step, metrics={"loss": values[number][1]})
+        if turn == turns and parallel == 1:
+            break
+        pruned = [number for number, last in values.items() if search.judge(number, *last)]
+        for number, (step, last) in values.items():
+            if number in pruned or step == 5:
+                end = {"status": "KILLED", "exit_code": 75} if number in pruned else {}
+                ended = outcome(objective=last, pruned=number in pruned, **end)
+                record.ended(number, ended)
+                search.report(number, ended)
 
 
-def follow_from(search: Tpe, number: int) -> list[list[str]]:
-    jobs = []
-    while (job := search.next()) is not None:
-        search.report(number + len(jobs), Outcome(0, value(job)))
-        jobs.append(job)
-    return jobs
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_killed_search_draws_and_prunes_what_an_undisturbed_one_does(
+    parallel: int, tmp_path: Path
+) -> None:
+    results: list[Any] = []
+    begun = {"objective": "loss", "objective_mode": "min", "jobs": []}
+    words = ["trainer.epochs=2", "+x=interval(-10,10)", "kind=good,bad"]
+    for kill in (0, 2, 17, 23, 30, 31, 32):
+        (tmp_path / str(kill)).mkdir()
+        record = Record(tmp_path / str(kill), json.loads(json.dumps(begun)))
+        for turns in (kill, 100):
+            run_until(Tpe(words, 15, 0, False, 3, True), record, parallel, turns)
+            record = Record(record.folder, json.loads(json.dumps(record.data)))
+        assert len(record.jobs) == 15 and not record.left
+        results.append([*(job["overrides"] for job in record.jobs), record.data["course"]])
+        assert results[-1] == results[0]
+    assert sum(job.get("pruned", False) for job in record.jobs) > 2
+
+
+def test_a_search_that_draws_otherwise_is_refused(tmp_path: Path) -> None:
+    jobs = [{"number": 0, "overrides": ["x=1"], "status": "WAITING", "objective": None}]
+    with pytest.raises(ValueError, match=r"x=.* of job 0"):
+        tpe().ahead(Record(tmp_path, {"jobs": jobs, "objective": None}))
 
 
 @pytest.mark.parametrize("make", [lambda: Random(WORDS, 0, 0), lambda: tpe(trials=0)])

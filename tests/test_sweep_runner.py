@@ -6,7 +6,7 @@ import errno
 import queue
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from dtrain.controller.sweep import command as module
 from dtrain.controller.sweep import state
 from dtrain.controller.sweep.job_source import Grid, Source
 from dtrain.controller.sweep.runner import Watch
+from dtrain.controller.sweep.state import Record
 from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError
 from dtrain.run.folder import RunDir, read_json
@@ -279,9 +280,10 @@ def test_a_comparison_that_cannot_be_written(
 
 
 def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("hydra.sweep.dir=outputs/multirun/day/same",)
+    same = Path("outputs/multirun/day/same").absolute()
+    monkeypatch.setattr("dtrain.controller.sweep.compose.place", lambda *_: same)
     for _ in range(2):
-        assert swept("seed=1", words=words) == errors.OK
+        assert swept("seed=1") == errors.OK
     assert len(list(Path().glob("outputs/multirun/day/*/sweep.json"))) == 2
 
 
@@ -314,6 +316,7 @@ class Scripted:
     """Asks for jobs as a script says, which gets what was reported so far."""
 
     total = 10
+    course = None
 
     def __init__(
         self,
@@ -327,7 +330,7 @@ class Scripted:
         self._prune = prune
         self._words = words
 
-    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
+    def ahead(self, past: Record | None) -> list[list[str]]:
         return []
 
     def next(self) -> list[str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import shutil
 import types
 from pathlib import Path
 from typing import Any
@@ -339,6 +340,30 @@ def test_a_sweep_that_was_killed(dtrain: Commands) -> None:
     assert "2 jobs, 2 at a time" in run.output
     assert statuses() == ["FINISHED"] * 3
     assert told()["jobs"][0]["objective"] == 0.013
+
+
+def test_a_search_that_was_killed_draws_the_same_again(dtrain: Commands) -> None:
+    """With a key that is new, and jobs that cannot be: once no search with one could be resumed."""
+    search = ["sweep.parallel=1", "hydra/sweeper=optuna"]
+    search += [f"hydra.sweeper.{word}" for word in ("trials=8", "seed=10", "startup=4")]
+    space = ["seed=int(interval(1,99))", "+launcher.x=choice(1,2)", "trainer.batch_size=32,100000"]
+    run = begin(dtrain, *search, *space)
+    assert run.code == errors.FAILED, run.output
+    undisturbed, data = told(), told()
+    number = [number for event, number, *_ in data["course"] if event == "ended"][3]
+    assert "FAILED" in statuses()[:number]
+    data["course"] = data["course"][: data["course"].index(["ended", number])]
+    data["jobs"] = data["jobs"][: number + 1]
+    data["jobs"][-1].update(status="RUNNING", objective=None)
+    write_json(folder() / "sweep.json", data)
+    rundir(number).result.unlink()
+    for later in range(number + 1, 8):
+        shutil.rmtree(rundir(later).path, ignore_errors=True)
+    for _ in range(2):
+        again(dtrain)
+    for name in ("differs", "objective"):
+        assert [j[name] for j in told()["jobs"]] == [j[name] for j in undisturbed["jobs"]]
+    assert told()["course"] == undisturbed["course"]
 
 
 def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:

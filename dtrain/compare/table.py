@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-from collections.abc import Iterable
 from typing import Any
 
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.load_folders import METRICS, Run
 from dtrain.errors import printable
+from dtrain.files.writing import csv_text
 from dtrain.host.columns import aligned
 
 #: Columns of what was evaluated after training.
@@ -54,7 +52,8 @@ def columns(found: Comparison) -> list[Column]:
     def metric(name: str) -> Column:
         return Column(name, [run.metrics.get(name) for run in runs], "#.4g")
 
-    shown = [found.metric, f"val_{found.metric}"]
+    # The objective is that of the best checkpoint, and the others are the last.
+    shown = [name for name in (found.metric, f"val_{found.metric}") if name != found.objective]
     result = [
         Column("run", [run.name for run in runs], width=1000),
         *(Column(key, [run.value(key) for run in runs]) for key in found.keys),
@@ -64,9 +63,8 @@ def columns(found: Comparison) -> list[Column]:
         Column("efficiency", [found.efficiency.get(run.name) for run in runs], ".2f"),
         *(metric(name) for name in shown),
     ]
-    if found.objective not in shown:
-        head = found.objective or "objective"
-        result.append(Column(head, [run.objective for run in runs], "#.4g"))
+    head = found.objective or "objective"
+    result.append(Column(head, [run.objective for run in runs], "#.4g"))
     result += [metric(name) for name in _evaluated(found)]
     result += [
         Column("difference", [_largest(found, run) for run in runs], ".1e"),
@@ -134,7 +132,7 @@ def runs_csv(found: Comparison) -> str:
     """Return one line for each run, with all that is known of it in full precision."""
     metrics = sorted({name for run in found.runs for name in run.metrics})[:METRICS]
     rows = [_row(found, run, metrics) for run in found.runs]
-    return _csv([rows[0].keys(), *(row.values() for row in rows)])
+    return csv_text([rows[0].keys(), *(row.values() for row in rows)])
 
 
 def _row(found: Comparison, run: Run, metrics: list[str]) -> dict[str, Any]:
@@ -164,10 +162,4 @@ def curves_csv(found: Comparison) -> str:
         for metric, points in run.curves.items()
         for step, value in points.items()
     )
-    return _csv([("run", "step", "metric", "value"), *rows])
-
-
-def _csv(rows: Iterable[Iterable[Any]]) -> str:
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue()
+    return csv_text([("run", "step", "metric", "value"), *rows])

@@ -10,7 +10,7 @@ from typing import Any
 from dtrain.config import given
 from dtrain.controller import rollback
 from dtrain.data.files import is_address
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile, DtrainError, UsageError
 from dtrain.files import addresses, reading, writing
 from dtrain.run.folder import LOCK, RunDir
 
@@ -54,8 +54,12 @@ def place(path: str, key: str) -> Path:
     return addresses.local(path, key) if is_address(path) else Path(path).absolute()
 
 
-def claim(path: Path) -> tuple[RunDir, int]:
+def claim(path: Path, kind: str = "run") -> tuple[RunDir, int]:
     """Make the folder that ``hydra.run.dir`` names, or take it where it is empty.
+
+    Args:
+        path: of the folder.
+        kind: ``run``; ``sweep`` of ``hydra.sweep.dir``.
 
     Returns:
         The folder, and the descriptor of its lock.
@@ -63,24 +67,25 @@ def claim(path: Path) -> tuple[RunDir, int]:
     Raises:
         UsageError: it holds anything, or cannot be made or written.
     """
-    rundir = RunDir(path)
+    rundir, key = RunDir(path), f"hydra.{kind}.dir"
     try:
         with contextlib.suppress(FileExistsError):
             writing.make_folder(rundir.path)
         left = os.listdir(rundir.path)
         if not left or given.is_reserved(rundir.path):
-            descriptor = lock(rundir, "hydra.run.dir")
+            descriptor = lock(rundir, key)
             left = os.listdir(rundir.path)
             if set(left) <= {LOCK, given.FOLDER}:
                 writing.adopt(rundir.path)
                 return rundir, descriptor
             os.close(descriptor)  # another command was here between the two looks
     except OSError as error:
-        raise unwritable("hydra.run.dir", path, "no run can be there", error) from None
-    held = "holds another run" if rundir.command.name in left else "is not empty"
+        raise unwritable(key, path, f"no {kind} can be there", error) from None
+    file, word = (rundir.command.name, "") if kind == "run" else ("sweep.json", "sweep.")
+    held = f"holds another {kind}" if file in left else "is not empty"
     raise UsageError(
-        "hydra.run.dir", path, held, "a folder that is empty or is not there",
-        f"resume={path} to resume a run, or another folder",
+        key, path, held, "a folder that is empty or is not there",
+        f"{word}resume={path} to resume a {kind}, or another folder",
     )  # fmt: skip
 
 
@@ -128,6 +133,20 @@ def read_command(rundir: RunDir) -> dict[str, Any] | None:
     if found is not None:
         check_command(found, rundir.command)
     return found
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the folders of runs in a folder and in its folders, that which began last first."""
+    files = [*folder.glob("*/command.json"), *folder.glob("*/*/command.json")]
+    return sorted((path.parent for path in files), key=age, reverse=True)
+
+
+def age(run: Path) -> tuple[float, str]:
+    """Return what runs are ordered by: when a run began, in seconds since 1970, and its folder."""
+    began = 0.0
+    with contextlib.suppress(DtrainError, OSError, LookupError, TypeError, ValueError):
+        began = float((reading.read_json(RunDir(run).command) or {})["began"])
+    return began, str(run)
 
 
 def check_command(command: Any, path: Path, field: str = "") -> None:

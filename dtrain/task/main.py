@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import importlib
 import multiprocessing
 import os
@@ -43,6 +42,8 @@ _ANOTHER = (
     "code of yours imports TensorFlow, whose operations do not compute with the tensors of another "
     "backend: use keras.ops, or type backend=tensorflow"
 )
+#: ``launcher.start_timeout`` of several hosts, where none is given.
+_PATIENCE = 600.0
 #: What TensorFlow, JAX and PyTorch say where another program listens at the port of a task.
 _NO_SERVER = (
     "Could not start gRPC server",
@@ -105,13 +106,20 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         phases.end("cluster")
+        # A process that still imports the user's code comes late to the first collectives.
+        patience = config.launcher.start_timeout or _PATIENCE
+        strategy.tasks.give_up_after(max(patience, config.launcher.peer_timeout))
         past = restore.of_chief(strategy, past)
         action: Action = (
             targets.instantiate(config.action, "action")
             if sidecar is None
             else sidecar.Follow(rundir)
         )
-        begun = functools.partial(say, "training")
+
+        def begun() -> None:
+            strategy.tasks.give_up_after(config.launcher.peer_timeout)
+            say("training")
+
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
         ending.enter_context(process.logged.watching())
         session = action.assemble(config, strategy, process, past)

@@ -61,6 +61,13 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
     assert end(run) == end(whole)
 
 
+def test_a_process_that_still_imports_is_not_lost(on_torch, user_code) -> None:
+    user_code(NET + "import time\ntime.sleep(7 * torch.distributed.get_rank())\n")
+    words = (*QUICK[:1], *QUICK[3:], *MODULE, *LAYOUTS["mirrored"], "trainer.epochs=1")
+    run = on_torch(*words, "launcher.peer_timeout=5")
+    assert run.code == 0, run.output
+
+
 @pytest.mark.faults
 def test_a_compiled_module_has_the_same_numbers(on_torch, user_code) -> None:
     user_code(NET.replace("nn.Dropout(0.2)", "nn.Identity()") + KILLER)
@@ -107,6 +114,8 @@ def test_a_run_is_used_by_the_commands(
     refused = on_torch("export", folder, "to=savedmodel")
     assert "is no format of plain modules of PyTorch's; accepted: onnx, pt2" in refused.output
     [export] = Path(folder).glob("exports/*/12")
+    weights = [run.rundir.state, export / "model.safetensors", run.rundir.journal]
+    assert len({path.stat().st_mode for path in weights}) == 1, "as the umask says"
     stored = Sample.load(export / "sample.npz")
 
     def ask(client: Client) -> None:

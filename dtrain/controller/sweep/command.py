@@ -15,14 +15,14 @@ from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep import slurm
-from dtrain.controller.sweep.compose import Composer, Draft, Master, common_name
+from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft, Master, common_name
 from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.report import jobs, print_plan, summary
 from dtrain.controller.sweep.resources import at_once
 from dtrain.controller.sweep.runner import Runner, examine
 from dtrain.controller.sweep.state import FILE, Record, read
 from dtrain.controller.sweep.table import Table
-from dtrain.errors import DamagedFile, UsageError, nearest
+from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short
 from dtrain.tracking import choose
@@ -55,9 +55,15 @@ def run(master: Master, source: Source) -> int:
         done: dict[int, Outcome | None] = {}
         first = None if ahead else source.next()  # of a search: it stands for all
         for number, overrides in enumerate(ahead if first is None else [first]):
-            drafts.append(composer.compose(number, overrides))
-            # Of the first this begins the framework's import, beside which the others continue.
-            done[number] = examine(composer, past, drafts[-1])
+            try:
+                draft = composer.compose(number, overrides)
+                # Of the first this begins the framework's import, beside which the others continue.
+                done[number] = examine(composer, past, draft)
+                drafts.append(draft)
+            except (DtrainError, *NOT_COMPOSED):
+                if past is None or source.course is None:
+                    raise
+                # ... a search has asked for it, and goes on without it
         _check_baseline(settings.baseline, drafts, source)
         todo = [draft for draft in drafts if done[draft.number] is None]
         launcher = slurm.launcher_of(todo)
@@ -80,10 +86,13 @@ def run(master: Master, source: Source) -> int:
             return errors.OK
         if past is None:
             name = common_name([draft.config.name for draft in drafts] or [master.config.name])
-            path = folders.create(master.folder(name), config.output_dir).path
-            record = Record.begin(path, composer.whole(), name, config)
+            if master.has_chosen_folder:
+                rundir, lock = folders.claim(master.folder(name), "sweep")
+            else:
+                rundir = folders.create(master.folder(name), config.output_dir)
+            record = Record.begin(rundir.path, composer.whole(), name, config)
             try:
-                lock = folders.lock(RunDir(path), "output_dir")
+                lock = lock or folders.lock(rundir, "output_dir")
             except UsageError:
                 record.undo()
                 raise
@@ -135,8 +144,14 @@ def run(master: Master, source: Source) -> int:
                     past.keep()
                 record.data.update(status="RUNNING", ended=None)
                 record.data["baseline"] = settings.baseline or record.data["baseline"]
-                for draft in drafts:
-                    runner.enter(draft, done[draft.number])
+                if source.course is not None:
+                    record.data["course"] = source.course  # which grows
+                entries = {draft.number: draft for draft in drafts}
+                for number in range(max(len(ahead), len(drafts))):
+                    if number in entries:
+                        runner.enter(entries[number], done[number])
+                    else:
+                        runner.compose(ahead[number])
                 record.write()
                 if recorded is not None:
                     recorded.open()
@@ -176,13 +191,15 @@ def _opened(record: Record, shown: Table) -> remote.Output | None:
 
 
 def _ahead(source: Source, past: Record | None) -> list[list[str]]:
+    if past is not None and past.data["objective"] is not None:
+        source.aim(past.data["objective_mode"])
     try:
-        return source.ahead([job["overrides"] for job in past.jobs] if past else [])
-    except (KeyError, ValueError) as error:  # of a search: they are not what it draws
+        return source.ahead(past)
+    except (LookupError, TypeError, ValueError) as error:  # of a search: not what it draws
         if past is None:
             raise
         raise DamagedFile(
-            past.folder / FILE, f"has overrides that the search does not draw ({error})", "jobs"
+            past.folder / FILE, f"has jobs that the search does not draw: it draws {error}", "jobs"
         ) from None
 
 

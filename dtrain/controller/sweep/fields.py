@@ -37,6 +37,7 @@ SWEEP: dict[str, Any] = {
     "baseline": (_is(str, _NONE), "a text or null"),
     "best": (_is(int, _NONE), "the number of a job or null"),
     "jobs": (_is(list), "a list of jobs"),
+    "course": (_all(list, list), "a list of lists"),
 }
 JOB: dict[str, Any] = {
     "number": (lambda value: type(value) is int and value >= 0, "a number from 0"),
@@ -79,7 +80,9 @@ def check(data: dict[str, Any], path: Path) -> None:
 
 def _fields(data: dict[str, Any], fields: dict[str, Any], path: Path, place: str) -> None:
     for name, (kind, accepted) in fields.items():
-        if name not in data and name != "pruned":
+        if name not in data:
+            if name in ("pruned", "course"):  # most have none
+                continue
             raise DamagedFile(path, "is missing", f"{place}{name}")
-        if not kind(data.get(name)):
+        if not kind(data[name]):
             raise DamagedFile(path, f"is not {accepted}", f"{place}{name}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from dtrain.controller.outcome import Outcome
+from dtrain.controller.sweep.state import Record
 
 
 class Source(Protocol):
@@ -17,11 +18,21 @@ class Source(Protocol):
     #: How many jobs there will be at most.
     total: int
 
-    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
+    @property
+    def course(self) -> list[list[Any]] | None:
+        """What has happened, for ``sweep.json``; None where the jobs do not depend on that.
+
+        In order: ``["asked", JOB]``, ``["pruned", JOB, STEP]`` and ``["ended", JOB]``.
+        """
+
+    def ahead(self, past: Record | None) -> list[list[str]]:
         """Return the overrides of the jobs that are known: all are checked before one runs.
 
         Args:
-            past: those of the jobs that an earlier command of this sweep has begun.
+            past: what earlier commands of this sweep have done; None of a new one.
+
+        Raises:
+            LookupError, TypeError, ValueError: its jobs are not what this source draws.
         """
 
     def next(self) -> list[str] | None:
@@ -51,8 +62,9 @@ class Grid:
     def __init__(self, jobs: Sequence[Sequence[str]]):
         self._jobs = [list(job) for job in jobs]
         self.total = len(self._jobs)
+        self.course: list[list[Any]] | None = None
 
-    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
+    def ahead(self, past: Record | None) -> list[list[str]]:
         """Return all."""
         return self._jobs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import queue
 import threading
 import traceback
@@ -187,7 +188,8 @@ class Runner:
 
     def _start(self) -> bool:
         """Start one job, if there is one that there is room for; say whether to look again."""
-        if self._fail_fast and any(r.row.state == "recording" for r in self._running.values()):
+        recording = any(running.row.state == "recording" for running in self._running.values())
+        if self._fail_fast and recording:
             return False  # it may have failed
         for draft in self._waiting:
             slot = self._slots.take(draft.gpus)
@@ -197,12 +199,14 @@ class Runner:
                 return True
         if self._waiting or not self._slots.free:
             return False
+        if recording and self._source.course is not None:
+            return False  # what it asks for next depends on how that ended, not on the clock
         overrides = self._source.next()
         if overrides is not None:
-            self._compose(overrides)
+            self.compose(overrides)
         return overrides is not None
 
-    def _compose(self, overrides: list[str]) -> None:
+    def compose(self, overrides: list[str]) -> None:
         """Take in a job that nobody knew of; one that cannot be run has failed."""
         number = self._entered
         try:
@@ -280,7 +284,9 @@ class Runner:
         elif kind == "metrics":
             value = news["metrics"].get(self._record.data["objective"])
             if value is not None:
-                running.row.objective = value
+                pick = min if self._record.data["objective_mode"] == "min" else max
+                values = [v for v in (running.row.objective, value) if v is not None]
+                running.row.objective = pick(filter(math.isfinite, values), default=None)
                 self._judge(running, news["step"], value)
         else:
             del self._running[number]
@@ -290,6 +296,7 @@ class Runner:
         if self._source.judge(running.draft.number, step, value) and not running.requests.count:
             running.requests.pruned = True
             running.requests.count += 1
+            self._record.write()
 
     def _compare_by(self, objective: str | None, mode: str | None) -> None:
         if mode is not None and self._record.compare_by(objective, mode):
@@ -302,7 +309,7 @@ class Runner:
 
     def _conclude(self, row: Row, outcome: Outcome) -> None:
         outcome = self._judged(outcome)
-        if outcome.objective is not None:
+        if outcome.objective is not None or outcome.status == "FINISHED":
             row.objective = outcome.objective
         self._record.conclude(row.number, outcome)
         state = "pruned" if outcome.pruned else outcome.status

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dtrain.config.overrides import parse
 from dtrain.config.search_space import Choice, Dimension, Interval, check_trials, read
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.job_source import Grid
+from dtrain.controller.sweep.state import Record
 from dtrain.data.draws import Stream
-from dtrain.errors import UsageError
+from dtrain.errors import OK, UsageError
 
 
 class Random(Grid):
@@ -77,7 +77,10 @@ class Tpe:
         )
         self._maximize, self._sign = maximize, 1
         self._trials: list[Any] = []  # Optuna's, by the job's number
+        self._ended: set[int] = set()  # of which the study has learned
+        self._pruned: set[int] = set()
         self.total = trials
+        self.course: list[list[Any]] = []
 
     def _distribution(self, dimension: Dimension) -> Any:
         kinds = self._optuna.distributions
@@ -87,24 +90,45 @@ class Tpe:
             return kinds.IntDistribution(int(dimension.low), int(dimension.high), dimension.log)
         return kinds.FloatDistribution(dimension.low, dimension.high, dimension.log)
 
-    def ahead(self, past: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Return the jobs of a sweep that is resumed; others are chosen when there is room."""
-        for overrides in past:
-            given = {each.name: each.value or "" for each in map(parse, overrides)}
-            self._study.enqueue_trial(
-                {
-                    d.key: given[d.key] if isinstance(d, Choice) else float(given[d.key])
-                    for d in self._dimensions
-                }
-            )
-            self._trials.append(self._study.ask(self._distributions))
-        return [list(overrides) for overrides in past]
+    def ahead(self, past: Record | None) -> list[list[str]]:
+        """Return the jobs of a sweep that is resumed; others are chosen when there is room.
+
+        The study goes through all that it went through: what it draws next, and what it prunes,
+        depends on each draw, value and end before, and on their order.
+        """
+        jobs: list[list[str]] = []
+        if past is None:
+            return jobs
+        for event, number, *step in past.course:
+            job = past.jobs[number]
+            if event == "asked":
+                jobs.append(self.next() or [])
+                drawn = [word for word in jobs[-1][len(self._fixed) :] if "${" not in word]
+                if odd := [word for word in drawn if word not in job["overrides"]]:
+                    raise ValueError(f"{odd[0]} of job {number}; another Optuna may draw otherwise")
+            elif event == "pruned":
+                self._hear(number, [each for each in past.values(number) if each[0] <= step[0]])
+                self._prune(number, *step)
+            else:
+                if number not in self._pruned:
+                    self._hear(number, past.values(number))
+                outcome = Outcome(OK, job["objective"], pruned=bool(job.get("pruned")))
+                self.report(number, outcome)
+        for number, job in enumerate(past.jobs):
+            if number in self._ended | self._pruned:
+                continue
+            if job["status"] == "FINISHED":
+                self._hear(number, past.values(number))
+            else:
+                any(self.judge(number, *each) for each in past.values(number))
+        return jobs
 
     def next(self) -> list[str] | None:
         """Return the overrides of the next job, None after the last."""
         if len(self._trials) == self.total:
             return None
         trial = self._study.ask(self._distributions)
+        self.course.append(["asked", len(self._trials)])
         self._trials.append(trial)
         return [*self._fixed, *(f"{d.key}={_text(d, trial)}" for d in self._dimensions)]
 
@@ -118,19 +142,36 @@ class Tpe:
 
     def judge(self, number: int, step: int, value: float) -> bool:
         """Say whether to give job ``number`` up at an objective of ``value``."""
-        trial = self._trials[number]
-        trial.report(self._sign * value, step)
-        return bool(trial.should_prune())
+        if number not in self._pruned:  # else: how many more values come is the clock's
+            self._hear(number, [(step, value)])
+            if self._trials[number].should_prune():
+                self._prune(number, step)
+        return number in self._pruned
+
+    def _hear(self, number: int, values: Sequence[tuple[int, float]]) -> None:
+        heard = self._study.get_trials(deepcopy=False)[number].intermediate_values
+        for step, value in values:
+            if step not in heard:  # a job that is resumed repeats some
+                self._trials[number].report(self._sign * value, step)
+
+    def _prune(self, number: int, step: int) -> None:
+        self._pruned.add(number)
+        self.course.append(["pruned", number, step])
 
     def report(self, number: int, outcome: Outcome) -> None:
-        """Learn from how job ``number`` ended."""
+        """Learn from how job ``number`` ended: nothing where it failed, and may be run again."""
         states, trial = self._optuna.trial.TrialState, self._trials[number]
+        if number in self._ended:  # under an earlier command
+            return
         if outcome.pruned:
             self._study.tell(trial, state=states.PRUNED)
-        elif outcome.objective is None or not math.isfinite(outcome.objective):
+        elif outcome.objective is None or not math.isfinite(outcome.objective) or outcome.exit_code:
             self._study.tell(trial, state=states.FAIL)
+            return
         else:
             self._study.tell(trial, self._sign * outcome.objective)
+        self._ended.add(number)
+        self.course.append(["ended", number])
 
 
 def _text(dimension: Dimension, trial: Any) -> str:

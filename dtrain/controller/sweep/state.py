@@ -20,8 +20,8 @@ from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.fields import JOB, check
 from dtrain.errors import USAGE, DamagedFile, UsageError
 from dtrain.files import reading, writing
-from dtrain.run import identity
-from dtrain.run.folder import write_json
+from dtrain.run import identity, journal
+from dtrain.run.folder import RunDir, write_json
 
 FILE = "sweep.json"
 #: What the command that resumes a sweep may say otherwise.
@@ -83,6 +83,30 @@ class Record:
         """Those that wait, or were stopped and are still wanted."""
         ended = ("FINISHED", "FAILED")
         return [j for j in self.jobs if j["status"] not in ended and not j.get("pruned")]
+
+    @property
+    def course(self) -> list[list[Any]]:
+        """What a search asked for and heard; as of one job at a time where none is recorded."""
+        done = [each for each in self.jobs if each["status"] == "FINISHED" or each.get("pruned")]
+        return self.data.get("course") or [
+            [event, job["number"]]
+            for job in self.jobs
+            for event in ("asked", *["ended"] * (job in done))
+        ]
+
+    def values(self, number: int) -> list[tuple[int, float]]:
+        """Return the objectives that a job has written, and their steps."""
+        rundir = RunDir(self.folder / self._job(number)["folder"])
+        try:
+            events = journal.read(rundir.journal)
+        except (OSError, DamagedFile):
+            return []
+        name = self.data["objective"]
+        return [
+            (event["step"], event["metrics"][name])
+            for event in events
+            if event["event"] == "metrics" and name in event["metrics"]
+        ]
 
     def add(self, number: int, overrides: list[str], draft: Draft | None) -> None:
         """Enter a job that waits, in the place of what is said of one with its number.
@@ -168,7 +192,8 @@ class Record:
         name = self.data["objective"]
         if outcome.objective_name in (None, name):
             return outcome
-        return dataclasses.replace(outcome, objective=outcome.metrics.get(name))
+        value = None if outcome.objective is None else outcome.metrics.get(name)
+        return dataclasses.replace(outcome, objective=value)
 
     def conclude(self, number: int, outcome: Outcome) -> None:
         """Note how a job of this command ended."""
@@ -310,7 +335,8 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
     except DamagedFile:
         result = {}
     wanted = ("status", "exit_code", "objective", "seconds", "pruned")
-    if any(not JOB[name][0](result.get(name)) for name in wanted):
+    wanted_of = {**JOB, "best_objective": JOB["objective"]}
+    if any(not wanted_of[name][0](result.get(name)) for name in (*wanted, "best_objective")):
         result = {}
     if result.get("status") == "FINISHED" or result.get("pruned"):
         return None, Outcome.of(result, error=None, pruned=bool(result.get("pruned")))

@@ -55,6 +55,9 @@ def read(path: Path) -> dict[str, np.ndarray]:
             if "model_weights" in file:
                 return dict(_of_keras_2(path, file["model_weights"]))
             return dict(_of_keras_3(path, file))
+    except (AttributeError, TypeError) as error:  # of NumPy, about such as float8
+        problem = f"has a type of numbers that cannot be read ({error})"
+        raise initial.refused(str(path), problem) from None
     except _UNREADABLE as error:
         raise initial.refused(str(path), f"cannot be read ({error})") from None
 

@@ -26,6 +26,7 @@ from dtrain.task.data.batch_reader import read_at_once
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Augment, Inputs
 from dtrain.task.data.reading import ArraySpec
+from dtrain.task.keras_internals import layers
 from dtrain.task.keras_internals import without_tensorflow as alone
 from dtrain.task.process import own_code
 
@@ -96,7 +97,8 @@ def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -
 
 def outputs(model: keras.Model, x: Any) -> Any:
     """Return what a model makes of a batch, by one program where its variables are there."""
-    if not model.built:
+    # A subclass may say that it is built, by its build(), before its layers have weights.
+    if not all(layer.built for layer in layers(model)):
         return model(x, training=False)
     variables = model.variables
 

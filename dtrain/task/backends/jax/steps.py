@@ -94,7 +94,7 @@ class Steps(HostSteps):
                 self._at_once = self._steps_at_once(values, own)
         self._state.write(values)
         batch_size = self._inputs.global_batch
-        numbers = self._rows.table(table, [batch_size] * steps)
+        numbers = self._rows.table(True, table, [batch_size] * steps)
         return self._rows.sums(numbers, steps * batch_size, training=True)
 
     def _steps_at_once(self, values: Values, own: Any) -> int:
@@ -136,7 +136,7 @@ class Steps(HostSteps):
             table.append(row)
             counts.append(count)
         self._state.write((weights, held, slots, others))
-        rows = self._rows.table(table, counts)
+        rows = self._rows.table(False, table, counts)
         return self._rows.sums(rows, sum(counts), training=False)
 
     def _evaluation_step(self, values: Values, data: Any, rows: int) -> tuple[list[Any], Vectors]:

@@ -250,7 +250,8 @@ class Steps(RowSteps):
     def _counted(self, batch: Any, count: tf.Tensor) -> Any:
         with host_random.seeded(self._seed):
             logs = self._logs(batch, tf.shape(tf.nest.flatten(batch)[0])[0], training=False)
-        return {name: value * tf.cast(count, tf.float32) for name, value in logs.items()}
+        weights = self._rows.weights(logs, count)
+        return {name: value * tf.cast(weights[name], tf.float32) for name, value in logs.items()}
 
     def _real(self, batch: Any, count: tf.Tensor) -> Any:
         """Return the first ``count`` rows, the real ones, of a replica's evaluation batch."""

@@ -14,8 +14,10 @@ import torch
 
 from dtrain.data import nest
 from dtrain.errors import TrainingError
+from dtrain.files import writing
 from dtrain.run.exports import FORMATS, RECORD
 from dtrain.task.backends.torch.arrays import put
+from dtrain.task.backends.torch.keras_internals import load_program
 from dtrain.task.backends.torch.plain import PlainModel
 
 #: A module as a function of arrays by name.
@@ -45,6 +47,7 @@ def write(
     module = model.module.eval()
     if name == "safetensors":
         safetensors.torch.save_model(module, str(path))
+        writing.set_default_mode(path)
         return
     args, kwargs = _arguments(put(x))
     any_size = {0: torch.export.Dim("batch", min=1)}
@@ -109,9 +112,8 @@ def configure(threads: int) -> None:
 
 def program(path: Path) -> tuple[Any, Any]:
     """Return the module in a file of ``torch.export``, and some inputs that it takes."""
-    exported = torch.export.load(path)
-    args, kwargs = exported.example_inputs
-    return exported.module(), kwargs or args
+    (args, kwargs), module = load_program(path)
+    return module, kwargs or args
 
 
 def load_weights(model: PlainModel, path: Path) -> None:

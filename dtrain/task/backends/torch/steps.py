@@ -32,15 +32,12 @@ class Steps(HostSteps):
         inputs: what to read.
         tasks: that share each batch, a replica each.
         summed: losses are parts of that of the global batch.
-        averages: gradients are averaged here, and not by PyTorch.
     """
 
-    def __init__(
-        self, model: keras.Model, inputs: Inputs, tasks: Tasks, summed: bool, averages: bool = True
-    ):
+    def __init__(self, model: keras.Model, inputs: Inputs, tasks: Tasks, summed: bool):
         super().__init__(model, inputs)
         self._tasks = tasks
-        self._summed, self._averages = summed and tasks.size > 1, averages
+        self._summed = summed and tasks.size > 1
         self.waiting = Waiting()
         self._rows = Rows(model, tasks.size if self._summed else 1)
         self._draws = Draws(model, inputs.seed, tasks.rank)
@@ -58,9 +55,8 @@ class Steps(HostSteps):
 
     def _prepare(self) -> None:
         model = self._model
-        self._replica = replica.step(model, self._tasks.size, self._summed, self._averages)
-        kept = replica.kept_by_hand(model) if self._replica is not None else []
-        self._kept = [variable for variable in kept if not variable.trainable]
+        self._replica = replica.step(model, self._tasks.size, self._summed)
+        self._kept = None if self._replica is None else replica.Kept(model, self._tasks)
 
     @property
     def evaluation_examples(self) -> int:
@@ -85,8 +81,8 @@ class Steps(HostSteps):
             (logs, _), norms = self._norms.measured(
                 self._weights(copied=True), lambda: self._trained(data)
             )
-        # A module may have put another tensor in the place of a buffer.
-        replica.average([variable.value for variable in self._kept], self._tasks.size)
+        if self._kept is not None:
+            self._kept.average()
         norms = {name: whole(value) for name, value in norms.items()}
         self._step += 1
         return self._rows.row({**logs, **norms}, count, training=True)
