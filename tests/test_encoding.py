@@ -133,6 +133,8 @@ def test_numbers_are_dates_where_they_are_written_so() -> None:
     frame = pd.DataFrame({"when": days.strftime("%Y%m%d"), "churn": np.arange(40) % 2})
     splits, _ = fitted(frame, columns={"when": "date"}, validation_split=0.0)
     assert splits.train.x[:, 0].tolist() == (days - pd.Timestamp("1970-01-01")).days.tolist()
+    splits, _ = fitted(frame[::-1], columns={"when": "date"}, split={"by": "when"})
+    assert splits.validation.x[:, 0].min() > splits.train.x[:, 0].max()
     with pytest.raises(UsageError, match=r"'17000000\d\d' is no date"):
         fitted(frame.assign(when=1_700_000_000 + np.arange(40)), columns={"when": "date"})
 

@@ -316,6 +316,15 @@ WRONG = {
         "torch.zeros(64, 8), torch.zeros(64).long()))",
         ["dataset=custom", "dataset._target_=mine.data"],
         "batches in an order of its own.*return loader.dataset"),
+    "items": (
+        "class Items(torch.utils.data.Dataset):\n    __len__ = lambda self: 64\n"
+        "    __getitem__ = lambda self, i: {'image': torch.zeros(8), 'label': 1}\n"
+        "def data(): return Items()",
+        ["dataset=custom", "dataset._target_=mine.data", "+model.classes=2"],
+        r"forward\(x\): the dataset gives inputs by name: image, label;.*training_step"),
+    "outputs": ("Net.forward = lambda self, x: (self.b(x), x)",
+                ["trainer.loss=torch.nn.CrossEntropyLoss"],
+                "targets are one array, and the model returns .*training_step"),
     "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
     **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 4}}"], "several"),
         "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
@@ -329,6 +338,13 @@ WRONG = {
         "nn.Embedding(2, 8, sparse=True)), setattr(self, 'b', nn.Linear(8, classes))] and None\n"
         "Net.forward = lambda self, x: self.b(self.a((x > 0).long()).mean(1))",
         ["strategy=fsdp", "hardware.hosts=1", "hardware.devices=2"], "a.sparse: gives sparse"),
+    "plateau": ("", ["+optimizer.schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"],
+                "waits for what an epoch has measured.*keras.callbacks.ReduceLROnPlateau"),
+    "takes model": ("def of(model, lr): ...", ["optimizer._target_=mine.of"],
+                r"takes the model.*def of\(named_parameters"),
+    "lazy": ("Net.__init__ = lambda self, classes: [nn.Module.__init__(self), setattr(self, 'a', "
+             "nn.LazyLinear(3))] and None\nNet.forward = lambda self, x: x",
+             [], "a.weight is lazy|Net.a.weight: is lazy"),
     "keras schedule": ("", ["optimizer/schedule=cosine"], "is for an optimizer of Keras'"),
 }  # fmt: skip
 NET = """
@@ -351,13 +367,25 @@ MODULE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", sampled(WRONG, "shape", "none", "optimizer elsewhere"))
+@pytest.mark.parametrize(
+    "case", sampled(WRONG, "shape", "none", "plateau", "takes model", "lazy", "optimizer elsewhere")
+)
 def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> None:
     code, keys, problem = WRONG[case]
     user_code(NET + code)
-    keys = [*QUICK[3:], *keys] if case != "loader" else keys
+    keys = [*QUICK[3:], *keys] if case not in ("loader", "items") else keys
     run = on_torch("tracking=none", *MODULE, *keys)
     assert run.code and re.search(problem, run.output.replace("\n", " ")), run.output
+
+
+def test_a_function_makes_the_optimizer(on_torch, user_code) -> None:
+    user_code(NET + """
+def of(named_parameters, lr):
+    rates = [(lr if name.startswith("a") else lr / 2, each) for name, each in named_parameters]
+    return torch.optim.SGD([{"params": [each], "lr": rate} for rate, each in rates])
+""")  # fmt: skip
+    run = on_torch("tracking=none", *MODULE, "optimizer._target_=mine.of", *QUICK[3:])
+    assert run.code == 0 and run.points("learning_rate")[8] == 0.01, run.output
 
 
 def frozen(cluster: Cluster, task: Task, devices: list[str]) -> Any:

@@ -341,7 +341,7 @@ def _of_tables(
 
     def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
         made = make(table, names, target, weight, words, declared)
-        made.forms = forms
+        made.forms = {name: kind for name, kind in declared.items() if kind == "date"} | forms
         if made.target is not None and (on_error is OnError.skip or whole.is_small):
             made, notice = _with_targets(made, made.target, on_error is OnError.skip)
             notices.extend(notice)

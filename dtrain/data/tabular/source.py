@@ -84,7 +84,7 @@ class TableSource(Source):
 
     #: Whether inputs may be columns of all kinds, which become one matrix.
     encodes = False
-    #: Forms of columns of dates that are text, where they are declared.
+    #: Forms of columns of dates, where they are declared; ``date`` of those that are found out.
     forms: Mapping[str, str] = {}
 
     @staticmethod
@@ -284,16 +284,14 @@ class TableSource(Source):
         """
         if name not in self.table.columns or self.table.columns[name].is_ragged:
             return None
-        is_text = name in self.forms
+        form = None if self.table.columns[name].kind == "date" else self.forms.get(name)
         parts = [
-            np.array(encoding.texts(values), object)
-            if is_text or values.dtype == object
-            else values
+            np.array(encoding.texts(values), object) if form or values.dtype == object else values
             for _, values in self.parts_of(name, with_empty=True)
         ]
-        if not is_text or not parts:
+        if form is None or not parts:
             return np.concatenate(parts) if parts else None
-        return dates.moments_of(name, np.concatenate(parts).tolist(), self.forms[name], self.where)
+        return dates.moments_of(name, np.concatenate(parts).tolist(), form, self.where)
 
     def _labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.

@@ -15,7 +15,11 @@ has something else, the run ends with a sentence that says what to do instead.
 """
 
 from dtrain.data import generators
-from dtrain.task.keras_internals.callbacks import choose_comparison
+from dtrain.task.keras_internals.callbacks import (
+    choose_comparison,
+    end_with_averages,
+    has_swapped,
+)
 from dtrain.task.keras_internals.contexts import (
     exchange_seed_generator,
     fresh_names,
@@ -36,6 +40,7 @@ from dtrain.task.keras_internals.model_parts import (
 )
 from dtrain.task.keras_internals.moments import use_moments
 from dtrain.task.keras_internals.optimizers import (
+    CACHES,
     adam_slots,
     average_trainable,
     scale_learning_rates,
@@ -48,14 +53,17 @@ from dtrain.task.keras_internals.variables import exchange, exchanged, initializ
 generators.exchange_keras = exchange_seed_generator
 
 __all__ = [
+    "CACHES",
     "adam_slots",
     "average_trainable",
     "choose_comparison",
     "divide_losses_by_global_batch",
+    "end_with_averages",
     "exchange",
     "exchanged",
     "fresh_names",
     "generator_states",
+    "has_swapped",
     "initialize",
     "inner",
     "is_of_keras",

@@ -19,7 +19,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
-from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat
+from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat, train_state
 
 
 def model(
@@ -89,7 +89,7 @@ def model(
                 error.add_note(_without_classes(y))
             raise
         if plain is not None:
-            built = plain.as_model(built, config.hardware.precision.name)
+            built = plain.as_model(built, config.hardware.precision.name, x)
         if not isinstance(built, keras.Model):
             hint = "the model behind `return` in the function" if built is None else "model=cnn"
             raise UsageError(
@@ -127,7 +127,7 @@ def model(
     if not built.compiled:  # else it has a loss of its own
         checks.check_labels(built, predicted, config, splits)
         if failed is None:
-            losses.check_losses(predicted, config)
+            losses.check_losses(built, y, predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
@@ -173,6 +173,8 @@ def model(
         with strategy.optimizer_scope():
             optimizers.build(built, strategy, example, config)
         finetune.scale_rates(built, config.finetune.learning_rates)
+        for each in train_state.objects(built):
+            each.begin()
     return built
 
 

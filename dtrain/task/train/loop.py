@@ -112,6 +112,7 @@ class Loop:
         self._callbacks.begin(None if checkpoint is None else checkpoint.meta.get("began"))
         if checkpoint is not None:
             self._restore(checkpoint)
+        self._saving.notice_lost()
         if self._unvalidated is not None:
             self._end_epoch((self.step - 1) // schedule.steps_per_epoch, due=True)
         while self.step < schedule.total_steps:
@@ -153,6 +154,7 @@ class Loop:
         if self._records.keeps_model and self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.optimizer_scope():
+                self._callbacks.leave_swapped()
                 self._model.optimizer.finalize_variable_values(finetune.trained(self._model))
         hooks.on_train_end(self.logs)
 
@@ -418,6 +420,7 @@ class Loop:
             "examples": self.examples,
             "steps": self._steps.summary(),
             "logs": self.logs,
+            **({"stopped": True} if self._end or self._model.stop_training else {}),
             "pending_validation": self._unvalidated is not None,
             "objective": self._value(),
             "objective_name": self._objective.name,
@@ -443,7 +446,11 @@ class Loop:
         self.timing.interval_seconds = meta["interval_seconds"]
         self._steps.restore(meta["steps"])
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
-        self._callbacks.restore(arrays, meta["callbacks"])
+        epoch, inside = divmod(self.step, self._schedule.steps_per_epoch)
+        self._callbacks.restore(arrays, meta["callbacks"], epoch if inside else None)
+        if meta.get("stopped"):
+            self._model.stop_training = True
+            self._notice(f"a callback has ended the training at step {self.step}: it ends there")
         if meta["pending_validation"]:
             # A fork with another loss or other metrics has none.
             self._unvalidated = meta.get("epoch_logs") or self._steps.results(self._epoch)
