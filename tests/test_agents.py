@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,7 +180,8 @@ def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "-oProxyCommand=x", "a:0", "a:x", "a b", "a;b", "a/b", "::1", "a:", "$(x)", "@a"]
+    "given",
+    ["", "-oProxyCommand=x", "a:0", "a:00", "a:x", "a b", "a;b", "a/b", "::1", "a:", "$(x)", "@a"],
 )
 def test_what_is_no_host(given: str) -> None:
     with pytest.raises(UsageError, match="is no host"):
@@ -412,6 +414,17 @@ def test_no_agent_comes(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"y did not start within 0\.2 s"):
         inbox.gather([host], "hello", 0.2, "start")
     host.close(0)
+
+
+def test_all_hosts_are_left_at_once(together: Together, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = threading.Barrier(5)
+    monkeypatch.setattr(Host, "close", lambda host, seconds: meeting.wait(60))
+    together._hosts = [
+        Host(cast(Any, SimpleNamespace(host=f"h{n}")), 1, queue.SimpleQueue()) for n in range(5)
+    ]
+    monkeypatch.setattr(together, "_wait", lambda *_: None)
+    together.kill()
+    assert meeting.n_waiting == 0 and not meeting.broken
 
 
 def test_an_agent_that_gets_nonsense_says_so(together: Together) -> None:

@@ -20,7 +20,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import dtrain
 from dtrain.__main__ import main
-from dtrain.api import arrays, command, keywords, training, values
+from dtrain.api import arrays, command, keywords, local_model, training, values
 from dtrain.api.command import Done
 from dtrain.api.line import Line
 from dtrain.api.objects import PLACES, Objects
@@ -226,7 +226,7 @@ def test_a_wrong_call_is_refused(given: dict[str, Any], problem: str, tmp_path: 
 @pytest.mark.parametrize(
     "value",
     [1, 1e-5, True, None, "cnn", "", "null", "it's", "a b", "a\\", "\\'", "x,y", "[1]", "{a:1}",
-     "k=v", [1, "b c"], {"a": [1, {"b": "d'"}]}],
+     "k=v", "käuft", [1, "b c"], {"a": [1, {"b": "d'"}]}],
 )  # fmt: skip
 def test_values_are_written_as_hydra_reads_them(value: Any) -> None:
     text = f"key={values.written(value, 'key')}"
@@ -526,10 +526,14 @@ def test_a_run_from_python_is_one_that_the_command_line_resumes(
     resumed = dtrain(f"resume={run.path}", "trainer.epochs=2")
     assert resumed.code == 0, resumed.output
     assert run.history[-1]["epoch"] == 2
+    text = (run.path / "command.json").read_text()
     other = run.fork(epochs=3, learning_rate=1e-4, show=False)
     assert other.path != run.path
     assert list((other.path / given.FOLDER).glob("given_*.py"))
-    text = (run.path / "command.json").read_text()
+    before = dict(os.environ)
+    with local_model._trusting(RunDir(run.path), ["mine"]):
+        assert "mine" in python_path.trusted() and python_path.find_given(given.names([text])[0])
+    assert os.environ == before, "what loads a model trusts its code, and the caller does not"
     (run.path / "command.json").write_text(text.replace("seed=3", "seed=4"))
     consent.begin([], None)
     os.environ.pop(python_path.TRUST, None)

@@ -18,6 +18,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from dtrain.controller.remote import fetching
 from dtrain.errors import UsageError
 from dtrain.files import addresses
 from dtrain.host import python_path
@@ -164,6 +165,15 @@ def elsewhere(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     """Be another machine: one that has none of the folders."""
     (tmp_path / name).mkdir(exist_ok=True)
     monkeypatch.chdir(tmp_path / name)
+
+
+def test_an_address_of_a_run_may_have_a_sign_of_equality(monkeypatch: pytest.MonkeyPatch) -> None:
+    address, place = "s3://bucket/date=1/run", Path("outputs/there")
+    monkeypatch.setattr(fetching, "fetched", lambda address, key: place)
+    words = [address, f"fork={address}", f"+init.weights={address}", "seed=1"]
+    assert fetching.arguments(words, ("", "fork", "+init.weights")) == (
+        [str(place), f"fork={place}", f"+init.weights={place}", "seed=1"], [place] * 3
+    )  # fmt: skip
 
 
 def test_a_run_goes_on_on_another_machine(

@@ -767,3 +767,40 @@ def test_a_loss_that_does_not_fit_is_changed_where_it_is_written() -> None:
         config = settings(model={**node, "loss": own}, trainer={"loss": "mse", "metrics": []})
         with pytest.raises(UsageError, match=words):
             prepare("OneDevice", 1, config)
+
+
+def losing(input_shape: Any, classes: int, kind: str, trainable: bool) -> Any:
+    """A model with a loss whose own variables Keras gives to no optimizer."""
+    import keras
+
+    of_classes = keras.losses.sparse_categorical_crossentropy
+    scale = keras.Variable(1.0, trainable=trainable, name="scale")
+    net = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    net.trainable = trainable
+
+    class Own(keras.losses.Loss):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = {"net": [net]} if kind == "net" else {"scale": scale}
+
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return of_classes(y_true, y_pred)
+
+    def closure(y_true: Any, y_pred: Any) -> Any:
+        return scale * of_classes(y_true, y_pred)
+
+    model = keras.Sequential([keras.Input(input_shape), keras.layers.Dense(classes)])
+    model.compile("sgd", closure if kind == "closure" else Own())
+    return model
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_loss_with_variables_that_nothing_trains_is_refused(backend: str) -> None:
+    from dtrain.errors import UsageError
+
+    for kind, name in {"held": "held/scale", "closure": "scale", "net": "held/net/0"}.items():
+        node = {"_target_": "tests.test_build.losing", "kind": kind, "trainable": True}
+        with pytest.raises(UsageError, match=f"model={name}.*optimizer is given those"):
+            prepare("OneDevice", 1, settings(model=node))
+        prepare("OneDevice", 1, settings(model={**node, "trainable": False}))

@@ -190,6 +190,9 @@ def by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
         penalty = tf.reduce_mean(tf.square(tf.norm(slopes + x, axis=1) - 1))
     penalty_gradient = outer.gradient(penalty, weights)
     with tf.GradientTape() as tape:
+        tasks = tf.stack([loss(x), loss(2 * x)])
+    jacobian = tape.jacobian(tasks, weights)
+    with tf.GradientTape() as tape:
         value = mean_of_rows()
     looked_up, unused = tape.gradient(value, [table, weights])
     assert isinstance(looked_up, tf.IndexedSlices) and unused is None
@@ -198,6 +201,7 @@ def by_hand(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
         "plain": plain,
         "vector": vector,
         "persistent": persistent,
+        "jacobian": jacobian,
         "gradient of a gradient": of_gradient,
         "penalty": penalty_gradient,
         "sparse": tf.math.unsorted_segment_sum(looked_up.values, looked_up.indices, 5),
@@ -434,10 +438,31 @@ def of_small_batches(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]
     return of_a_part_alone(weights, table, x, y)
 
 
+def vectorised(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    def of_one(row: Any) -> Any:
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(tf.square(row[None] @ weights))
+        return tape.gradient(value, weights)
+
+    return {"gradient": tf.reduce_mean(tf.vectorized_map(of_one, x), 0)}
+
+
+def jacobian_of_examples(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        errors = tf.square(x @ weights - y)
+    return {"gradient": tf.reduce_mean(tape.jacobian(errors, weights), 0)}
+
+
 @pytest.mark.task(devices=2)
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
+        (vectorised, "takes gradients of single examples"),
+        (jacobian_of_examples, "takes gradients of single examples"),
         (of_all_kinds_at_once, "takes a gradient of values of single examples and of others"),
         (of_a_part_alone, "whole batch, .*, does not call tapes as that of a part"),
         (of_small_batches, r"whole batch, .*, cannot be traced \(a batch of 8 is too large\)"),
@@ -561,3 +586,56 @@ def test_each_thread_has_the_losses_that_it_has_added() -> None:
     thread.join()
     assert other == [0.0]
     assert [float(loss) for loss in model.losses] == mine != other
+
+
+def normalized_behind_a_mask(input_shape: Any, classes: int) -> Any:
+    import keras
+    from keras import layers
+
+    inputs = keras.Input(input_shape, dtype="int64")
+    hidden = layers.Embedding(12, 6, mask_zero=True)(inputs)
+    hidden = layers.BatchNormalization(synchronized=True)(hidden)
+    return keras.Model(inputs, layers.Dense(classes, "softmax")(hidden))
+
+
+@pytest.mark.task(devices=2)
+def test_moments_behind_a_mask_are_those_of_all_replicas() -> None:
+    import keras
+    import numpy as np
+
+    def trained(kind: str, devices: int) -> Any:
+        keras.utils.clear_session()
+        model, _, steps, _ = prepare(
+            kind,
+            devices,
+            settings(
+                model={"_target_": "tests.test_gradients.normalized_behind_a_mask"},
+                dataset={"_target_": "tests.zoo.data.tagged"},
+            ),
+        )
+        losses = [steps.results(steps.train(1))["loss"] for _ in range(5)]
+        return losses, *(np.asarray(v) for v in model.layers[-2].non_trainable_variables)
+
+    for one, several in zip(trained("OneDevice", 1), trained("Mirrored", 2), strict=True):
+        np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.task
+def test_accumulated_losses_of_some_targets_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtrain.task import strategies
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
+
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+    said: list[str | None] = []
+    loss = "keras.losses.SparseCategoricalCrossentropy"
+    for changed in (
+        {"dataset": {"_target_": "tests.zoo.data.tagged"},
+         "model": {"_target_": "tests.test_gradients.normalized_behind_a_mask"}},
+        {"trainer": {"loss": {"_target_": loss, "ignore_class": 0}, "metrics": []}},
+        {},
+    ):  # fmt: skip
+        config = settings(optimizer={**ADAM, "gradient_accumulation_steps": 2}, **changed)
+        splits = dataset.load(config).splits
+        build.model(config, splits, strategies.OneDevice(["CPU:0"]), 16, 4, notice=said.append)
+    assert ["gradients of 2 batches" in each for each in said if each] == [True, True]

@@ -25,6 +25,7 @@ CLASSES = sorted(
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_field_has_one_line_of_help_and_every_line_a_field(kind: type) -> None:
     assert set(key_help.lines(kind)) == {field.name for field in dataclasses.fields(kind)}
+    assert [name for name, text in key_help.lines(kind).items() if not text.endswith(".")] == []
 
 
 def test_a_field_without_help_is_found() -> None:

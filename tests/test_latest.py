@@ -47,6 +47,17 @@ def test_the_newest_run_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_the_newest_is_the_one_that_began_last(capsys: pytest.CaptureFixture[str]) -> None:
+    run("outputs/mine/run1", began=100.0)
+    run("outputs/2026-01-02/09-00-00_a", began=300.0)
+    run("outputs/2026-01-03/09-00-00_b", began=200.5)
+    run("outputs/alone", began=250)
+    newest = str(Path("outputs/2026-01-02/09-00-00_a"))
+    assert latest.resolved(["latest"], ("",)) == [newest]
+    run("outputs/zuletzt", began=301.0)
+    assert latest.resolved(["latest"], ("",)) == [str(Path("outputs/zuletzt"))]
+
+
 def test_commands_take_the_latest(
     dtrain: Commands, quick: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,7 +87,7 @@ def test_a_regression_is_compared_by_its_loss(dtrain: Any, npz: tuple[str, ...])
     assert "this run has no val_accuracy" not in again.output, "it was chosen before"
     compared = compare(*of_folders([run.rundir.path]))
     assert (compared.objective, compared.mode) == ("val_loss", "min")
-    assert compared.best is not None and compared.best.objective == again.result["objective"]
+    assert compared.best is not None and compared.best.objective == again.result["best_objective"]
     forked = dtrain(
         f"fork={run.rundir.path}", *words, "trainer.epochs=5", "trainer.metrics=accuracy"
     )

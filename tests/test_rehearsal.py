@@ -126,4 +126,41 @@ def test_a_rehearsal_changes_nothing() -> None:
         assert all((after[name] == before[name]).all() for name in before)
         assert made.optimizer.apply is applies
         made.train_step = lambda data: 1 / 0
-        assert not any(strategy.notices(made, splits, None, BATCH, 0)), "training says why"
+        said = [each for each in strategy.notices(made, splits, None, BATCH, 0) if each]
+        assert len(said) == 1 and "could not be tried" in said[0]
+
+
+def by_chunks(input_shape: Any, classes: int, rows: int, clipped: bool) -> Any:
+    """A model that takes a gradient for each few examples of its batch."""
+    import keras
+    import tensorflow as tf
+
+    class Chunks(keras.Model):
+        def train_step(self, data: Any) -> Any:
+            losses, gradients = [], []
+            for i in range(0, data[0].shape[0], rows):
+                x, y = (part[i : i + rows] for part in data)
+                with tf.GradientTape() as tape:
+                    losses.append(self.compute_loss(x=x, y=y, y_pred=self(x, training=True)))
+                own = tape.gradient(losses[-1], self.trainable_variables)
+                gradients.append(tf.clip_by_global_norm(own, 0.1)[0] if clipped else own)
+            means = [sum(each) / len(losses) for each in zip(*gradients, strict=True)]
+            self.optimizer.apply_gradients(zip(means, self.trainable_variables, strict=True))
+            return {"loss": sum(losses) / len(losses)}
+
+    inputs = keras.Input(input_shape)
+    return Chunks(inputs, keras.layers.Dense(classes, activation="softmax")(inputs))
+
+
+@pytest.mark.task(devices=2)
+def test_gradients_of_examples_are_for_sums_alone() -> None:
+    from dtrain.errors import UsageError
+
+    def losses(kind: str, rows: int, clipped: bool) -> list[float]:
+        model = {"_target_": "tests.test_rehearsal.by_chunks", "rows": rows, "clipped": clipped}
+        steps = prepare(kind, 2 if kind == "Mirrored" else 1, settings(model=model))[2]
+        return [steps.results(steps.train(1))["loss"] for _ in range(3)]
+
+    assert losses("Mirrored", 2, False) == pytest.approx(losses("OneDevice", 2, False), rel=1e-5)
+    with pytest.raises(UsageError, match=r"Chunks\.train_step: takes gradients of single examples"):
+        losses("Mirrored", 1, True)

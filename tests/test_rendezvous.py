@@ -50,8 +50,10 @@ class Meeting:
         self._futures: list[Future[Place]] = []
         self._changed = threading.Condition()
 
-    def host(self, *expected: str, timeout: float = LONG) -> Future[None]:
-        host = Host([self.address], list(expected), FACTS, KEY, LONG)
+    def host(
+        self, *expected: str, timeout: float = LONG, facts: dict[str, str] = FACTS
+    ) -> Future[None]:
+        host = Host([self.address], list(expected), facts, KEY, LONG)
         self.hosts.append(host)
 
         def begin() -> None:
@@ -609,6 +611,15 @@ def test_a_message_in_pieces(meeting: Meeting) -> None:
         peer.socket.sendall(whole[200:])
         assert "more" in failure(waiting, UsageError)
         assert (peer.message() or {})["key"] == "more"
+
+
+def test_facts_that_are_longer_than_a_message(meeting: Meeting) -> None:
+    files = str([f"gs://data/part-{number:06d}-of-100000.tfrecord" for number in range(100_000)])
+    waiting = meeting.host("worker-0", facts={**FACTS, "dataset.path": files})
+    meeting.missing("worker-0")
+    theirs = meeting.peer("worker-0", {**FACTS, "dataset.path": f"{files[:-3]}x']"})
+    assert "dataset.path=" in failure(waiting, UsageError)
+    assert failure(theirs, UsageError) == failure(waiting, UsageError)
 
 
 def test_a_thousand_messages(meeting: Meeting) -> None:

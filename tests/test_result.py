@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.compare.table import text
 from dtrain.controller.outcome import Failure
 from dtrain.controller.result import error, last_lines, problem, result
 from dtrain.run.cluster import Cluster, Task
@@ -186,3 +187,28 @@ def test_a_resumed_job_that_took_no_step(rundir: RunDir) -> None:
     for step in (4, 12):
         (rundir.checkpoints / str(step)).mkdir(parents=True)
     assert made(rundir, [], status="KILLED", exit_code=75)["step"] == 12
+
+
+def test_a_run_is_judged_by_its_best_checkpoint(tmp_path: Path) -> None:
+    """The last epoch is worse, or has no checkpoint: it is of NaN weights."""
+    from dtrain.compare.comparison import compare
+    from dtrain.compare.load_folders import of_folders
+    from dtrain.controller.outcome import Outcome
+
+    ends = {
+        "steady": {"val_accuracy": 0.7, "best": 0.7}, "peaked": {"val_accuracy": 0.2, "best": 0.9},
+        "broken": {"val_accuracy": 0.95, "best": None},
+    }  # fmt: skip
+    objectives = {}
+    for name, values in ends.items():
+        folder = RunDir.create(tmp_path / name)
+        end = {**END, "metrics": {"val_accuracy": values["val_accuracy"]}}
+        ended = made(folder, [START, {**end, "best_objective": values["best"]}])
+        write_json(folder.result, ended)
+        write_json(folder.cluster, {"replicas": 1})
+        folder.config.write_text("objective: val_accuracy\nobjective_mode: max\n")
+        objectives[name] = Outcome.of(ended).objective
+    assert objectives == {"steady": 0.7, "peaked": 0.9, "broken": None}
+    compared = compare(*of_folders([tmp_path]))
+    assert compared.best is not None and compared.best.name == "peaked"
+    assert "0.9000" in "\n".join(text(compared)) and "0.9500" not in "\n".join(text(compared))

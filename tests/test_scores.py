@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
@@ -132,3 +133,170 @@ def test_a_run_that_is_resumed_and_evaluated(dtrain: Commands, quick: tuple[str,
 
     with zipfile.ZipFile(whole.rundir.model) as archive:
         assert b"dtrain" not in archive.read("config.json")  # Keras alone can load it
+
+
+def smooth(outputs: Any, targets: Any) -> Any:
+    """A loss of the user's own, of logits."""
+    import torch
+
+    return torch.nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+
+def cut(y_true: Any, y_pred: Any) -> Any:
+    """A loss of the user's own, of probabilities."""
+    import keras
+
+    return keras.losses.sparse_categorical_crossentropy(y_true, y_pred)
+
+
+def hits(y_true: Any, y_pred: Any) -> Any:
+    """A metric of the user's own."""
+    import keras
+
+    return keras.metrics.sparse_categorical_accuracy(y_true, y_pred)
+
+
+def half(y_true: Any, y_pred: Any) -> Any:
+    """A loss of the user's own, of a logit."""
+    import keras
+
+    return 0.5 * keras.losses.binary_crossentropy(y_true, y_pred, from_logits=True)
+
+
+def scored(loss: Any, y: Any, outputs: Any, names: Any, said: Any = None) -> dict[str, float]:
+    """Return the results of metrics beside ``trainer.loss``, of two batches."""
+    import keras
+
+    from dtrain.task.model import losses
+
+    def tensors(rows: slice) -> Any:
+        return (keras.tree.map_structure(lambda e: keras.ops.convert_to_tensor(e[rows]), each)
+                for each in (y, outputs))  # fmt: skip
+
+    example, size = tuple(tensors(slice(0, 1))), len(keras.tree.flatten(y)[0])
+    model = keras.Sequential([keras.layers.Identity()])
+    model.output_names = list(outputs) if isinstance(outputs, dict) else ["a"]
+    model.compile(metrics=losses.metrics_of(
+        names, "trainer.metrics", losses.loss_of(loss), example, (), said or (lambda _: None)
+    ))  # fmt: skip
+    for rows in (slice(0, size // 2), slice(size // 2, None)):
+        result = model.compute_metrics(None, *tensors(rows), None)
+    return {name: float(value) for name, value in result.items() if name != "loss"}
+
+
+TORCH, KERAS = "torch.nn.", "keras.losses."
+LOGITS = {
+    "hot": [{"_target_": KERAS + "CategoricalCrossentropy", "from_logits": True}],
+    "classes": [
+        {"_target_": KERAS + "sparse_categorical_crossentropy", "from_logits": True},
+        {"_target_": KERAS + "SparseCategoricalCrossentropy", "from_logits": True},
+        TORCH + "CrossEntropyLoss", {"_target_": TORCH + "CrossEntropyLoss", "weight": None},
+        {"_target_": TORCH + "functional.cross_entropy", "label_smoothing": 0.1},
+        {"_target_": "tests.test_scores.smooth"},
+    ],
+    "one": [
+        {"_target_": KERAS + "BinaryCrossentropy", "from_logits": True},
+        {"_target_": KERAS + "BinaryFocalCrossentropy", "from_logits": True},
+        {"_target_": KERAS + "binary_crossentropy", "from_logits": True},
+        {"_target_": "tests.test_scores.half"}, "hinge", TORCH + "BCEWithLogitsLoss",
+        TORCH + "SoftMarginLoss",
+    ],
+    "several": [
+        {"_target_": KERAS + "BinaryCrossentropy", "from_logits": True},
+        TORCH + "BCEWithLogitsLoss", TORCH + "MultiLabelSoftMarginLoss",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_metrics_by_name_are_given_probabilities_where_the_loss_takes_logits(backend: str) -> None:
+    import os
+
+    import keras
+    import numpy as np
+
+    os.environ["DTRAIN_TRUST"] = "tests"
+    draw = np.random.default_rng(3)
+    z, whole = draw.normal(0, 3, (40, 3)).astype(np.float32), draw.integers(0, 3, 40)
+    softmax, sigmoid = np.exp(z) / np.exp(z).sum(1, keepdims=True), 1 / (1 + np.exp(-z))
+    names = ["accuracy", "auc", "precision", "recall", "f1", "mse"]
+    sparse, hot, two = "sparse_categorical_crossentropy", np.eye(3, dtype=np.float32), whole % 2
+    cases = {
+        "hot": (sparse[7:], names, hot[whole], z, softmax, hot[whole]),
+        "classes": (sparse, [*names[:5], sparse], whole, z, softmax, whole),
+        "one": (BINARY, names, two[:, None], z[:, :1], sigmoid[:, :1], two[:, None]),
+        "several": (BINARY, [*names[1:], "binary_accuracy"], (z[:, ::-1] > 0) * 1.0, z, sigmoid,
+                    (z[:, ::-1] > 0) * 1.0),
+    }  # fmt: skip
+    for kind, losses in LOGITS.items():
+        plain, wanted, y, outputs, p, labels = cases[kind]
+        expected = scored(plain, labels, p, wanted)
+        for loss in losses:
+            name, said = str(loss), []
+            if backend == "torch" or not ("torch" in name or "smooth" in name):
+                targets = 2 * y - 1 if "hinge" in name or "SoftMarginLoss" in name else y
+                if "MultiLabel" in name:
+                    targets = y
+                result = scored(loss, targets, outputs, wanted, said.append)
+                assert result == pytest.approx(expected, abs=1e-5), (name, result, expected)
+                assert bool(said) == ("test_scores" in name), said
+    if backend == "torch":
+        from dtrain.after.evaluate import confusion_of
+
+        matrix = confusion_of("torch.nn.BCEWithLogitsLoss", z[:, :1])
+        assert matrix is not None
+        matrix.update_state(two, keras.ops.convert_to_tensor(z[:, :1]))
+        right = np.trace(keras.ops.convert_to_numpy(matrix.matrix)) / len(two)
+        assert right == pytest.approx(((z[:, 0] > 0) == two).mean())
+    own = {"_target_": "tests.test_scores.cut"}
+    assert scored(own, whole, softmax, names[:5]) == scored(sparse, whole, softmax, names[:5])
+    by_name = {"a": [*names], "b": ["auc"]}
+    both = {"a": {"_target_": KERAS + "BinaryCrossentropy", "from_logits": True}, "b": sparse}
+    result = scored(both, {"a": two[:, None], "b": whole}, {"a": z[:, :1], "b": softmax}, by_name)
+    alone = scored(BINARY, two[:, None], sigmoid[:, :1], names)
+    assert {k: result[f"a_{k}"] for k in alone} == pytest.approx(alone, abs=1e-5)
+    assert result["b_auc"] == scored(sparse, whole, softmax, ["auc"])["auc"]
+
+
+@pytest.mark.task
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_labels_that_the_loss_ignores_count_in_no_metric(backend: str) -> None:
+    import os
+
+    import numpy as np
+
+    os.environ["DTRAIN_TRUST"] = "tests"
+    draw = np.random.default_rng(3)
+    z, y = draw.normal(0, 3, (40, 3)).astype(np.float32), draw.integers(0, 3, 40)
+    ignored = draw.random(40) < 0.4
+    label, sparse = np.where(ignored, -100, y), "SparseCategoricalCrossentropy"
+    names: list[Any] = [
+        "accuracy", "auc", "f1", "sparse_categorical_crossentropy",
+        {"_target_": "keras.metrics.SparseTopKCategoricalAccuracy", "k": 2},
+        {"_target_": "keras.metrics.SparseCategoricalAccuracy", "name": "node"},
+        {"_target_": "tests.test_scores.hits"},
+    ]  # fmt: skip
+    loss = {"_target_": KERAS + sparse, "from_logits": True}
+    expected = scored(loss, y[~ignored], z[~ignored], names)
+    result = scored({**loss, "ignore_class": -100}, label, z, names)
+    assert result == pytest.approx(expected, abs=1e-6)
+    if backend == "torch":
+        area = {"_target_": "torchmetrics.AUROC", "task": "multiclass", "num_classes": 3}
+        names += [{**area, "thresholds": 9}] if importlib.util.find_spec("torchmetrics") else []
+        expected = scored(loss, y[~ignored], z[~ignored], names)
+        for each in ("torch.nn.CrossEntropyLoss", "torch.nn.NLLLoss"):
+            assert scored(each, label, z, names) == pytest.approx(expected, abs=1e-6)
+        # Tokens, and PyTorch's order of axes.
+        tokens = z.reshape(8, 5, 3).transpose(0, 2, 1)
+        names.remove({"_target_": "tests.test_scores.hits"})  # of the user's own axes
+        result = scored("torch.nn.CrossEntropyLoss", label.reshape(8, 5), tokens, names)
+        assert result == pytest.approx({k: expected[k] for k in result}, abs=1e-6)
+        # Outputs without an axis of their own.
+        one = "torch.nn.BCEWithLogitsLoss"
+        flat = scored(one, y % 2, z[:, 0], ["accuracy", "auc", "f1"])
+        assert flat == scored(one, y[:, None] % 2, z[:, :1], ["accuracy", "auc", "f1"])
+    else:
+        loss["ignore_class"] = -100
+        tokens = scored(loss, label.reshape(8, 5), z.reshape(8, 5, 3), names[:-1])
+        assert tokens == pytest.approx({k: result[k] for k in tokens}, abs=1e-6)

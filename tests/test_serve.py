@@ -107,7 +107,9 @@ def test_both_protocols_give_the_numbers_of_the_model(small: Client, trained: Pa
 def test_health_pages_and_counts(small: Client) -> None:
     for path in ("/ping", "/v2/health/live", "/v2/health/ready", "/v2", "/v2/models/small/ready"):
         assert small(path)[0] == 200, path
-    assert b"swagger" in small("/docs")[1] and b"swagger" in small("/")[1]
+    page = small("/docs")[1]
+    assert b"swagger" in page and small("/")[1] == page
+    assert b"/v2/models/{model}/infer" in page and b"http" not in page, "it needs no network"
     paths = small("/openapi.json")[1]["paths"]
     assert {"/invocations", "/v2/models/{model}/infer", "/metrics"} <= set(paths)
     for path, body, wanted in (

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +365,13 @@ def test_a_job_of_a_sweep_may_have_the_gpus_of_all_nodes(
     assert "type: hardware.devices=2" in refused.output
 
 
+def test_a_sweep_is_planned_for_the_nodes_and_not_for_this_machine(dtrain, quick, command) -> None:
+    words = ("-m", *quick, "launcher=slurm", "hardware=gpu", "launcher.gpus_per_node=2")
+    run = dtrain(*words, "strategy=mirrored", "seed=0,1", "dry_run=true")
+    assert run.code == errors.OK, run.output
+    assert run.output.count("2 GPU") == 2
+
+
 def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None:
     monkeypatch.setattr(client, "_PAUSE", 0.0)
     client.watch.add(["77"])
@@ -378,16 +386,40 @@ def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None
 
 @pytest.mark.parametrize(("job", "code"), [("77", errors.OK), ("70", errors.FAILED)])
 def test_a_job_that_slurm_has_forgotten_is_known_by_its_folder(
-    job: str, code: int, command, tmp_path: Path
+    job: str, code: int, command, monkeypatch, tmp_path: Path
 ) -> None:
     launcher = launchers.choose(**SETTINGS)
     launcher.job = "77"
     launcher.start(RunDir(tmp_path), planned(1))
     (tmp_path / batch.START).write_text(json.dumps({"job": job}))
     (tmp_path / batch.EXIT).write_text("0\n")
-    launcher._unseen = launcher_module._FORGOTTEN
+    monkeypatch.setattr(launcher_module, "_FORGOTTEN", 0.0)
     assert launcher.poll(0.0) == [("worker-0", "ended")]
     assert launcher.exit_codes() == {"worker-0": code}, "the code of an earlier job is not its own"
+
+
+def test_a_job_that_the_queue_lacks_now_and_then_runs_on(
+    command, monkeypatch, tmp_path: Path
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(launcher_module, "time", types.SimpleNamespace(monotonic=lambda: now))
+    launcher = launchers.choose(**SETTINGS)
+    launcher.job = "77"
+    launcher.start(RunDir(tmp_path), planned(1))
+    running = client.Found("77", "RUNNING", "n1", "None", "x")
+    for state in [None, running] * 3:
+        monkeypatch.setattr(client.watch, "state", lambda job, state=state: state)
+        now += launcher_module._FORGOTTEN - 1
+        assert launcher.poll(5.0 if state is None else 0.0) == []
+
+
+def test_a_job_that_ends_while_it_is_looked_at(dtrain, quick, command, tmp_path: Path) -> None:
+    folder = dtrain(*quick, "launcher=slurm", "launcher.follow=false").rundir.path
+    asked = tmp_path / "asked"
+    row = f"77|RUNNING|n1|None|{folder / client.SCRIPT}"
+    command("squeue", f"[ -e '{asked}' ] || echo '{row}'; touch '{asked}'")
+    again = dtrain(f"resume={folder}", "launcher.follow=false")
+    assert again.code == errors.OK, again.output
 
 
 def test_the_script_is_printed(dtrain, quick) -> None:

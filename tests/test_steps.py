@@ -55,7 +55,6 @@ def prepare(
     config = settings() if config is None else config
     if strategy is None:
         strategy = getattr(strategies, kind)([f"CPU:{i}" for i in range(devices)])
-    strategy.gradient_reduction = config.trainer.gradient_reduction.name
     data = dataset.load(config)
     splits, augment = data.splits, data.augment
     model = build.model(config, splits, strategy, 16, 4)

@@ -163,6 +163,14 @@ def noticed(cluster: Cluster, task: Task, devices: list[str], models: dict[str, 
     return sentences
 
 
+#: What is said of gradients of single examples, by what a step does with them.
+OF_EXAMPLES = {
+    "weighed": "takes gradients of single examples", "added": "", "few": "examples (too few), so",
+    "func": "other gradients on each replica", "batched": "takes gradients of single examples",
+    "uneven": "takes gradients of single examples",
+}  # fmt: skip
+
+
 def test_what_replicas_compute_otherwise_is_said() -> None:
     need("torch")
     models = {
@@ -171,16 +179,27 @@ def test_what_replicas_compute_otherwise_is_said() -> None:
         "penalty": CASES["gradient penalty"],
         "loss": ours("centred", (), {"_target_": "tests.torch_models.across"}),
         "counted": ours("counting"),
+        "held": {
+            "model": {"_target_": "tests.torch_modules.Hidden", "adds": True},
+            "dataset": {"_target_": "tests.torch_modules.data"},
+            "trainer": {"loss": "torch.nn.CrossEntropyLoss", "metrics": []},
+        },
+        **{kind: ours("of_examples", (), kind=kind) for kind in OF_EXAMPLES},
         "drawn": ours("mixed"),
         "stateful": {"model": {"_target_": "tests.zoo.stateful.model"}, "dataset": PICTURES},
         "augmented": {"model": {"_target_": "tests.torch_models.augmented"}, "dataset": PICTURES},
     }
     chief, other = together(noticed, processes(2), 2, "torch", models=models)
     assert chief == other
-    assert [name for name, text in chief.items() if not text] == ["known", "exact", "penalty"]
+    assert [name for name, text in chief.items() if not text] == [
+        "known", "exact", "penalty", "added",
+    ]  # fmt: skip
+    for kind, words in OF_EXAMPLES.items():
+        assert words in chief[kind], (kind, chief[kind])
     assert "on 2 replicas the loss is not that of one device" in chief["loss"]
     assert "dtrain.replicas.gather does" in chief["loss"]
     assert "model=counting/count: the training step assigns it what several" in chief["counted"]
+    assert chief["held"].startswith("model=Hidden/sum: the training step assigns it what several")
     assert chief["drawn"].startswith("the training step draws random numbers, and each replica")
     assert "is stateful" in chief["stateful"]
     assert "strategy=one_device" in chief["augmented"]

@@ -33,19 +33,25 @@ OF_KERAS = {
     "_target_": "keras.optimizers.AdamW", "learning_rate": 0.01, "use_ema": True,
     "gradient_accumulation_steps": 2,
 }  # fmt: skip
+ACCUMULATING = {
+    "_target_": "keras.optimizers.SGD", "learning_rate": 1.0, "gradient_accumulation_steps": 3,
+}  # fmt: skip
 LOGGED = ["gradient_norm", "weight_norm", "update_ratio"]
 
 
 def config(
-    name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None, **model: Any
-) -> Any:
+    name: str, kind: str = "rows", loss: Any = None, optimizer: Any = None,
+    reduction: str = "mean", **model: Any
+) -> Any:  # fmt: skip
     target = "tests.torch_modules"
+    bare = name == "Routed" or kind == "labelled"
     metrics = ["accuracy", *([{"_target_": F1, "num_classes": 3}] if SCORED else [])]
     loss = loss or {"_target_": "torch.nn.CrossEntropyLoss"}
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name == "Routed" else metrics},
+        trainer={"log": LOGGED, "loss": loss, "metrics": [] if bare else metrics,
+                 "gradient_reduction": reduction},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
 
@@ -61,11 +67,21 @@ def cases() -> dict[str, Any]:
     return {
         "whole": config("Net"),
         "uneven": config("Net", loss={"_target_": "tests.torch_modules.uneven"}),
+        "summed": config(
+            "Net",
+            loss={"_target_": "tests.torch_modules.share"},
+            reduction="sum",
+            optimizer=torch_optimizer("SGD"),
+        ),
+        "loss": config("Two", "several", loss={"_target_": "tests.torch_modules.Weighed"}),
+        "hidden": config("Hidden"),
+        "adapted": config("Adapted"),
         "several": config("Two", "several"),
         "named": config("Two", "named"),
         "tokens": config("Tokens", "tokens"),
         "sparse": config("Tokens", "tokens", optimizer=torch_optimizer("SGD"), sparse=True),
         "of keras": config("Net", optimizer=OF_KERAS),
+        "accumulated": config("Tagged", "labelled", optimizer=ACCUMULATING),
         "routed": config("Routed"),
         "unused": config("Routed", seldom=False),
         "clipped": config("Two", "several", optimizer=torch_optimizer("SGD", global_clipnorm=0.1)),
@@ -83,9 +99,11 @@ def numbers(case: str, strategy: Any = None) -> Any:
     each = [steps.results(steps.train(1)) for _ in range(STEPS)]
     full, rest = divmod(len(splits.validation), steps.evaluation_examples)
     held = steps.results(steps.evaluate(full, rest), training=False)
+    loss = {v.name: v for v in model.variables if v.name.startswith("trainer.loss")}
+    assert all(array.all() for array in strategy.read(loss).values())  # all began with 0
     if type(strategy).__name__ == "FullySharded":
-        return each, held, strategy.read(model.names)
-    return each, held, plain.state_dict(model)
+        return each, held, strategy.read({**model.names, **loss})
+    return each, held, {**plain.state_dict(model), **strategy.read(loss)}
 
 
 def alone(names: list[str]) -> Any:
@@ -105,7 +123,8 @@ def shared(cluster: Cluster, task: Task, devices: list[str], kind: str, names: l
 def test_processes_have_the_numbers_of_one(kind: str, count: int) -> None:
     need("torch")
     # Fully sharded modules are gathered by all replicas, or by none, and have PyTorch's optimizers.
-    names = ["whole", "uneven", "unused", "clipped"] if kind == "FullySharded" else list(cases())
+    names = ["whole", "uneven", "summed", "adapted", "loss", "unused", "clipped"]
+    names = names if kind == "FullySharded" else list(cases())
     tasks = [Task("chief", 0, 1), *(Task("worker", index, 1) for index in range(count - 1))]
     expected = warm.call(alone, 1, {"names": names}, backend="torch")
     for made in together(shared, tasks, count, "torch", kind=kind, names=names):
@@ -243,6 +262,44 @@ def test_a_program_runs_no_code_when_it_is_loaded() -> None:
         assert not mark.exists(), list(hostile)
 
 
+def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
+    import numpy as np
+    import torch
+
+    says = config("Tagging", "labelled", says=True)
+    both = config("Tagged", "labelled"), config("Tagging", "labelled")
+    for each, factor in (*((each, 1) for each in both), (says, 2)):
+        for size in (None, 5, 1):
+            each.trainer.validation_batch_size = size
+            model, _, steps, splits = prepare("OneDevice", 1, each)
+            x, y = map(torch.as_tensor, splits.validation[np.arange(len(splits.validation))])
+            model.eval()
+            with torch.no_grad():
+                whole = torch.nn.functional.cross_entropy(model.module(x), y).item()
+            sums = steps.evaluate(*divmod(len(x), steps.evaluation_examples))
+            held = steps.results(sums, training=False)
+            assert held == {"loss": pytest.approx(factor * whole, rel=1e-5)}, size
+
+
+@pytest.mark.task(backend="torch")
+@pytest.mark.parametrize("says", [None, False, True])
+def test_what_is_accumulated_is_the_gradient_of_all_batches(says: bool | None) -> None:
+    import torch
+
+    model = ("Tagged", {}) if says is None else ("Tagging", {"says": says})
+    each = config(model[0], "labelled", optimizer=ACCUMULATING, **model[1])
+    model, _, steps, splits = prepare("OneDevice", 1, each)
+    x, y = map(torch.as_tensor, in_order(splits.train, 6))
+    for part in (slice(0, 24), slice(24, 48)):
+        model.zero_grad()
+        whole = torch.nn.functional.cross_entropy(model.module(x[part]), y[part])
+        expected = torch.autograd.grad(whole * (2 if says else 1), model.module.parameters())
+        before = [weight.detach().clone() for weight in model.module.parameters()]
+        steps.train(3)
+        for old, new, gradient in zip(before, model.module.parameters(), expected, strict=True):
+            assert torch.allclose(old - new, gradient, atol=1e-6)
+
+
 #: Functions of a module ``mine``, keys of a run with it, and what it ends with.
 WRONG = {
     "shape": ("", ["trainer.loss={_target_: torch.nn.MSELoss}", "+model.classes=1"],
@@ -259,6 +316,15 @@ WRONG = {
         "torch.zeros(64, 8), torch.zeros(64).long()))",
         ["dataset=custom", "dataset._target_=mine.data"],
         "batches in an order of its own.*return loader.dataset"),
+    "items": (
+        "class Items(torch.utils.data.Dataset):\n    __len__ = lambda self: 64\n"
+        "    __getitem__ = lambda self, i: {'image': torch.zeros(8), 'label': 1}\n"
+        "def data(): return Items()",
+        ["dataset=custom", "dataset._target_=mine.data", "+model.classes=2"],
+        r"forward\(x\): the dataset gives inputs by name: image, label;.*training_step"),
+    "outputs": ("Net.forward = lambda self, x: (self.b(x), x)",
+                ["trainer.loss=torch.nn.CrossEntropyLoss"],
+                "targets are one array, and the model returns .*training_step"),
     "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
     **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 4}}"], "several"),
         "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
@@ -272,6 +338,13 @@ WRONG = {
         "nn.Embedding(2, 8, sparse=True)), setattr(self, 'b', nn.Linear(8, classes))] and None\n"
         "Net.forward = lambda self, x: self.b(self.a((x > 0).long()).mean(1))",
         ["strategy=fsdp", "hardware.hosts=1", "hardware.devices=2"], "a.sparse: gives sparse"),
+    "plateau": ("", ["+optimizer.schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"],
+                "waits for what an epoch has measured.*keras.callbacks.ReduceLROnPlateau"),
+    "takes model": ("def of(model, lr): ...", ["optimizer._target_=mine.of"],
+                r"takes the model.*def of\(named_parameters"),
+    "lazy": ("Net.__init__ = lambda self, classes: [nn.Module.__init__(self), setattr(self, 'a', "
+             "nn.LazyLinear(3))] and None\nNet.forward = lambda self, x: x",
+             [], "a.weight is lazy|Net.a.weight: is lazy"),
     "keras schedule": ("", ["optimizer/schedule=cosine"], "is for an optimizer of Keras'"),
 }  # fmt: skip
 NET = """
@@ -294,10 +367,54 @@ MODULE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", sampled(WRONG, "shape", "none", "optimizer elsewhere"))
+@pytest.mark.parametrize(
+    "case", sampled(WRONG, "shape", "none", "plateau", "takes model", "lazy", "optimizer elsewhere")
+)
 def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> None:
     code, keys, problem = WRONG[case]
     user_code(NET + code)
-    keys = [*QUICK[3:], *keys] if case != "loader" else keys
+    keys = [*QUICK[3:], *keys] if case not in ("loader", "items") else keys
     run = on_torch("tracking=none", *MODULE, *keys)
     assert run.code and re.search(problem, run.output.replace("\n", " ")), run.output
+
+
+def test_a_function_makes_the_optimizer(on_torch, user_code) -> None:
+    user_code(NET + """
+def of(named_parameters, lr):
+    rates = [(lr if name.startswith("a") else lr / 2, each) for name, each in named_parameters]
+    return torch.optim.SGD([{"params": [each], "lr": rate} for rate, each in rates])
+""")  # fmt: skip
+    run = on_torch("tracking=none", *MODULE, "optimizer._target_=mine.of", *QUICK[3:])
+    assert run.code == 0 and run.points("learning_rate")[8] == 0.01, run.output
+
+
+def frozen(cluster: Cluster, task: Task, devices: list[str]) -> Any:
+    """Train what has frozen weights; return how they differ afterwards, and what was sent."""
+    from torch import distributed
+
+    from dtrain.task import strategies
+
+    model, strategy, steps, _ = prepare(
+        "", 1, config("Adapted"), strategy=strategies.MultiWorker(devices)
+    )
+    before = strategy.read({v.path: v for v in model.non_trainable_variables})
+    sent, reduce = [], distributed.all_reduce
+
+    def counted(tensor: Any, *args: Any, **options: Any) -> Any:
+        sent.append(tensor.numel())
+        return reduce(tensor, *args, **options)
+
+    steps.train(1)  # afterwards the copies are compared
+    distributed.all_reduce = counted
+    steps.train(5)
+    after = strategy.read({v.path: v for v in model.non_trainable_variables})
+    trained = sum(v.value.numel() for v in model.trainable_variables)
+    return {name: (after[name] != before[name]).sum() for name in before}, trained, sum(sent) / 5
+
+
+def test_frozen_weights_are_not_sent_and_keep_their_bits() -> None:
+    need("torch")
+    tasks = [Task("chief", 0, 1), Task("worker", 0, 1), Task("worker", 1, 1)]
+    for changed, trained, sent in together(frozen, tasks, 3, "torch"):
+        assert len(changed) == 2 and not any(changed.values())
+        assert sent < trained + 100  # and what is logged

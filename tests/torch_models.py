@@ -222,3 +222,54 @@ def stream() -> Any:
         return ((row, int(row[0] > 0) + int(row[1] > 0)) for row in rows)
 
     return Splits(Generated(examples, "dataset"), None, classes=3)
+
+
+class OfExamples(keras.Model):
+    """Gradients of single examples, by ``kind`` of how they are taken and what is made of them."""
+
+    kind = ""
+
+    def train_step(self, data: Any) -> Any:
+        (x, y), weights = data, [v.value for v in self.trainable_variables]
+
+        def loss(rows: slice) -> Any:
+            return self.compute_loss(y=y[rows], y_pred=self(x[rows], training=True))
+
+        def of_weights(values: Any) -> Any:
+            kernel, bias = values
+            return torch.nn.functional.cross_entropy(x @ kernel + bias, y.long())
+
+        each = [slice(i, i + 1) for i in range(len(x))]
+        if self.kind == "few" and len(x) < 5:
+            raise ValueError("too few")
+        if self.kind == "added":
+            self.zero_grad()
+            for rows in each:
+                (loss(rows) / len(x)).backward()
+            total = [weight.grad for weight in weights]
+        elif self.kind == "func":
+            total = list(torch.func.grad(of_weights)([w.detach() for w in weights]))
+        elif self.kind == "batched":
+            losses = torch.stack([loss(rows) for rows in each])
+            eye = torch.eye(len(x))
+            total = [g.mean(0) for g in torch.autograd.grad(
+                losses, weights, eye, is_grads_batched=True)]  # fmt: skip
+        elif self.kind == "uneven":
+            grads = [torch.autograd.grad(loss(rows), weights) for rows in each if x[rows, 0] > 0]
+            total = [torch.stack(g).sum(0) for g in zip(*grads, strict=True)]
+        else:
+            total = [torch.zeros_like(weight) for weight in weights]
+            for rows in each:
+                grads = torch.autograd.grad(loss(rows), weights)
+                norm = torch.stack([g.square().sum() for g in grads]).sum().sqrt()
+                total = [t + g / norm / len(x) for t, g in zip(total, grads, strict=True)]
+        with torch.no_grad():
+            self.optimizer.apply(total, self.trainable_variables)
+        return {"loss": loss(slice(None)).detach()}
+
+
+def of_examples(input_shape: Any, classes: int, kind: str) -> Any:
+    inputs = keras.Input(input_shape)
+    model = OfExamples(inputs, layers.Dense(classes, activation="softmax")(inputs))
+    model.kind = kind
+    return model

@@ -354,8 +354,12 @@ def confusion_of(loss: Any, predicted: Any) -> Confusion | None:
     """
     node = loss if isinstance(loss, dict) else {"_target_": loss}
     name, shape = node.get("_target_"), tuple(getattr(predicted, "shape", ()))
-    if not isinstance(name, str) or "crossentropy" not in name.lower().replace("_", ""):
+    known = ("crossentropy", "bcewithlogits", "nllloss")
+    if not isinstance(name, str) or not any(k in name.lower().replace("_", "") for k in known):
         return None
-    if len(shape) < 2 or not shape[-1] or shape[-1] > _MOST_CLASSES:
+    takes = losses.inputs_of(losses.loss_of(loss))
+    classes = shape[takes.axis if len(shape) > 2 else -1] if len(shape) > 1 else 0
+    if not 0 < classes <= _MOST_CLASSES:
         return None
-    return Confusion(max(2, int(shape[-1])), bool(node.get("from_logits")))
+    made = Confusion(max(2, int(classes)), bool(takes.logits))
+    return losses.with_classes(made, losses.LossInputs(axis=takes.axis))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dtrain.config import consent, given, load
@@ -44,7 +45,6 @@ def load_model(
             "checkpoint", "all", "a model has one", "best, latest or a step", "checkpoint=best"
         )
     [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode.name)
-    _trust(rundir, trusted)
     _prepare(config)
     import numpy as np
 
@@ -58,10 +58,11 @@ def load_model(
     restored = checkpoints.load(path)
     before = random.getstate(), np.random.get_state()
     try:
-        splits = dataset.load(config).splits
-        strategy = Default([])
-        with keras_internals.fresh_names():  # the caller has models of its own, or this one twice
-            made = untrained(config, splits, strategy)
+        with _trusting(rundir, trusted):
+            splits = dataset.load(config).splits
+            strategy = Default([])
+            with keras_internals.fresh_names():  # the caller has models of its own, or this twice
+                made = untrained(config, splits, strategy)
     finally:  # what the caller draws does not depend on whether a model was loaded
         random.setstate(before[0])
         np.random.set_state(before[1])
@@ -70,12 +71,21 @@ def load_model(
     return made if plain is None else plain.unwrapped(made)
 
 
-def _trust(rundir: RunDir, trusted: Iterable[str]) -> None:
-    """Trust the code that the user has given to this run."""
-    os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
-    command = read_command(rundir) or {}
-    own = consent.grant_own(command)
-    given.offer(rundir.path, command.get("overrides", []), own)
+@contextlib.contextmanager
+def _trusting(rundir: RunDir, trusted: Iterable[str]) -> Iterator[None]:
+    """Trust the code that the user has given to this run, inside the block."""
+    before = {name: os.environ.get(name) for name in (python_path.TRUST, python_path.GIVEN)}
+    try:
+        os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
+        command = read_command(rundir) or {}
+        own = consent.grant_own(command)
+        given.offer(rundir.path, command.get("overrides", []), own)
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _prepare(config: Config) -> None:

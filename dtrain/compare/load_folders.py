@@ -163,7 +163,7 @@ def tell(run: Run, result: dict[str, Any]) -> None:
     run.status = result.get("status") or run.status
     told = {name: number(value) for name, value in (result.get("metrics") or {}).items()}
     run.metrics = {**last(run.curves), **{k: v for k, v in told.items() if v is not None}}
-    run.objective = number(result.get("objective"))
+    run.objective = number(result.get("best_objective", result.get("objective")))
     run.speed = number(result.get("examples_per_second"))
     run.seconds = number(result.get("seconds"))
     run.problem = secrets.mask(result["error"]) if result.get("error") else None

@@ -52,7 +52,8 @@ def columns(found: Comparison) -> list[Column]:
     def metric(name: str) -> Column:
         return Column(name, [run.metrics.get(name) for run in runs], "#.4g")
 
-    shown = [found.metric, f"val_{found.metric}"]
+    # The objective is that of the best checkpoint, and the others are the last.
+    shown = [name for name in (found.metric, f"val_{found.metric}") if name != found.objective]
     result = [
         Column("run", [run.name for run in runs], width=1000),
         *(Column(key, [run.value(key) for run in runs]) for key in found.keys),
@@ -62,9 +63,8 @@ def columns(found: Comparison) -> list[Column]:
         Column("efficiency", [found.efficiency.get(run.name) for run in runs], ".2f"),
         *(metric(name) for name in shown),
     ]
-    if found.objective not in shown:
-        head = found.objective or "objective"
-        result.append(Column(head, [run.objective for run in runs], "#.4g"))
+    head = found.objective or "objective"
+    result.append(Column(head, [run.objective for run in runs], "#.4g"))
     result += [metric(name) for name in _evaluated(found)]
     result += [
         Column("difference", [_largest(found, run) for run in runs], ".1e"),

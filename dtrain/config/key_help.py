@@ -15,7 +15,8 @@ from dtrain.config import groups, schema, strategies
 from dtrain.config.ranges import accepted, typed
 from dtrain.errors import UsageError
 
-_LINE = re.compile(r"^\s+(\w+): (.+)$", re.M)
+#: An attribute of a docstring, with the lines that are further in than its name.
+_LINE = re.compile(r"^( +)(\w+): (.+(?:\n\1 +.+)*)$", re.M)
 
 
 class Help(NamedTuple):
@@ -25,7 +26,7 @@ class Help(NamedTuple):
         type: of its values.
         default: as it is typed; None where the user has to give a value.
         accepted: the values, in words.
-        help: one line.
+        help: a sentence or two.
     """
 
     type: str
@@ -68,11 +69,11 @@ def keys() -> list[str]:
 
 
 def lines(kind: type) -> dict[str, str]:
-    """Return the line of help of each field of a dataclass, those that it inherits as well."""
+    """Return the help of each field of a dataclass, those that it inherits as well."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         _, _, attributes = (each.__doc__ or "").partition("Attributes:\n")
-        found |= dict(_LINE.findall(attributes))
+        found |= {name: " ".join(text.split()) for _, name, text in _LINE.findall(attributes)}
     return found
 
 

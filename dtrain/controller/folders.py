@@ -10,7 +10,7 @@ from typing import Any
 from dtrain.config import given
 from dtrain.controller import rollback
 from dtrain.data.files import is_address
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile, DtrainError, UsageError
 from dtrain.files import addresses, reading, writing
 from dtrain.run.folder import LOCK, RunDir
 
@@ -133,6 +133,20 @@ def read_command(rundir: RunDir) -> dict[str, Any] | None:
     if found is not None:
         check_command(found, rundir.command)
     return found
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the folders of runs in a folder and in its folders, that which began last first."""
+    files = [*folder.glob("*/command.json"), *folder.glob("*/*/command.json")]
+    return sorted((path.parent for path in files), key=age, reverse=True)
+
+
+def age(run: Path) -> tuple[float, str]:
+    """Return what runs are ordered by: when a run began, in seconds since 1970, and its folder."""
+    began = 0.0
+    with contextlib.suppress(DtrainError, OSError, LookupError, TypeError, ValueError):
+        began = float((reading.read_json(RunDir(run).command) or {})["began"])
+    return began, str(run)
 
 
 def check_command(command: Any, path: Path, field: str = "") -> None:

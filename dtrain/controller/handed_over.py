@@ -61,16 +61,13 @@ class HandedOver:
         self._launcher = launcher
         self._requests = requests or Signals()
         self._resumed = config.resume is not None
-        self._rundir, descriptor = self._take(folder, chosen)
         #: The job that is at work on the run already.
         self.running: str | None = None
-        try:
-            if descriptor is None:
-                self.running = self._at_work()
-            else:
+        self._rundir, descriptor = self._take(folder, chosen)
+        if descriptor is not None:
+            try:
                 self._prepare()
-        finally:
-            if descriptor is not None:
+            finally:
                 os.close(descriptor)
         self._given = view
         self._follower = Follower(self._rundir.journal)
@@ -91,13 +88,19 @@ class HandedOver:
         """Return the run folder, and the descriptor of its lock; None where a job has it."""
         if self._config.resume is not None:
             rundir = RunDir(self._config.resume)
-            if isinstance(self._launcher, Slurm) and self._submitted(rundir):
+            jobs = self._submitted(rundir) if isinstance(self._launcher, Slurm) else []
+            if jobs:
+                self.running = self._at_work(rundir, jobs[0].id)
                 return rundir, None
             return rundir, lock(rundir, "resume")
         if chosen:
             return claim(folder)
         rundir = create(folder, self._config.output_dir)
-        return rundir, lock(rundir, "output_dir")
+        try:
+            return rundir, lock(rundir, "output_dir")
+        except UsageError:
+            writing.discard(rundir.path)
+            raise
 
     def _submitted(self, rundir: RunDir) -> list[client.Found]:
         """Return the jobs of SLURM that have this run to do, and have not ended.
@@ -111,17 +114,16 @@ class HandedOver:
             if found.id.rpartition("_")[2] == rundir.path.name
         ]
 
-    def _at_work(self) -> str:
+    def _at_work(self, rundir: RunDir, job: str) -> str:
         """Return the job that has this run to do.
 
         Raises:
             UsageError: this command would change what it does.
         """
-        job = self._submitted(self._rundir)[0].id
-        past = read_json(self._rundir.command) or {}
+        past = read_json(rundir.command) or {}
         if past.get("overrides") != self._command["overrides"]:
             raise UsageError(
-                "resume", self._rundir.path, f"SLURM job {job} is at work on it, as it was "
+                "resume", rundir.path, f"SLURM job {job} is at work on it, as it was "
                 "submitted", "the command without changes, which follows it",
                 f"python -m dtrain jobs cancel {job}",
             )  # fmt: skip
@@ -138,7 +140,8 @@ class HandedOver:
                 write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
                 write_json(self._rundir.cluster, cluster.to_json())
             # ORDER: with it the folder is that of a run, which can be resumed.
-            command = {**past, **self._command, "job": job}
+            began = past.get("began") or time.time()
+            command = {**past, **self._command, "job": job, "began": began}
             write_json(self._rundir.command, command, lasting=True)
             self._rundir.logs.mkdir(exist_ok=True)
         except OSError as error:

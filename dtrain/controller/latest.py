@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from pathlib import Path
 
 from dtrain.config.overrides import key_of, parse
@@ -73,13 +73,13 @@ def newest(folder: str, key: str, value: str) -> Path:
 
 def find(folder: str = _FOLDER) -> Path | None:
     """Return the newest run below a folder; None where there is none."""
-    for path in [] if is_address(folder) else _commands(Path(folder)):
+    for path in [] if is_address(folder) else folders.runs_below(Path(folder)):
         try:
-            command = folders.read_command(RunDir(path.parent))
+            command = folders.read_command(rundir := RunDir(path))
         except (DtrainError, OSError):
             continue  # no other command could read it either
-        if command is not None and "derived" not in command:
-            return path.parent
+        if command is not None and "derived" not in command and rundir.config.is_file():
+            return path  # a sweep has no configuration
     return None
 
 
@@ -89,13 +89,6 @@ def hint(command: str) -> str:
         return f"python -m dtrain compare {_FOLDER}"
     run = find()
     return f"python -m dtrain {command} {'outputs/DATE/TIME_NAME' if run is None else short(run)}"
-
-
-def _commands(folder: Path) -> Iterator[Path]:
-    """Yield the files of commands that have made runs, the newest first."""
-    for path in sorted(folder.glob("*/*/command.json"), reverse=True):
-        if RunDir(path.parent).config.is_file():  # a sweep has none
-            yield path
 
 
 def _below(given: list[str]) -> str:

@@ -17,7 +17,8 @@ class Outcome:
 
     Attributes:
         exit_code: of the command.
-        objective: the last value of the objective, None where there is none.
+        objective: that of the best checkpoint, which is what commands take of the run; None where
+            no checkpoint has one, as after a NaN.
         interrupted: the user or a scheduler asked it to stop.
         status: as in ``result.json``.
         seconds: from its start to its end.
@@ -50,6 +51,7 @@ class Outcome:
         """
         fields = ("status", "exit_code", "objective", "seconds", "error")
         values: dict[str, Any] = {name: result.get(name) for name in fields}
+        values["objective"] = result.get("best_objective", values["objective"])
         name, mode = result.get("objective_name"), result.get("objective_mode")
         if isinstance(name, str) and mode in ("max", "min"):
             values |= {"objective_name": name, "objective_mode": mode}

@@ -102,7 +102,7 @@ def result(
         "objective": metrics.get(name),
         "objective_name": name,
         "objective_mode": mode,
-        "best_objective": end.get("best_objective"),
+        "best_objective": end.get("best_objective", metrics.get(name)),
         "best_step": end.get("best_step"),
         "metrics": metrics,
         "step": end.get("step", reported.get("step", max(saved, default=0))),

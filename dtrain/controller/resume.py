@@ -17,7 +17,7 @@ from dtrain.config import consent, load, section, suggest
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.controller import latest, taken
-from dtrain.controller.folders import lock, open_existing, read_command
+from dtrain.controller.folders import lock, open_existing, read_command, runs_below
 from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
 from dtrain.files import reading
@@ -183,11 +183,10 @@ def find(
         folder: the only one that is looked at; None for all below ``output_dir``.
         left: keys that it leaves to what was measured, which the run may have found otherwise.
     """
-    below = sorted(Path(config.output_dir).glob("*/*/command.json"), reverse=True)
-    for path in below if folder is None else folder.glob("command.json"):
-        status = status_of(path.parent, config, words, left)
+    for run in runs_below(Path(config.output_dir)) if folder is None else [folder]:
+        status = status_of(run, config, words, left)
         if status is not None:
-            return None if status == "FINISHED" else str(path.parent)
+            return None if status == "FINISHED" else str(run)
     return None
 
 
@@ -357,9 +356,16 @@ def nothing_to_do(config: Config) -> str | None:
     newest, _ = checkpoint.newest(rundir.checkpoints)
     if newest is None or not isinstance(per_epoch, int) or newest.meta["pending_validation"]:
         return None
+    epochs = newest.step // per_epoch
+    if newest.meta.get("stopped"):
+        early = config.trainer.early_stopping is not None
+        other = "trainer.early_stopping=null" if early else "'trainer.callbacks=[]'"
+        return (
+            f"{config.resume} is finished: a callback ended it at step {newest.step}; nothing is "
+            f"left to do; to train on: python -m dtrain fork={config.resume} {other}"
+        )
     if newest.step < config.trainer.epochs * per_epoch:
         return None
-    epochs = newest.step // per_epoch
     return (
         f"{config.resume} is finished, at the end of epoch {epochs}: nothing is left to do; "
         f"to train on: python -m dtrain resume={config.resume} trainer.epochs={2 * epochs}"

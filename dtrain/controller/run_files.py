@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,8 @@ class RunFiles:
             past = read_json(self._rundir.command) or {}  # it may be one of a sweep
             if "derived" not in command:
                 given.keep(self._rundir.path, command.get("overrides", ()))
-            write_json(self._rundir.command, {**past, **command}, lasting=True)
+            began = past.get("began") or time.time()
+            write_json(self._rundir.command, {**past, **command, "began": began}, lasting=True)
             write_json(self._rundir.cluster, cluster.to_json())
             self._rundir.logs.mkdir(exist_ok=True)
             if self._report is not None and self._config.record_code:

@@ -13,6 +13,9 @@ from dtrain.errors import UsageError
 #: Up to so many classes, whole numbers from 0 are classes however few examples of each there are.
 FEW = 20
 
+#: The label that PyTorch's losses of classes ignore where nothing else is said.
+IGNORED = -100
+
 _KEY = "dataset.task"
 #: Reads the targets of some examples, in order, a piece at a time.
 Pieces = Callable[[], Iterable[np.ndarray]]
@@ -35,6 +38,11 @@ class Counted:
         self._pieces = pieces
         self._where = where
         self._has_fractions = False
+
+    def without(self, label: int) -> Counted:
+        """Return the same where ``label``, which the loss ignores, says nothing: it is a 0."""
+        pieces = self._pieces
+        return Counted(lambda: (np.where(p == label, 0, p) for p in pieces()), self._where)
 
     def __call__(self) -> int | None:
         """Return the number of classes; None of a regression.
@@ -118,6 +126,16 @@ class Counted:
             _KEY, "auto", f"a target is {labels[at]}{place}: a class, or a number?",
             "classes counted from 0; or a regression", f"{_KEY}=regression",
         )  # fmt: skip
+
+
+def ignored_label(loss: Any) -> int | None:
+    """Return the label that ``trainer.loss`` ignores, as far as the configuration says it."""
+    node = loss if isinstance(loss, dict) else {"_target_": loss}
+    name = str(node.get("_target_")).rpartition(".")[2].lower().replace("_", "")
+    of_classes = name.removesuffix("loss") in ("crossentropy", "nll")
+    usual = IGNORED if of_classes else None  # Keras' are called otherwise
+    label = node.get("ignore_class", node.get("ignore_index", usual))
+    return label if isinstance(label, int) else None
 
 
 def of_labels(*labels: Any) -> Counted | None:

@@ -45,6 +45,7 @@ class Result(TypedDict):
     error: NotRequired[str | None]
     lost: NotRequired[bool]
     objective: NotRequired[Number | None]
+    best_objective: NotRequired[Number | None]
     metrics: NotRequired[dict[str, Number | None]]
     step: NotRequired[Count]
     examples_per_second: NotRequired[Number | None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import faulthandler
 import hmac
+import html
 import ipaddress
 import json
 import math
@@ -26,7 +27,7 @@ import pydantic_core
 import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import Counter, Histogram, generate_latest
 from starlette.exceptions import HTTPException
@@ -142,7 +143,8 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         host: address that is listened at.
     """
     app = FastAPI(
-        title=f"dtrain serve: {current.name}", redoc_url=None, max_body_size=max_body,
+        title=f"dtrain serve: {current.name}", docs_url=None, redoc_url=None,
+        max_body_size=max_body,
         redirect_slashes=False,  # it would be to what the Host header says
     )  # fmt: skip
     app.add_middleware(Doorkeeper, token=token, host=host)
@@ -151,7 +153,8 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         began, (version, batcher) = time.perf_counter(), current.serves
         signature = batcher.signature
         try:
-            inputs = model_inputs(body.columns(signature), signature)
+            columns = body.columns(signature)
+            inputs, unknown = model_inputs(columns, signature), signature.unknown(columns)
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise HTTPException(400, f"the values cannot be read: {error}") from None
         tensors = await batcher.infer(inputs)
@@ -160,8 +163,11 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         if isinstance(body, InferRequest):
             answer = {"model_name": current.name, "model_version": version, **answer}
         _SECONDS.labels(version).observe(time.perf_counter() - began)
+        headers = {"x-model-version": version}
+        if unknown:
+            headers["x-unknown-categories"] = json.dumps(unknown)
         content = pydantic_core.to_json(answer, inf_nan_mode="constants")
-        return Response(content, 200, {"x-model-version": version}, "application/json")
+        return Response(content, 200, headers, "application/json")
 
     def check(model: str) -> None:
         if model != current.name:
@@ -207,9 +213,26 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
     for path in _HEALTH:
         app.add_api_route(path, live)
     app.add_api_route("/", lambda: RedirectResponse("/docs"), include_in_schema=False)
+    app.add_api_route("/docs", lambda: _page(app.openapi()), include_in_schema=False)
     for kind in (HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refused)
     return app
+
+
+def _page(api: dict[str, Any]) -> HTMLResponse:
+    """Return what an OpenAPI document says as a page that needs nothing of a network."""
+    title, text = html.escape(api["info"]["title"]), ""
+    for path, methods in api["paths"].items():
+        for method, about in methods.items():
+            details = html.escape(json.dumps(about, indent=1))
+            head = f"<b>{method.upper()}</b> {html.escape(path)}"
+            text += f"<details><summary>{head}</summary><pre>{details}</pre></details>"
+    schemas = html.escape(json.dumps(api.get("components", {}).get("schemas", {}), indent=1))
+    return HTMLResponse(
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><h1>{title}</h1>{text}"
+        f"<h2>Schemas</h2><pre>{schemas}</pre>"
+        '<p>For tools such as swagger: <a href="/openapi.json">/openapi.json</a></p>'
+    )
 
 
 async def _refused(request: Request, error: Any) -> Response:

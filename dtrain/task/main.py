@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import importlib
 import json
 import multiprocessing
@@ -20,6 +19,7 @@ from dtrain import errors, secrets
 from dtrain.config import load, targets
 from dtrain.config.schema import Backend as Backends
 from dtrain.config.schema import Config
+from dtrain.data import generators
 from dtrain.errors import DtrainError, UsageError
 from dtrain.files import writing
 from dtrain.host import terminal
@@ -43,6 +43,8 @@ _ANOTHER = (
     "code of yours imports TensorFlow, whose operations do not compute with the tensors of another "
     "backend: use keras.ops, or type backend=tensorflow"
 )
+#: ``launcher.start_timeout`` of several hosts, where none is given.
+_PATIENCE = 600.0
 #: What TensorFlow, JAX and PyTorch say where another program listens at the port of a task.
 _NO_SERVER = (
     "Could not start gRPC server",
@@ -66,10 +68,12 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         The exit code (:mod:`dtrain.errors`).
     """
     phases = Phases()
+    generators.watch()  # ORDER: before the user's code is imported
     stop = Stop(tell=lambda: say("stop"))
     stop.install()  # ORDER: before anything that may take long
     rundir = RunDir(run_path)
     config = load.read(rundir.config)
+    generators.run_seed = config.seed
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
     leads, alike = task == cluster.chief, cluster.is_alike(task)
@@ -104,13 +108,20 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         phases.end("cluster")
+        # A process that still imports the user's code comes late to the first collectives.
+        patience = config.launcher.start_timeout or _PATIENCE
+        strategy.tasks.give_up_after(max(patience, config.launcher.peer_timeout))
         past = restore.of_chief(strategy, past)
         action: Action = (
             targets.instantiate(config.action, "action")
             if sidecar is None
             else sidecar.Follow(rundir)
         )
-        begun = functools.partial(say, "training")
+
+        def begun() -> None:
+            strategy.tasks.give_up_after(config.launcher.peer_timeout)
+            say("training")
+
         process = Process(rundir, cluster, task, journal, stop, begun, ending, phases)
         ending.enter_context(process.logged.watching())
         session = action.assemble(config, strategy, process, past)

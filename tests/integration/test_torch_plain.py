@@ -90,6 +90,13 @@ def test_a_task_says_in_one_line_why_it_failed(task: str, cause: str, on_torch, 
     assert re.search(rf"\nerror: {task}: {cause}", run.output), run.output
 
 
+def test_a_process_that_still_imports_is_not_lost(on_torch, user_code) -> None:
+    user_code(NET + "import time\ntime.sleep(7 * torch.distributed.get_rank())\n")
+    words = (*QUICK[:1], *QUICK[3:], *MODULE, *LAYOUTS["mirrored"], "trainer.epochs=1")
+    run = on_torch(*words, "launcher.peer_timeout=5")
+    assert run.code == 0, run.output
+
+
 @pytest.mark.faults
 def test_a_compiled_module_has_the_same_numbers(on_torch, user_code) -> None:
     user_code(NET.replace("nn.Dropout(0.2)", "nn.Identity()") + KILLER)

@@ -167,4 +167,4 @@ def main(arguments: list[str] | None = None) -> int:
         _check(given.images)
         return cli.composed([*words, *given.overrides], Data(given))
 
-    return failures.answered(look, given.images)
+    return failures.answered(look, given.images or "data")

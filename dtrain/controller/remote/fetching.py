@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.controller import resume
+from dtrain.controller.folders import age, runs_below
 from dtrain.controller.remote.output import State, owner_of
 from dtrain.data.files import is_address
 from dtrain.data.servers import reason
@@ -107,9 +108,9 @@ def arguments(given: list[str], keys: Container[str]) -> tuple[list[str], list[P
     """
     words, folders = [], []
     for word in given:
-        key, sign, value = (
-            word.rpartition("=") if "=" in word.partition("://")[0] else ("", "", word)
-        )
+        key, sign, value = word.partition("=")
+        if not sign or "://" in key:  # an address may have a sign of equality, too
+            key, sign, value = "", "", word
         if is_address(value) and key in keys and value.partition("://")[0] in addresses.SCHEMES:
             folders.append(fetched(value, key or "RUN"))
             word = f"{key}{sign}{folders[-1]}"
@@ -141,23 +142,22 @@ def find(
             if owner_of(bucket) is not None:
                 fetched(address, "hydra.run.dir")
             return resume.find(config, words, chosen, left)
+        runs = {str(run.relative_to(below)): run for run in runs_below(below)}
         there = {path.rpartition("/")[0] for path in bucket.paths("*/*/command.json")}
-        here = {str(path.parent.relative_to(below)) for path in below.glob("*/*/command.json")}
-        for name in sorted(there | here, reverse=True):
-            with tempfile.TemporaryDirectory() as folder:
-                for each in _HEAD if name in there else ():
+        with tempfile.TemporaryDirectory() as copies:
+            for number, name in enumerate(sorted(there)):
+                runs[name] = Path(copies, str(number))
+                for each in _HEAD:
                     data = bucket.read(f"{name}/{each}")
                     if data is not None:
-                        writing.write_bytes(Path(folder) / each, data)
-                status = resume.status_of(
-                    Path(folder) if name in there else below / name, config, words, left
-                )
-            if status is not None:
+                        writing.write_bytes(runs[name] / each, data)
+            for name in sorted(runs, key=lambda name: (age(runs[name])[0], name), reverse=True):
+                status = resume.status_of(runs[name], config, words, left)
                 if status == "FINISHED":
                     return None
-                return str(
-                    fetched(f"{address}/{name}", "resume") if name in there else below / name
-                )
+                if status is not None:
+                    at = fetched(f"{address}/{name}", "resume") if name in there else below / name
+                    return str(at)
     except UsageError:
         raise
     except Exception as error:  # of each kind of server another

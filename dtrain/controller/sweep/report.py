@@ -29,7 +29,7 @@ def print_plan(
         drafts: all jobs.
         todo: those that would be run.
         parallel: how many at once.
-        here: what they share.
+        here: what they share, where the launcher has them on this machine.
     """
     print(f"sweep: {jobs(len(drafts))}, {len(todo)} to be run, {parallel} at a time")
     share = Machine(here.gpus, here.cores // parallel)
@@ -49,7 +49,8 @@ def print_plan(
 
 
 def _planned(draft: Draft, share: Machine) -> list[str]:
-    planned = draft.plan(share)
+    assert draft.checked is not None
+    planned = draft.plan(share if draft.checked.launcher.shares_machine else None)
     cluster, batch = planned.cluster, draft.config.trainer.batch_size
     kind = cluster.device_kind.upper()
     devices = [f"{task.devices} {kind}" for task in cluster.tasks if task.devices]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import queue
 import threading
 import traceback
@@ -283,7 +284,9 @@ class Runner:
         elif kind == "metrics":
             value = news["metrics"].get(self._record.data["objective"])
             if value is not None:
-                running.row.objective = value
+                pick = min if self._record.data["objective_mode"] == "min" else max
+                values = [v for v in (running.row.objective, value) if v is not None]
+                running.row.objective = pick(filter(math.isfinite, values), default=None)
                 self._judge(running, news["step"], value)
         else:
             del self._running[number]
@@ -306,7 +309,7 @@ class Runner:
 
     def _conclude(self, row: Row, outcome: Outcome) -> None:
         outcome = self._judged(outcome)
-        if outcome.objective is not None:
+        if outcome.objective is not None or outcome.status == "FINISHED":
             row.objective = outcome.objective
         self._record.conclude(row.number, outcome)
         state = "pruned" if outcome.pruned else outcome.status

@@ -192,7 +192,8 @@ class Record:
         name = self.data["objective"]
         if outcome.objective_name in (None, name):
             return outcome
-        return dataclasses.replace(outcome, objective=outcome.metrics.get(name))
+        value = None if outcome.objective is None else outcome.metrics.get(name)
+        return dataclasses.replace(outcome, objective=value)
 
     def conclude(self, number: int, outcome: Outcome) -> None:
         """Note how a job of this command ended."""
@@ -334,7 +335,8 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
     except DamagedFile:
         result = {}
     wanted = ("status", "exit_code", "objective", "seconds", "pruned")
-    if any(not JOB[name][0](result.get(name)) for name in wanted):
+    wanted_of = {**JOB, "best_objective": JOB["objective"]}
+    if any(not wanted_of[name][0](result.get(name)) for name in (*wanted, "best_objective")):
         result = {}
     if result.get("status") == "FINISHED" or result.get("pruned"):
         return None, Outcome.of(result, error=None, pruned=bool(result.get("pruned")))

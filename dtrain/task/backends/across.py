@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import keras
@@ -132,14 +132,20 @@ def results(
 
 
 @contextlib.contextmanager
-def attributes_kept(model: keras.Model) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
+def attributes_kept(
+    model: keras.Model, modules: Iterable[Any] = ()
+) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     """Put back at the end what steps have replaced or counted in attributes.
+
+    Args:
+        model: built and compiled.
+        modules: what else has attributes.
 
     Yields:
         Optimizers, metrics and layers, each with its attributes as they were.
     """
     layers = keras_internals.layers(model)
-    owners = (*optimizers.named(model).values(), *model.metrics, *layers)
+    owners = (*optimizers.named(model).values(), *model.metrics, *layers, *modules)
     before = [(owner, dict(vars(owner))) for owner in owners]
     try:
         yield before
@@ -220,7 +226,7 @@ def difference(step: Step, tried: list[Any], strategy: Any, sums: str) -> str | 
     for batch in tried:
         numbers, kept = step.run(batch)
         for each in kept:
-            _check(each, sums)
+            check_kept(each, sums)
         for value in numbers:
             values.setdefault(value.name, []).append(value)
     different = {
@@ -268,6 +274,11 @@ def _advice(value: Value, as_other: bool, step: Step, strategy: Any) -> str:
             "by trainer.gradient_reduction=sum a number that a step returns, or a metric, is added "
             "up where its name has the word loss, and averaged elsewhere"
         )
+    if value.name is None and as_other and value.added:
+        return (
+            "gradients of values of single examples are added up: take that of their mean, or "
+            "divide output_gradients by all examples"
+        )
     if step.gathers and value.parts > 1:
         if _is_same(value, value.several / step.parts):
             return "it adds up what was gathered, once on each replica (reduction=mean)"
@@ -288,7 +299,41 @@ def _advice(value: Value, as_other: bool, step: Step, strategy: Any) -> str:
     )
 
 
-def _check(kept: Kept, sums: str) -> None:
+def untried(error: Exception, replicas: int) -> str:
+    """Return what is to be said where a step could not be tried."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+    return (
+        f"the training step could not be tried on a few examples ({reason}), so whether {replicas} "
+        "replicas compute what one device does is not known: compare the first losses with those "
+        "of strategy=one_device"
+    )
+
+
+def check_gradients_of_examples(model: keras.Model, norm: Value) -> None:
+    """Refuse a step that takes a gradient for each example, and makes of these no mean.
+
+    Args:
+        model: whose step it is.
+        norm: of what its optimizers are given.
+
+    Raises:
+        UsageError: that of the replicas is another.
+    """
+    if _is_same(norm, norm.again) and not _is_same(norm, norm.several):
+        raise gradients_of_examples(f"{type(model).__name__}.train_step")
+
+
+def gradients_of_examples(step: str) -> UsageError:
+    """Return the error of a step that replicas would give means of gradients of single examples."""
+    return UsageError(
+        "model", step,
+        "takes gradients of single examples for weights, and several replicas would average each "
+        "with those of other examples: what it makes of them would be something else",
+        "gradients of losses of the whole batch, or one replica", "strategy=one_device",
+    )  # fmt: skip
+
+
+def check_kept(kept: Kept, sums: str) -> None:
     """Refuse what replicas would keep otherwise than one device, and pictures they would change so.
 
     Raises:

@@ -15,6 +15,7 @@ import numpy as np
 
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.step_logs import (
+    LOSS_WEIGHT,
     adds_up,
     has_own,
     is_loss,
@@ -81,6 +82,12 @@ class Rows(ABC):
         # Keras' own steps return results of metrics alone, which are read from their states.
         return self._returned.values(logs, training) if self._watched else {}
 
+    def weights(self, logs: dict[str, Any], rows: Any) -> dict[str, Any]:
+        """Return what each number that an evaluation step returned counts for."""
+        if LOSS_WEIGHT not in logs or "loss" not in logs:
+            return dict.fromkeys(logs, rows)
+        return {**dict.fromkeys(logs, rows), "loss": logs[LOSS_WEIGHT], LOSS_WEIGHT: 1}
+
     def parts(self, name: str, training: bool) -> int:
         """Return of how many parts a number that a step returned is the sum, and not the mean."""
         summed = training and is_loss(name) and name not in self._returned.averaged
@@ -124,6 +131,10 @@ class Rows(ABC):
             training: which kind of step.
         """
         values = {name: value / max(1, sums.examples) for name, value in sums.returned.items()}
+        if not training and LOSS_WEIGHT in values and "loss" in values:
+            weight = sums.returned[LOSS_WEIGHT]
+            values["loss"] = sums.returned["loss"] / weight if weight else 0.0
+            del values[LOSS_WEIGHT]
         if not sums.states:
             return values
         position = 0

@@ -8,6 +8,10 @@ from typing import Any
 
 import keras
 
+#: What a step may return beside its ``loss``: of how much the loss is the mean, as of how many
+#: tokens. Without it a loss of an evaluation counts for each example of its batch.
+LOSS_WEIGHT = "loss_weight"
+
 
 def has_own(model: keras.Model, *methods: str) -> bool:
     """Whether a class of the user's has any of these methods of its own, and not Keras'.

@@ -30,6 +30,8 @@ class Tracing:
         rows: how many examples the batch has, where trackers of losses weigh it.
         results: filled in with the results that metrics give.
         norms: filled in with the gradients that optimizers get.
+        divisors: filled in with losses, and what each was divided by.
+        applied: filled in with the gradients that optimizers get which apply nothing.
         layers: names of the layers that are being called, the outermost first.
     """
 
@@ -45,6 +47,8 @@ class Tracing:
     rows: Any = None
     results: Any = None
     norms: Any = None
+    divisors: list[tuple[Any, Any]] | None = None
+    applied: list[Any] | None = None
     layers: list[str] | None = None
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -77,6 +79,25 @@ def plain_variables(model: keras.Model) -> list[tuple[str, Any]]:
     return [(path, value) for path, value in _held(model) if isinstance(value, kinds)]
 
 
+def trainable_inside(loss: Any) -> list[tuple[str, Any]]:
+    """Return what a loss holds, or a function looks up, that could be trained; with its names."""
+    function = getattr(loss, "func", getattr(loss, "function", loss))  # of a partial, and torch's
+    roots = {"": function}
+    if isinstance(function, types.FunctionType):
+        names = inspect.getclosurevars(function)
+        roots = {**names.nonlocals, **names.globals, **getattr(loss, "keywords", {})}
+    kinds = (keras.Layer, *runtime().VARIABLES, *runtime().TENSORS)
+    held: dict[int, tuple[str, Any]] = {}
+    for name, root in roots.items():
+        # A module has the modules inside of it in a dictionary.
+        for path, value in _inside(name, root, kinds, 2 * DEPTH, set()):
+            for each in value.trainable_variables if isinstance(value, keras.Layer) else [value]:
+                leaf = getattr(each, "is_leaf", False) and getattr(each, "requires_grad", False)
+                if getattr(each, "trainable", leaf):
+                    held.setdefault(id(each), (path, each))
+    return list(held.values())
+
+
 def generator_states(model: keras.Model) -> list[tuple[str, Any]]:
     """Return the states of generators (``tf.random.Generator``), as :func:`plain_variables`."""
     return [
@@ -91,23 +112,28 @@ def _held(model: keras.Model) -> list[tuple[str, Any]]:
     of_keras = {id(v) for v in (*model.variables, *states(model))}
     held: dict[int, tuple[str, Any]] = {}
     visited: set[int] = set()
-
-    def walk(path: str, value: Any, depth: int) -> None:
-        if isinstance(value, runtime().VARIABLES):
-            if id(value) not in of_keras:
-                held.setdefault(id(value), (path, value))
-        elif isinstance(value, runtime().GENERATORS):
-            held.setdefault(id(value), (path, value))
-        elif depth and id(value) not in visited:
-            visited.add(id(value))
-            for name, item in _items(value):
-                walk(f"{path}/{name}", item, depth - 1)
-
+    kinds = (*runtime().VARIABLES, *runtime().GENERATORS)
     for layer in layers(model):
         if not is_of_keras(layer):
-            for name, value in _attributes(layer):
-                walk(f"{layer.name}/{name}", value, DEPTH)
+            for name, attribute in _attributes(layer):
+                for path, value in _inside(
+                    f"{layer.name}/{name}", attribute, kinds, DEPTH, visited
+                ):
+                    if id(value) not in of_keras:
+                        held.setdefault(id(value), (path, value))
     return list(held.values())
+
+
+def _inside(
+    path: str, value: Any, kinds: tuple[type, ...], depth: int, visited: set[int]
+) -> Iterator[tuple[str, Any]]:
+    """Yield what an object holds of some kinds, with its names."""
+    if isinstance(value, kinds):
+        yield path, value
+    elif depth and id(value) not in visited:
+        visited.add(id(value))
+        for name, item in _items(value):
+            yield from _inside(f"{path}/{name}".lstrip("/"), item, kinds, depth - 1, visited)
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:

@@ -19,7 +19,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
-from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat
+from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat, train_state
 
 
 def model(
@@ -54,6 +54,7 @@ def model(
     Raises:
         UsageError: model and data do not fit, or a target is wrong.
     """
+    strategy.gradient_reduction = config.trainer.gradient_reduction.name
     with runtime().alone():
         keras.utils.set_random_seed(config.seed)
     # Eager, on the CPU: shapes and types for everything that is built.
@@ -79,11 +80,16 @@ def model(
                     encoding=lambda: losses.encoding(config, splits),
                 )  # fmt: skip
         except Exception as error:
+            if y is None and isinstance(error, UsageError) and error.key == "model.classes":
+                raise UsageError(
+                    "dataset.target", "null", "no target is named, and this model predicts one",
+                    "a column, or what the dataset calls it", "dataset.target=COLUMN",
+                ) from None  # fmt: skip
             if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
             raise
         if plain is not None:
-            built = plain.as_model(built, config.hardware.precision.name)
+            built = plain.as_model(built, config.hardware.precision.name, x)
         if not isinstance(built, keras.Model):
             hint = "the model behind `return` in the function" if built is None else "model=cnn"
             raise UsageError(
@@ -121,7 +127,7 @@ def model(
     if not built.compiled:  # else it has a loss of its own
         checks.check_labels(built, predicted, config, splits)
         if failed is None:
-            losses.check_losses(predicted, config)
+            losses.check_losses(built, y, predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
@@ -131,7 +137,10 @@ def model(
         if chosen is not None:
             trainer = config.trainer
             loss = losses.loss_of(trainer.loss)
-            metrics = losses.metrics_of(trainer.metrics, "trainer.metrics", trainer.loss)
+            metrics = losses.metrics_of(
+                trainer.metrics, "trainer.metrics", loss, (y, predicted),
+                getattr(built, "output_names", None) or (), notice if trains else (lambda _: None),
+            )  # fmt: skip
             if isinstance(metrics, list):  # of one output
                 metrics = [*metrics, *more(config, predicted)]
             built.compile(
@@ -141,9 +150,12 @@ def model(
                 metrics=metrics,
                 jit_compile=False,  # ours to do: steps.py compiles the whole step
             )
+        if trains and (message := checks.check_loss(built, chosen is not None)):
+            notice(message)
         if predicted is not None:
             if trains:
                 notice(checks.probabilities_notice(built, predicted, chosen is not None))
+                notice(checks.accumulation_notice(built, predicted))
             losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)
@@ -161,6 +173,8 @@ def model(
         with strategy.optimizer_scope():
             optimizers.build(built, strategy, example, config)
         finetune.scale_rates(built, config.finetune.learning_rates)
+        for each in train_state.objects(built):
+            each.begin()
     return built
 
 

@@ -30,6 +30,32 @@ _LOOKED_AT = 100_000
 _MOST = 10_000_000
 
 
+def check_loss(built: keras.Model, configured: bool) -> str | None:
+    """Refuse a loss of variables that nothing would train; say which of a loss are trained.
+
+    Args:
+        built: compiled.
+        configured: by ``trainer.loss``, and not by the model's own function.
+
+    Raises:
+        UsageError: naming a variable.
+    """
+    trained = {id(each) for v in built.trainable_variables for each in (v, v.value)}
+    own_step = has_own(built, "train_step", "compute_loss")
+    for loss in () if own_step else keras.tree.flatten(built.loss):
+        for path, variable in keras_internals.trainable_inside(loss):
+            if id(variable) not in trained:
+                raise UsageError(
+                    "trainer.loss" if configured else "model", path,
+                    "is a variable of the loss that could be trained, and the optimizer is given "
+                    "those of the model", "a variable that stays as it is (trainable=False, or "
+                    "requires_grad=False), or, of a plain module, a loss that is a torch.nn.Module",
+                    "the variable in a layer of the model",
+                )  # fmt: skip
+    of_loss = [v.name for v in built.trainable_variables if v.name.startswith("trainer.loss")]
+    return f"the loss is trained with the model: {', '.join(of_loss)}" if of_loss else None
+
+
 def check_labels(built: keras.Model, predicted: Any, config: Config, splits: Splits) -> None:
     """Refuse targets that are none of the classes that a model and its loss know.
 
@@ -232,6 +258,30 @@ def probabilities_notice(built: keras.Model, predicted: Any, configured: bool) -
                 f'where they are logits, or end the model with activation="{act}"'
             )
     return None
+
+
+def accumulation_notice(built: keras.Model, predicted: Any) -> str | None:
+    """Return what is to be said where gradients accumulate of losses that ignore targets.
+
+    Args:
+        built: compiled.
+        predicted: what it returned for an example.
+    """
+    updating = keras_internals.updating(built.optimizer)
+    count = getattr(updating, "gradient_accumulation_steps", None)
+    outputs = [*keras.tree.flatten(predicted), *(getattr(built, "outputs", None) or ())]
+    ignores = any(
+        getattr(each, "ignore_class", None) is not None for each in keras.tree.flatten(built.loss)
+    )
+    if not count or not (
+        ignores or any(keras_internals.mask(each) is not None for each in outputs)
+    ):
+        return None
+    return (
+        f"optimizer.gradient_accumulation_steps={count} averages the gradients of {count} batches, "
+        "as in Keras' fit, and each batch's loss is a mean over its own targets that are not "
+        "masked or ignored: where their number differs, this is not the gradient of one large batch"
+    )
 
 
 def _of_probabilities(loss: Any) -> str | None:

@@ -168,7 +168,8 @@ def _match(
     above = path.rpartition("/")[0]
     tried = (*names, path, f"{above}/{wanted.index}" if above else str(wanted.index))
     source = next((name for name in tried if name in shapes), None)
-    return Match(source, _NEW if source is None and wanted.optional else "")
+    new = "new (trainer.loss)" if wanted.path.startswith("trainer.loss") else _NEW
+    return Match(source, new if source is None and wanted.optional else "")
 
 
 def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
@@ -191,7 +192,7 @@ def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[An
     wanted = [
         Wanted(
             each.path, (named[id(each.variable)].removeprefix("model/"),), each.index,
-            tuple(each.variable.shape), each.is_of_lora,
+            tuple(each.variable.shape), each.is_of_lora or each.path.startswith("trainer.loss"),
         )
         for each in all_weights
     ]  # fmt: skip

@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -27,6 +28,7 @@ from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
 from dtrain.task.model.checks import LABELS_LOSS
+from dtrain.task.model.loss_inputs import LossInputs, inputs_of
 
 #: Loss and metrics of classes, and of numbers.
 CLASSES = ("sparse_categorical_crossentropy", OF_AUTO[0])
@@ -187,60 +189,124 @@ _BETA = {"precision": 1e-4, "f1": 1.0, "recall": 1e4}
 _EACH_CLASS = ("f1_score", "f1score", "fbeta_score", "fbetascore")
 
 
-def metric_named(name: str, loss: Any) -> Any:
+#: Metrics for which outputs need be no probabilities: the largest decides, or its margin.
+_OF_ANY_OUTPUTS = (
+    _OF.SparseCategoricalAccuracy, _OF.CategoricalAccuracy, _OF.TopKCategoricalAccuracy,
+    _OF.SparseTopKCategoricalAccuracy, _OF.Hinge, _OF.SquaredHinge, _OF.CategoricalHinge,
+)  # fmt: skip
+
+
+def metric_named(name: str, loss: Any, y: Any = None, predicted: Any = None) -> Any:
     """Return the metric that a name stands for: the name itself where it is Keras' to know it.
 
     Args:
         name: of ``trainer.metrics``.
-        loss: of the output whose metric it is: its name, or a node.
+        loss: of the output whose metric it is: its name, a node, or what it takes.
+        y, predicted: targets and output of an example; None where they are not known.
     """
-    node = loss if isinstance(loss, dict) else {"_target_": loss}
-    threshold = 0.5 if "binary" in str(node.get("_target_")).lower() else None
+    takes = loss if isinstance(loss, LossInputs) else inputs_of(loss_of(loss))
+    metric = _metric_of(name, takes, y, predicted)
+    if metric is None:
+        return name
+    option = _option_of_logits(metric, takes)
+    if option:
+        metric = type(metric)(name=name, **option)
+    if option or isinstance(metric, _OF_ANY_OUTPUTS):
+        takes = dataclasses.replace(takes, logits=False)
+    moves = takes.axis not in (-1, len(getattr(predicted, "shape", (0, 0))) - 1)
+    changes = takes.logits or takes.signed or takes.ignored is not None or moves
+    if not (option or changes or isinstance(metric, ONE_HOT)):
+        return name
+    metric.name = name
+    return with_classes(metric, takes)
+
+
+def _option_of_logits(metric: Any, takes: LossInputs) -> dict[str, Any]:
+    """Return the option by which a metric takes logits itself, as its saved model does then."""
+    if takes.logits and takes.separate and isinstance(metric, _OF.BinaryAccuracy):
+        return {"threshold": 0.0}
+    kinds = (_OF.BinaryCrossentropy, _OF.CategoricalCrossentropy, _OF.SparseCategoricalCrossentropy)
+    return {"from_logits": True} if takes.logits and isinstance(metric, kinds) else {}
+
+
+def _metric_of(name: str, takes: LossInputs, y: Any, predicted: Any) -> Any:
+    """Return a metric of Keras' by name; None where Keras chooses it, or has none of that name."""
     score, _, average = name.partition("_")
     if name in SCORES and score == "auc":
-        metric = _OF.AUC(multi_label=average == "macro", name=name)
-    elif name in SCORES or name.lower() in _EACH_CLASS:
+        return _OF.AUC(multi_label=average == "macro", name=name)
+    if name in SCORES or name.lower() in _EACH_CLASS:
         average = average if name in SCORES and average else "macro"
-        metric = _OF.FBetaScore(average, _BETA.get(score, 1.0), threshold, name=name)
-    else:
-        try:
-            metric = _OF.get(name)
-        except ValueError:  # "accuracy", which Keras chooses by the shapes; or no metric at all
-            return name
-        if not isinstance(metric, ONE_HOT):
-            return name
-        metric.name = name
-    return with_classes(metric, bool(node.get("from_logits")))
+        threshold = 0.5 if takes.separate else None
+        return _OF.FBetaScore(average, _BETA.get(score, 1.0), threshold, name=name)
+    if name.lower() in ("accuracy", "acc") and hasattr(y, "shape") and hasattr(predicted, "shape"):
+        if len(predicted.shape) < 2 or predicted.shape[-1] == 1:
+            return _OF.BinaryAccuracy(name)
+        same = len(y.shape) == len(predicted.shape) and y.shape[-1] != 1
+        return (_OF.CategoricalAccuracy if same else _OF.SparseCategoricalAccuracy)(name)
+    try:
+        return _OF.get(name)
+    except ValueError:
+        return None
 
 
-def with_classes(metric: Any, logits: bool = False) -> Any:
-    """Let a metric that wants one-hot targets take numbers of classes; return it.
+def with_classes(metric: Any, takes: LossInputs) -> Any:
+    """Let a metric of Keras' that wants one-hot targets take numbers of classes; return it.
 
-    Of the instance, whose class stays Keras': states of such add up, and whoever loads the saved
-    model needs nothing else.
+    And any metric what its loss takes. Of the instance, whose class stays Keras': states of such
+    add up, and whoever loads the saved model needs nothing else.
 
     Args:
         metric: any; another stays as it is.
-        logits: the outputs are none of the probabilities that it is meant for.
+        takes: what the loss of its output takes; probabilities are what the metric is meant for.
     """
-    if isinstance(metric, ONE_HOT) and keras_internals.is_of_keras(metric):
-        metric.update_state = functools.partial(_update, metric, logits)
+    of_keras = isinstance(metric, ONE_HOT) and keras_internals.is_of_keras(metric)
+    if of_keras or (takes != LossInputs() and isinstance(metric, _OF.Metric)):
+        metric.update_state = functools.partial(_update, metric, takes)
     return metric
 
 
-def _update(metric: Any, logits: bool, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-    ops, classes = keras.ops, y_pred.shape[-1]
+def _update(
+    metric: Any, takes: LossInputs, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> None:
+    ops, mask = keras.ops, keras_internals.mask(y_pred)
     y_true = ops.convert_to_tensor(y_true)
-    if logits:
-        y_pred = ops.sigmoid(y_pred) if classes == 1 else ops.softmax(y_pred)
-    is_shorter = len(y_true.shape) == len(y_pred.shape) - 1
-    if classes == 1:
-        y_true = ops.expand_dims(y_true, -1) if is_shorter else y_true
-        if isinstance(metric, _OF.FBetaScore) and metric.threshold is None:
-            metric.threshold = 0.5  # the largest of one output is always that one
-    elif is_shorter or (y_true.shape[-1] == 1 and len(y_true.shape) == len(y_pred.shape)):
-        y_true = y_true if is_shorter else ops.squeeze(y_true, -1)
-        y_true = ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=y_pred.dtype)
+    if takes.axis % max(1, len(y_pred.shape)) < len(y_pred.shape) - 1:
+        if len(y_true.shape) == len(y_pred.shape):
+            y_true = ops.moveaxis(y_true, takes.axis, -1)
+        y_pred = ops.moveaxis(y_pred, takes.axis, -1)
+    if len(y_pred.shape) == 1 and not takes.own:
+        y_pred = ops.expand_dims(y_pred, -1)
+    classes = y_pred.shape[-1]
+    if takes.logits:
+        alone = classes == 1 or takes.separate
+        y_pred = ops.sigmoid(y_pred) if alone else ops.softmax(y_pred)
+    if takes.signed:
+        y_true = ops.cast(y_true > 0, "int32")
+    is_sparse = len(y_true.shape) < len(y_pred.shape) or y_true.shape[-1] == 1
+    if takes.ignored is not None and is_sparse and not (takes.own and len(y_true.shape) > 1):
+        y_true, shape = ops.reshape(y_true, [-1]), [-1, classes][: len(y_pred.shape)]
+        y_pred = ops.reshape(y_pred, shape)
+        counts = ops.not_equal(ops.cast(y_true, "int32"), takes.ignored)
+        if mask is not None:
+            counts = ops.logical_and(counts, ops.reshape(mask, [-1]))
+        if keras.config.backend() == "torch":  # any function of the user's is right of the rest
+            y_true, y_pred = y_true[counts], y_pred[counts]
+            if not len(y_true):
+                return
+        else:
+            y_true = ops.where(counts, y_true, ops.zeros_like(y_true))
+            sample_weight = ops.cast(counts, "float32")
+    elif mask is not None:
+        keras_internals.set_mask(y_pred, mask)
+    if isinstance(metric, ONE_HOT) and keras_internals.is_of_keras(metric):
+        is_shorter = len(y_true.shape) == len(y_pred.shape) - 1
+        if classes == 1:
+            y_true = ops.expand_dims(y_true, -1) if is_shorter else y_true
+            if isinstance(metric, _OF.FBetaScore) and metric.threshold is None:
+                metric.threshold = 0.5  # the largest of one output is always that one
+        elif is_shorter or (y_true.shape[-1] == 1 and len(y_true.shape) == len(y_pred.shape)):
+            y_true = y_true if is_shorter else ops.squeeze(y_true, -1)
+            y_true = ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=y_pred.dtype)
     type(metric).update_state(metric, y_true, y_pred, sample_weight)
 
 
@@ -252,32 +318,99 @@ def _named(value: Any, key: str) -> Any:
     return targets.instantiate(value, key) if isinstance(value, dict) else value
 
 
-def metrics_of(value: Any, key: str, loss: Any) -> Any:
+def _part(value: Any, key: str | int, names: Sequence[str]) -> Any:
+    """Return what a value has for an output, by its name or its place; one is for all."""
+    if not nest.is_nest(value):
+        return value
+    place = names.index(key) if key in names else key
+    name = names[key] if isinstance(key, int) and key < len(names) else key
+    if isinstance(value, dict):
+        return value.get(name)
+    return value[place] if isinstance(place, int) else None
+
+
+def metrics_of(
+    value: Any,
+    key: str,
+    loss: Any,
+    example: tuple[Any, Any] = (None, None),
+    names: Sequence[str] = (),
+    notice: Callable[[str], None] = lambda message: None,
+) -> Any:
     """Return metrics: a list of them, or lists by the names of outputs.
 
     Args:
         value: of the configuration.
         key: of the value.
-        loss: ``trainer.loss``, or that of the output.
+        loss: as it is compiled, or that of the output.
+        example: targets and outputs of one.
+        names: of the outputs.
+        notice: hears of a loss that does not say whether it takes logits.
     """
     if key == "trainer.metrics" and (isinstance(value, str) or "_target_" in value):
         value = [value]
-    if isinstance(value, dict) and "_target_" not in value:
-        losses = loss if isinstance(loss, dict) else {}
-        return {
-            name: metrics_of(each, f"{key}.{name}", losses.get(name, loss))
-            for name, each in value.items()
-        }
-    if isinstance(value, list):
-        return [metrics_of(each, f"{key}[{index}]", loss) for index, each in enumerate(value)]
+    outputs = len(example[1]) if nest.is_nest(example[1]) else 1
+    is_list = isinstance(value, list)
+    several = is_list and (len(value) == outputs > 1 or any(isinstance(v, list) for v in value))
+    if several or (isinstance(value, dict) and "_target_" not in value):
+        pairs = enumerate(value) if is_list else value.items()
+        made = {
+            part: metrics_of(
+                each, f"{key}[{part}]" if is_list else f"{key}.{part}",
+                _part(loss, part, names),
+                (_part(example[0], part, names), _part(example[1], part, names)), (), notice,
+            )
+            for part, each in pairs
+        }  # fmt: skip
+        return list(made.values()) if is_list else made
+    takes = _check_logits(loss, value if is_list else [value], *example, notice)
+    if not is_list:
+        return _metric(value, key, takes, example)
+    return [_metric(each, f"{key}[{i}]", takes, example) for i, each in enumerate(value)]
+
+
+def _check_logits(
+    loss: Any, metrics: list[Any], y: Any, predicted: Any, notice: Callable[[str], None]
+) -> LossInputs:
+    """Return what the loss of an output takes; report one that does not say what metrics need."""
+    takes = inputs_of(loss)
+    named = {m: _metric_of(m, takes, y, predicted) for m in metrics if isinstance(m, str)}
+    one = tuple(getattr(predicted, "shape", ()))[1:] in ((), (1,))
+    of_any = _OF_ANY_OUTPUTS if one else (*_OF_ANY_OUTPUTS, _OF.FBetaScore)
+    needing = [name for name, each in named.items() if each and not isinstance(each, of_any)]
+    if needing or takes.logits is not None:
+        takes = inputs_of(loss, y, predicted)
+    if needing and (takes.logits is None or takes.tried):
+        how = "they are given the outputs as they are, as it is not known whether it takes logits"
+        if takes.tried:
+            how = "they are given probabilities, as it takes logits: a trial has shown it"
+        notice(
+            f"trainer.loss={_loss_name(loss)} does not say what it takes, and metrics such as "
+            f"{', '.join(needing)} take probabilities: {how}; an attribute from_logits of the "
+            "loss, True or False, says it"
+        )
+    return takes
+
+
+def _metric(value: Any, key: str, takes: LossInputs, example: tuple[Any, Any]) -> Any:
+    """Return one metric of an output."""
     if isinstance(value, str):
-        return metric_named(value, loss)
+        return metric_named(value, takes, *example)
     if not _is_function(value, key) or not _lacks_two(value, key):
-        plain, made = runtime().PLAIN, _named(value, key)
-        return with_classes(made if plain is None else plain.metric(made))
+        plain, metric = runtime().PLAIN, _named(value, key)
+        made = metric if plain is None else plain.metric(metric)
+        own = made is metric and not keras_internals.is_of_keras(type(made))
+        logits = takes.logits if hasattr(made, "separate") else False
+        separate, axis = getattr(made, "separate", False), -1 if own else takes.axis
+        return with_classes(made, LossInputs(logits, separate, False, axis, takes.ignored, own=own))
     made = _named({**value, "_partial_": True}, key)
     # Keras calls the metric as its function is called.
-    return functools.update_wrapper(made, made.func) if made.keywords else made.func
+    made = functools.update_wrapper(made, made.func) if made.keywords else made.func
+    if takes.ignored is None:
+        return made
+    name = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", made.__name__).lower()
+    wrapper = _OF.MeanMetricWrapper(made, name=name)
+    return with_classes(wrapper, LossInputs(ignored=takes.ignored, own=True))
 
 
 def _lacks_two(node: dict[str, Any], key: str) -> bool:
@@ -448,11 +581,38 @@ def _loss_name(loss: Any) -> Any:
     return getattr(loss, "__name__", type(loss).__name__)
 
 
-def check_losses(predicted: Any, config: Config) -> None:
-    """Refuse a list of losses that is not as long as that of the model's outputs."""
+def check_losses(built: keras.Model, y: Any, predicted: Any, config: Config) -> None:
+    """Refuse losses and metrics of which it is not said, or not done, to which outputs they belong.
+
+    Args:
+        built: not compiled.
+        y, predicted: targets and outputs of an example.
+        config: of the run.
+    """
     losses, outputs = config.trainer.loss, len(keras.tree.flatten(predicted))
     if isinstance(losses, list) and len(losses) != outputs:
         raise UsageError(
             "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
             "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
+        )  # fmt: skip
+    own = has_own(built, "train_step", "compute_loss")
+    if outputs < 2 or own or y is None or nest.is_nest(y) or not nest.is_nest(predicted):
+        return
+    shape, metrics = nest.outline(nest.structured(predicted)), config.trainer.metrics
+    first = min(predicted) if isinstance(predicted, dict) else 0
+    if not (isinstance(losses, dict) and "_target_" not in losses):
+        hint = "forward returns that output alone, or a dict of outputs: {'logits': ...}"
+        if isinstance(predicted, dict):
+            name = "logits" if "logits" in predicted else first
+            hint = f"'trainer.loss={{{name}: {losses}}}' 'trainer.metrics={{{name}: []}}'"
+        raise UsageError(
+            "trainer.loss", losses, f"the targets are one array, and the model returns {shape}: it "
+            "is not said to which output they belong", "a loss by the name of an output, one "
+            "output, or a training_step(self, batch) of a plain module", hint,
+        )  # fmt: skip
+    if isinstance(metrics, dict) and any(v for k, v in metrics.items() if k != first):
+        raise UsageError(
+            "trainer.metrics", metrics, "the targets are one array, which Keras compares with the "
+            f"output {first} alone", "targets by the names of all outputs, or no metrics",
+            "'trainer.metrics={" + ", ".join(f"{name}: []" for name in metrics) + "}'",
         )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
 from dtrain.task.backends.step_logs import has_own
+from dtrain.task.backends.tracing import now
 
 if TYPE_CHECKING:
     from dtrain.task.backends.base import Backend
@@ -169,7 +170,9 @@ def caught(model: keras.Model) -> Iterator[list[Update]]:
     def catching(optimizer: keras.optimizers.Optimizer) -> Any:
         def apply(grads: Any, trainable_variables: Any = None, **_: Any) -> Any:
             variables = list(trainable_variables or model.trainable_variables)
-            updates.append(Update(optimizer, list(grads), variables))
+            updates.append(Update(optimizer, grads := list(grads), variables))
+            if (applied := now().applied) is not None:
+                applied.extend(each for each in grads if each is not None)
             return optimizer.iterations
 
         return apply

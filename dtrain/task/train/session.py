@@ -227,7 +227,6 @@ def _assemble(
         splits = data.splits
         schedule = dataclasses.replace(schedule, validation_examples=0)
         process.notice(f"validation is left out: {WITHOUT_LOSS} ({type(model).__name__})")
-    strategy.gradient_reduction = config.trainer.gradient_reduction.name
     fixed = checks.fixed_rows(model, config)
     batch = config.trainer.batch_size if trains else None
     for message in strategy.notices(model, splits, fixed, batch, config.seed):

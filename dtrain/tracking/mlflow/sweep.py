@@ -98,6 +98,8 @@ def record(store: Store, config: Config, folder: Path, status: str, ended: float
         result = schemas.glance(folder / best["folder"] / "result.json", schemas.Result)
         metrics = result.get("metrics", {}) if result else {}
         points |= {f"best.{key}": float(v) for key, v in metrics.items() if v is not None}
+        if best.get("objective") is not None:  # of its best checkpoint; the others are the last
+            points[f"best.{sweep.get('objective')}"] = float(best["objective"])
     tags["mlflow.note.content"] = _note(jobs, sweep.get("best"))
     for key, value in tags.items():
         store.call("set_tag", run_id, key, secrets.mask(value))

@@ -66,7 +66,7 @@ def in_file(path: str) -> list[tuple[str, int]]:
 
 def _parsed(key: str, text: str) -> tuple[str, int]:
     found = _HOST.fullmatch(str(text).strip())
-    if found is None or found["slots"] == "0":
+    if found is None or int(found["slots"] or 1) == 0:
         raise UsageError(key, text, "is no host", _ACCEPTED, "'launcher.hosts=[a,b:2]'")
     return (found["user"] or "") + (found["six"] or found["name"]), int(found["slots"] or 1)
 

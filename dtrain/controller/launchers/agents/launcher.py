@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 from abc import abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dtrain import errors
@@ -320,8 +321,9 @@ class Agents(Launcher, LocalProcesses):
         finally:
             for host in hosts:
                 host.send("over")
-            for host in hosts:
-                host.close(0.0 if host.lost is not None else LAST)
+            with ThreadPoolExecutor(max(1, len(hosts))) as pool:  # each may take that long
+                patience = [0.0 if host.lost is not None else LAST for host in hosts]
+                list(pool.map(Host.close, hosts, patience))
 
     def _end(self, alive: list[Host]) -> None:
         """Wait until every task has ended, and take their exit codes in."""

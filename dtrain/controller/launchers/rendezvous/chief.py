@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from dtrain import __version__
 from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local
+from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.connection import PROVE, Connection, ready
 from dtrain.controller.launchers.rendezvous.keepalive import Watch
 from dtrain.controller.launchers.rendezvous.messages import Message
@@ -74,7 +75,7 @@ class Host:
         self._addresses, self._expected, self._key = addresses, expected, key
         self._address = addresses[0]
         self._places: dict[str, tuple[str, Connection]] = {}  # what each has said of its own
-        self._facts = {"dtrain": __version__, **facts}
+        self._facts = messages.shorten_facts({"dtrain": __version__, **facts})
         self._watch = Watch(peer_timeout)
         self._news: list[tuple[str, Message]] = []  # that came while the others were waited for
         self._strange: set[str] = set()  # addresses of those that know another key

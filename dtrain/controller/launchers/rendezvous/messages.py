@@ -112,6 +112,16 @@ def make(kind: str, **fields: Any) -> bytes:
     return json.dumps({"kind": kind, **fields}).encode()
 
 
+def shorten_facts(facts: dict[str, str]) -> dict[str, str]:
+    """Return facts that fit in a message: of a long text its beginning, and what tells it apart."""
+    return {key: text if len(text) <= TEXT else _shortened(text) for key, text in facts.items()}
+
+
+def _shortened(text: str) -> str:
+    digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    return f"{text[:200]}... ({len(text)} characters, sha256 {digest})"
+
+
 def greeting(nonce: bytes) -> bytes:
     """Return the line that a side of a connection begins with."""
     return _MAGIC + nonce.hex().encode() + b"\n"

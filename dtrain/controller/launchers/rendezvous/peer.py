@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dtrain import __version__, errors
 from dtrain.controller.launchers.cluster_env.tf_config import host_port
+from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.controller.launchers.rendezvous.connection import PROVE, Connection, ready
 from dtrain.controller.launchers.rendezvous.keepalive import Watch
@@ -46,7 +47,8 @@ class Peer:
         peer_timeout: float,
         own: str = "",
     ):
-        self._addresses, self._task, self._facts, self._key = addresses, task, facts, key
+        self._addresses, self._task, self._key = addresses, task, key
+        self._facts = messages.shorten_facts(facts)
         self.address, self._own = addresses[0], own
         self._peer_timeout = peer_timeout
         self._watch: Watch | None = None

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,8 @@ class Slurm(OfSlurm):
         self._code: int | None = None
         self._shown: client.Found | None = None
         self._news: list[str] = []
-        self._unseen = 0.0
+        #: Since when SLURM has known nothing of the job; None while it knows it.
+        self._unseen: float | None = None
         self._ticks = threading.Event()
 
     def show(self, work: Work) -> Outcome:
@@ -205,16 +207,18 @@ class Slurm(OfSlurm):
             return []
         found = client.watch.state(self.job)
         if client.watch.problem is not None:
+            self._unseen = None
             return self._unheard()
         if found is None:
             # Just submitted, or long gone: SLURM forgets a job minutes after its end.
-            self._unseen += timeout
-            if self._unseen < _FORGOTTEN:
+            self._unseen = self._unseen or time.monotonic()
+            if time.monotonic() - self._unseen < _FORGOTTEN:
                 return []
             code = batch.left(self._rundir.path, self.job)
             self._code = errors.FAILED if code is None else code
-        elif found.ended:
-            self._code = self._ended(found)
+        else:
+            self._unseen = None
+            self._code = self._ended(found) if found.ended else None
         if found is not None and (self._shown is None or found.text != self._shown.text):
             self._shown = found
             self._news.append(f"SLURM job {found.id}: {found.text}")

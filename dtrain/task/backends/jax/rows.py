@@ -45,10 +45,13 @@ class Rows(rows.Rows):
             for _, group in itertools.groupby(values, lambda value: value.dtype)
         ]
 
-    def table(self, calls: Sequence[Vectors], examples: Sequence[int]) -> np.ndarray:
+    def table(
+        self, training: bool, calls: Sequence[Vectors], examples: Sequence[int]
+    ) -> np.ndarray:
         """Wait for the rows of some steps; what they returned counts for each example.
 
         Args:
+            training: which kind of step.
             calls: of each the vectors of its step, or those of its steps, stacked.
             examples: how many each step had.
 
@@ -61,7 +64,11 @@ class Rows(rows.Rows):
             if vectors
         ]
         table = np.concatenate(parts) if parts else np.zeros([len(examples), 0])
-        table[:, self.width :] *= np.asarray(examples, np.float64)[:, None]
+        returned = dict(zip(self.names[training], table[:, self.width :].T, strict=True))
+        counts = np.asarray(examples, np.float64)
+        weights = dict.fromkeys(returned, counts) if training else self.weights(returned, counts)
+        for place, weight in enumerate(list(weights.values()), self.width):
+            table[:, place] *= weight
         return table
 
     def _evaluated(self, states: list[np.ndarray]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dtrain.errors import UsageError
@@ -38,9 +38,6 @@ class FullySharded(OneDevice):
         options: for JAX; they have their defaults here.
     """
 
-    #: Whose gradients this package averages: none, as PyTorch scatters them.
-    averages = False
-
     def __init__(self, devices: list[str], **options: Any):
         super().__init__(devices)
         self.abilities = dataclasses.replace(self.abilities, reads_together=self.tasks.size > 1)
@@ -53,8 +50,7 @@ class FullySharded(OneDevice):
         """Let each task have its parts of a module's weights.
 
         Raises:
-            UsageError: it is no plain module, it has sparse gradients, or its losses are to be
-                added up.
+            UsageError: it is no plain module, or it has sparse gradients.
         """
         if not isinstance(model, PlainModel):
             raise UsageError(
@@ -62,11 +58,6 @@ class FullySharded(OneDevice):
                 "shards plain modules (torch.nn.Module)",
                 "a function that returns a module, or the backend that shards models of Keras'",
                 "backend=jax",
-            )  # fmt: skip
-        if self.gradient_reduction == "sum":
-            raise UsageError(
-                "trainer.gradient_reduction", "sum", "PyTorch averages the gradients of parts",
-                "mean", "trainer.gradient_reduction=mean",
             )  # fmt: skip
         super().place(model)
         if self._mesh is None:
@@ -77,13 +68,22 @@ class FullySharded(OneDevice):
                     "model", f"{name}.sparse", "gives sparse gradients, which PyTorch does not "
                     "divide into parts", "sparse=False, or strategy=mirrored", "strategy=mirrored",
                 )  # fmt: skip
-        for unit in _units(model.module):
-            fully_shard(unit, mesh=self._mesh)
-        # Also after an evaluation: what is gathered would not be what is loaded afterwards.
-        fully_shard(model.module, mesh=self._mesh, reshard_after_forward=True)
+        for part in model.parts.values():
+            for unit in _units(part):
+                fully_shard(unit, mesh=self._mesh)
+            # Also after an evaluation: what is gathered would not be what is loaded afterwards.
+            fully_shard(part, mesh=self._mesh, reshard_after_forward=True)
+            for unit in part.modules():
+                if self.gradient_reduction == "sum" and isinstance(unit, FSDPModule):
+                    unit.set_gradient_divide_factor(1.0)  # PyTorch would average
+                    unit.set_force_sum_reduction_for_comms(True)  # gloo adds up, scales nothing
         for step in (name for name in STEPS if hasattr(model.module, name)):
             register_fsdp_forward_method(model.module, step)
-        parameters = dict(model.module.named_parameters())
+        parameters = {
+            prefix + name: each
+            for prefix, part in model.parts.items()
+            for name, each in part.named_parameters()
+        }
         for variable in model.state:
             if variable.name in parameters:
                 keras_internals.exchange(variable, parameters[variable.name])

@@ -9,6 +9,7 @@ they were.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,29 +17,38 @@ import torch
 
 from dtrain.errors import UsageError
 from dtrain.task.backends.torch import gradients
-from dtrain.task.backends.torch.keras_internals import divide_added_losses, use_moments
+from dtrain.task.backends.torch.keras_internals import divide_added_losses
 from dtrain.task.backends.tracing import now
-from dtrain.task.keras_internals import divide_losses_by_global_batch
+from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
+
+
+def note_divisors() -> None:
+    """Let losses of classes say what they are divided by, once in a process."""
+    functional: Any = torch.nn.functional
+    if not getattr(functional.cross_entropy, "by_dtrain", False):
+        for name in ("cross_entropy", "nll_loss"):
+            original = getattr(functional, name)
+            asked = lambda: gradients.current() or now().divisors  # noqa: E731
+            setattr(functional, name, _marked(original, _of_classes, asked))
 
 
 def install() -> None:
     """Wrap them, once in a process."""
+    note_divisors()
     divide_losses_by_global_batch(gradients.current, gradients.mean)
     use_moments(_keras_moments)
     divide_added_losses(lambda: now().parts)
     functional: Any = torch.nn.functional
     if not getattr(functional.batch_norm, "by_dtrain", False):
         functional.batch_norm = _marked(functional.batch_norm, _batch_norm)
-        for name in ("cross_entropy", "nll_loss"):
-            setattr(functional, name, _marked(getattr(functional, name), _of_classes))
         variable: Any = keras.Variable
         variable.assign = _marked(variable.assign, _assign)
 
 
-def _marked(original: Any, of_replicas: Any) -> Any:
+def _marked(original: Any, of_replicas: Any, asked: Callable[[], Any] = gradients.current) -> Any:
     @functools.wraps(original)
     def call(*args: Any, **options: Any) -> Any:
-        if gradients.current() is None:
+        if asked() is None:
             return original(*args, **options)
         return of_replicas(original, *args, **options)
 
@@ -138,10 +148,11 @@ def _of_classes(
     **options: Any,
 ) -> torch.Tensor:
     """Divide a loss of classes by the weights of the global batch, without what is ignored."""
+    step, divisors = gradients.current(), now().divisors
     loss: torch.Tensor = original(
         input, target, weight, size_average, ignore_index, reduce, reduction, **options
     )
-    if size_average is not None or reduce is not None:
+    if step is not None and (size_average is not None or reduce is not None):
         raise UsageError(
             "trainer.loss", original.__name__, "is called with size_average or reduce, which "
             "PyTorch has deprecated", "reduction", "reduction='mean'",
@@ -150,7 +161,11 @@ def _of_classes(
         return loss
     counts = target != ignore_index
     own = counts.sum().float() if weight is None else weight[target[counts]].sum().float()
-    [whole] = gradients.mean([own])
     # Of none it is 0 / 0.
     loss = torch.where(own > 0, loss, torch.zeros_like(loss))
-    return loss * torch.where(whole > 0, own / whole, torch.ones_like(own)).to(loss.dtype)
+    if step is not None:
+        [whole] = gradients.mean([own])
+        loss = loss * torch.where(whole > 0, own / whole, torch.ones_like(own)).to(loss.dtype)
+    if divisors is not None:
+        divisors.append((loss, own))
+    return loss

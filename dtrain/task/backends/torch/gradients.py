@@ -22,6 +22,7 @@ import keras
 import torch
 from torch import distributed
 
+from dtrain.task.backends import across
 from dtrain.task.backends.torch.keras_internals import divide
 from dtrain.task.backends.tracing import now, tracing
 
@@ -139,6 +140,8 @@ def _grad(step: Step, gradients: Any, outputs: Any, inputs: Any, *args: Any, **o
     own = {id(each) for each in step.parameters}
     # Of inputs, such as a gradient penalty's, each replica has its own.
     places = [i for i, source in enumerate(sources) if id(source) in own]
+    if places and options.get("is_grads_batched"):
+        raise across.gradients_of_examples("train_step")
     chosen, parameters = [gradients[i] for i in places], [sources[i] for i in places]
     if any(each is not None and each.requires_grad for each in chosen):  # of create_graph=True
         averaged: Iterable[Any] = [

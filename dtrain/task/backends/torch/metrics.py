@@ -31,6 +31,9 @@ class Metric(keras.metrics.Metric):
     def __init__(self, metric: Any):
         kind = type(metric).__name__
         super().__init__(name=re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower())
+        if kind.startswith(("Binary", "Multilabel", "Multiclass")):
+            #: It tells of each batch whether it is of probabilities: it is given such at once.
+            self.separate = not kind.startswith("Multiclass")
         states = summed_states(metric)
         if states is None:
             raise UsageError(

@@ -15,6 +15,7 @@ from torch import distributed
 
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
+from dtrain.task.backends.torch.keras_internals import set_timeout
 
 #: Seconds that a process waits for the others to come: who starts them knows how long they may take
 #: (``launcher.start_timeout``).
@@ -71,6 +72,10 @@ class Processes(base.Tasks):
 
     def __init__(self) -> None:
         super().__init__(distributed.get_rank(), distributed.get_world_size())
+
+    def give_up_after(self, seconds: float) -> None:
+        """Count a task as lost where a collective has waited for it for so long."""
+        set_timeout(datetime.timedelta(seconds=seconds))
 
     def all_reduce(self, numbers: np.ndarray) -> np.ndarray:
         """Add an array up over the tasks."""

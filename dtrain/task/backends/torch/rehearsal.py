@@ -12,12 +12,12 @@ import torch
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.errors import behind
+from dtrain.errors import UsageError, behind
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
 from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
 from dtrain.task.backends.step_metrics import Returned
-from dtrain.task.backends.torch import replica
+from dtrain.task.backends.torch import plain, replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws, hashed
 from dtrain.task.backends.torch.keras_internals import add
@@ -61,7 +61,10 @@ def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for variable, value in zip(tensors, before, strict=True):
-                variable.value.copy_(value)
+                if isinstance(variable, replica.Held):
+                    variable.assign(value)
+                else:
+                    variable.value.copy_(value)
 
 
 def _is_copy(value: torch.Tensor) -> bool:
@@ -85,7 +88,7 @@ def notice(
         seed: of the experiment.
 
     Returns:
-        A sentence or more; None where both are the same, or where that cannot be found out.
+        A sentence or more; None where both are the same.
     """
     parts = strategy.tasks.size
     if parts == 1 or batch is None:
@@ -95,19 +98,21 @@ def notice(
     if examples < parts * rows:
         return None
     tried = across.batches(reading.first(source, examples), parts, rows)
-    with across.attributes_kept(model):
+    modules = [each for part in plain.parts(model).values() for each in part.modules()]
+    with across.attributes_kept(model, modules):
         step = _Step(model, strategy, rows, seed)
         with _restored(step.state):
             try:
                 difference = None
-                if across.is_known(model):
+                if across.is_known(model) and not isinstance(model, plain.PlainModel):
                     step.alone(tried[0])
                 else:
                     difference = across.difference(step, tried, strategy, SUMS)
             except Exception as error:
                 if (refused := behind(error)) is not None:
                     raise refused from None
-                return None  # whatever a model does: what is wrong with it, its own steps will say
+                # Whatever a model does: what is wrong with it, its own steps will say.
+                return across.untried(error, parts)
             finally:
                 model.zero_grad()
                 model.reset_metrics()
@@ -116,7 +121,7 @@ def notice(
         "the training step draws random numbers, and each replica draws its own: they are others "
         "than those of one device, and than those of another number of replicas"
     )
-    return "; ".join(filter(None, [drawn if draws else None, difference])) or None
+    return "; ".join(filter(None, [drawn if draws else None, difference, *step.held])) or None
 
 
 class _NotRehearsedError(Exception):
@@ -140,18 +145,24 @@ class _Step:
     def __init__(self, model: keras.Model, strategy: Any, rows: int, seed: int):
         self.model, self._tasks, self.parts, self.rows = model, strategy.tasks, strategy.parts, rows
         self._summed = strategy.gradient_reduction == "sum"
-        self._replica = replica.step(model, self.parts, self._summed, strategy.averages)
+        self._replica = replica.step(model, self.parts, self._summed)
         self._draws = Draws(model, seed, self._tasks.rank)
         self._own = has_own(model, "train_step", "compute_metrics", "get_metrics_result")
         self._returned = Returned(model)
         held = [v for _, v in keras_internals.plain_variables(model)]
+        undeclared = replica.held(model)
+        self._undeclared = {each.path for each in undeclared}
+        held += undeclared
         own = [*keras_internals.of_own_classes(model), *model.trainable_variables, *held]
         self._watched = list({id(v): v for v in own}.values())
+        #: What is to be said of what modules hold in attributes.
+        self.held: list[str] = []
         self._metrics = [v for metric in model.metrics for v in metric.variables]
         state = train_state.variables(model).values()
         self.state = list({id(v): v for v in (*state, *held, *self._metrics)}.values())
-        #: Whether a step has drawn random numbers; known once it was tried.
-        self.drawn = False
+        #: Whether a step has drawn random numbers, and whether it takes gradients for each example;
+        #: known once it was tried.
+        self.drawn = self._of_examples = False
 
     def alone(self, batch: Any) -> tuple[_Outcome, _Outcome]:
         """Return what a step of all examples gives in this process, twice, with other draws.
@@ -159,27 +170,40 @@ class _Step:
         Raises:
             Exception: the step's own error, where it fails in this process.
             _NotRehearsedError: it fails in another process, or its parts return other numbers.
+            UsageError: the replicas would exchange other gradients.
         """
         outcomes: list[_Outcome] = []
         error: Exception | None = None
+        count = 0
         rank = slice(self._tasks.rank * self.rows, (self._tasks.rank + 1) * self.rows)
         try:
             part = self._outcome(_rows(batch, rank), 0)  # alone: the others would wait for it
             outcomes = [self._outcome(batch, number) for number in range(2)]
-            if any(each.names != part.names for each in outcomes):
+            count = part.names.count(None)
+            self._of_examples |= any(each.names.count(None) != count for each in outcomes)
+            named = [[name for name in each.names if name] for each in (part, *outcomes)]
+            if any(each != named[0] for each in named):
                 error = _NotRehearsedError("its parts return other numbers")
         except Exception as raised:
             error = raised
-        if self._tasks.sum([error is not None]) != [0]:
+        failed, counts, squares, own = self._tasks.sum(
+            [error is not None, count, count**2, self._of_examples]
+        )
+        if failed:
             raise error or _NotRehearsedError("it fails in another process")
+        if counts**2 != squares * self.parts:  # the replicas would wait for each other
+            raise across.gradients_of_examples(f"{type(self.model).__name__}.train_step")
+        self._of_examples = own > 0
         return outcomes[0], outcomes[1]
 
     def run(self, batch: Any) -> tuple[list[across.Value], list[across.Kept]]:
         """Return the numbers of the step of a batch, and what it keeps, also for the next step."""
-        whole, again = map(self._agreed, self.alone(batch))
+        whole, again = (self._agreed(self._named(each)) for each in self.alone(batch))
         rank = slice(self._tasks.rank * self.rows, (self._tasks.rank + 1) * self.rows)
         before = [_array(variable) for variable in self._watched]
-        mean = self._agreed(self._outcome(_rows(batch, rank), 0, self._replica))
+        part = self._named(self._outcome(_rows(batch, rank), 0, self._replica))
+        mean = self._agreed(part)
+        self._check_gradients(whole, again, part, mean)
         kept = [
             across.Kept(variable.path, old, one, [several], True)
             for variable, old, one, two, several in zip(
@@ -189,7 +213,14 @@ class _Step:
         ]
         for variable, old, value in zip(self._watched, before, whole.kept, strict=True):
             if (old != value).any():
-                variable.assign(keras.ops.convert_to_tensor(value, variable.dtype))
+                variable.assign(keras.ops.convert_to_tensor(value, variable.value.dtype))
+        for each in list(kept):
+            if each.name in self._undeclared:
+                kept.remove(each)
+                try:
+                    across.check_kept(each, SUMS)
+                except UsageError as error:  # a cache, perhaps, that decides nothing
+                    self.held = [str(error).partition("; ")[0]]
         values = [
             across.Value(name, a, b, c, 1) if name == NORM else
             across.Value(
@@ -206,6 +237,36 @@ class _Step:
             for states in (whole.states, again.states, total)
         )
         return values + [across.Value(name, one[name], two[name], all_[name]) for name in one], kept
+
+    def _named(self, outcome: _Outcome) -> _Outcome:
+        """Leave out what gradients are taken of where that is another number of things in parts."""
+        all_ = zip(outcome.names, outcome.numbers, strict=True)
+        pairs = [pair for pair in all_ if pair[0] is not None or not self._of_examples]
+        return outcome._replace(names=[a for a, _ in pairs], numbers=[b for _, b in pairs])
+
+    def _check_gradients(self, *outcomes: _Outcome) -> None:
+        """Refuse gradients that are those of no global batch.
+
+        Args:
+            outcomes: of all examples, twice; of this replica, and the mean over the replicas.
+
+        Raises:
+            UsageError: saying why.
+        """
+        if NORM not in outcomes[0].names:
+            return
+        one, two, own, mean = (each.numbers[each.names.index(NORM)] for each in outcomes)
+        if self._of_examples:
+            across.check_gradients_of_examples(self.model, across.Value(NORM, one, two, mean))
+        differs = np.isclose(one, two) and abs(own - mean) > across.TOLERANCE * abs(mean)
+        if self._tasks.sum([differs]) != [0]:
+            raise UsageError(
+                "model", f"{type(self.model).__name__}.train_step",
+                "gives its optimizer other gradients on each replica: torch.func and jacobians of "
+                "torch.autograd.functional take them of the replica's own examples",
+                "gradients of loss.backward() or torch.autograd.grad, or dtrain.replicas.mean of "
+                "each gradient", "strategy=one_device",
+            )  # fmt: skip
 
     def _outcome(self, batch: Any, number: int, step: Any = None) -> _Outcome:
         model, data, targets = self.model, put(batch), list[Any]()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -11,24 +13,31 @@ from torch import distributed
 
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.backends.base import Tasks
+from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.torch import gradients
-from dtrain.task.backends.torch.plain import buffers
+from dtrain.task.backends.torch.arrays import whole
+from dtrain.task.backends.torch.keras_internals import version
+from dtrain.task.backends.torch.plain import Buffer, buffers, parts
+
+#: Packages whose modules hold nothing that a step assigns, beside parameters and buffers.
+KNOWN = ("abc", "builtins", "dtrain", "keras", "torch", "typing")
+#: Where a module has those that are in no ``state_dict`` as well.
+_BUFFERS = "_buffers"
 
 
-def step(
-    model: keras.Model, replicas: int, summed: bool = False, averages: bool = True
-) -> gradients.Step | None:
+def step(model: keras.Model, replicas: int, summed: bool = False) -> gradients.Step | None:
     """Return the training step of a replica, for ``tracing``; None where there is one.
 
     Args:
         model: built.
         replicas: how many share the global batch.
         summed: as of :class:`gradients.Step`.
-        averages: gradients are averaged here, and not by PyTorch.
     """
     if replicas == 1:
         return None
-    parameters = [v.value for v in model.trainable_variables] if averages else []
+    values = [variable.value for variable in model.trainable_variables]
+    parameters = [value for value in values if whole(value) is value]  # of parts: PyTorch averages
     kept = frozenset(map(id, kept_by_hand(model)))
     return gradients.Step(replicas, parameters, kept, summed)
 
@@ -36,15 +45,160 @@ def step(
 def kept_by_hand(model: keras.Model) -> list[keras.Variable]:
     """Return the numbers that layers of the user's own may assign: statistics, a codebook."""
     variables = [*keras_internals.of_own_classes(model), *(v for _, v in buffers(model))]
-    return [v for v in variables if v.value.is_floating_point()]
+    return [v for v in variables if v.value.is_floating_point() and whole(v.value) is v.value]
+
+
+class Held:
+    """A float, or a tensor of them, that a module holds in an attribute, or in a list there.
+
+    A tensor that has another shape later is made of a batch, and no state: its first value stands
+    for it.
+
+    Args:
+        path: its name.
+        attributes: of the module.
+        keys: of the attribute, and from there on.
+    """
+
+    trainable = False
+
+    def __init__(self, path: str, attributes: dict[str, Any], keys: tuple[Any, ...]):
+        self.path, self._attributes, self._keys = path, attributes, keys
+        self._first = self.held
+
+    @property
+    def held(self) -> Any:
+        """What it is now; None where it is gone."""
+        try:
+            return functools.reduce(lambda items, key: items[key], self._keys, self._attributes)
+        except LookupError:
+            return None
+
+    @property
+    def value(self) -> torch.Tensor:
+        """What it is, as a tensor."""
+        held, first = self.held, self._first
+        if isinstance(first, torch.Tensor):
+            return held if getattr(held, "shape", None) == first.shape else first
+        return torch.tensor(held if isinstance(held, float) else first, dtype=torch.float64)
+
+    @torch.no_grad()
+    def assign(self, value: torch.Tensor) -> None:
+        """Set it."""
+        if isinstance(self.held, torch.Tensor):
+            self.value.copy_(value)
+        elif isinstance(self.held, float):
+            *outer, key = self._keys
+            functools.reduce(lambda items, key: items[key], outer, self._attributes)[key] = float(
+                value
+            )
+
+
+def held(model: keras.Model) -> list[Held]:
+    """Return what modules of the user's own hold that is in no list of variables.
+
+    Buffers that are in no ``state_dict`` are among it.
+    """
+    listed = {id(v.value) for v in (*model.variables, *(v for _, v in buffers(model)))}
+    held: list[Held] = []
+    modules = [
+        (a + b, each) for a, part in parts(model).items() for b, each in part.named_modules()
+    ]
+    for name, module in modules:
+        packages = {each.__module__.partition(".")[0] for each in type(module).__mro__}
+        if packages <= {*KNOWN}:
+            continue
+        for keys, value in _floats(vars(module).items()):
+            if id(value) not in listed:
+                path = [name or type(module).__name__, *(str(k) for k in keys if k != _BUFFERS)]
+                held.append(Held("/".join(path), vars(module), keys))
+                listed |= {id(value)} if isinstance(value, torch.Tensor) else set()
+    return held
+
+
+def _floats(items: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    for key, value in items:
+        if isinstance(value, torch.Tensor):
+            is_own = value.is_floating_point() and value.layout is torch.strided
+            if is_own and not isinstance(value, torch.nn.Parameter):
+                yield (*keys, key), value
+        elif isinstance(value, float):
+            yield (*keys, key), value
+        elif not keys and (key == _BUFFERS or not key.startswith("_")):
+            inside = enumerate(value) if isinstance(value, list) else ()
+            yield from _floats(value.items() if isinstance(value, dict) else inside, (key,))
+
+
+class Kept:
+    """What a step assigns beside the weights that are trained: replicas keep the mean of theirs.
+
+    Buffers are sent in each step. Of frozen weights, and of what modules hold in attributes, those
+    that a replica has assigned are.
+
+    Args:
+        model: built.
+        tasks: the replicas.
+    """
+
+    def __init__(self, model: keras.Model, tasks: Tasks):
+        self._model, self._tasks = model, tasks
+        variables = [v for v in kept_by_hand(model) if not v.trainable]
+        self._buffers = [v for v in variables if isinstance(v, Buffer)]
+        self._others = [v for v in variables if not isinstance(v, Buffer)] + held(model)
+        self._marks, self._checked = self._marked(), False
+
+    def average(self) -> None:
+        """Let all replicas have the same.
+
+        Raises:
+            UsageError: a frozen weight was assigned where PyTorch does not say so.
+        """
+        changed = [float(a != b) for a, b in zip(self._marks, self._marked(), strict=True)]
+        every = self._tasks.sum(changed) if changed else []
+        chosen = [*self._buffers, *itertools.compress(self._others, every)]
+        values = [variable.value for variable in chosen]
+        average(values, self._tasks.size)
+        for variable, value in zip(chosen, values, strict=True):
+            if isinstance(variable, Held):  # of a number it is a tensor made for it
+                variable.assign(value)
+        if not self._checked:
+            check_copies(self._model, self._others, self._tasks.size)
+            self._checked = True
+        self._marks = self._marked() if any(every) else self._marks
+
+    def _marked(self) -> list[Any]:
+        """Return of what may be sent what changes where it is assigned."""
+        # Kept, as another tensor would have the identity of one that is gone.
+        self._alive = [variable.value for variable in self._others]
+        return [
+            float(value) if value.dtype == torch.float64 and not value.ndim
+            else (id(value), value.data_ptr(), version(value))
+            for value in self._alive
+        ]  # fmt: skip
+
+
+def check_copies(model: keras.Model, variables: Sequence[Any], replicas: int) -> None:
+    """Refuse a model whose step has left the replicas with values of their own.
+
+    Raises:
+        UsageError: naming the variable.
+    """
+    for variable in variables:  # one by one: they are all of a model
+        means = [variable.value.detach().clone()]
+        average(means, replicas)
+        own, mean = (each.detach().float().cpu().numpy() for each in (variable.value, *means))
+        check_alike(model, variable, own, mean)
 
 
 @torch.no_grad()
 def average(values: Sequence[torch.Tensor], replicas: int) -> None:
-    """Replace tensors by their means over the replicas, by one all-reduce for each type."""
+    """Replace tensors by their means over the replicas, by one all-reduce for each type.
+
+    In float64: what is the same on all of them keeps its bits.
+    """
     for dtype in dict.fromkeys(value.dtype for value in values):
         own = [value for value in values if value.dtype == dtype]
-        flat = torch.cat([value.reshape(-1) for value in own])
+        flat = torch.cat([value.reshape(-1).double() for value in own])
         distributed.all_reduce(flat)
         means = (flat / replicas).split([value.numel() for value in own])
         for value, mean in zip(own, means, strict=True):

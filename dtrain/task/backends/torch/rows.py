@@ -57,8 +57,9 @@ class Rows(rows.Rows):
         self.names[training] = list(logs)
         pairs = zip(self.variables, self.sizes, strict=True)
         states = [variable.value.reshape(-1) for variable, size in pairs if size]
+        weights = dict.fromkeys(logs, count) if training else self.weights(logs, count)
         own = [
-            value.double().reshape(-1) * (count * self.parts(name, training))
+            value.double().reshape(-1) * (weights[name] * self.parts(name, training))
             for name, value in logs.items()
         ]
         if any(each.dtype != torch.float32 for each in states):

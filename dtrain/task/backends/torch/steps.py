@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import keras
@@ -31,15 +32,12 @@ class Steps(HostSteps):
         inputs: what to read.
         tasks: that share each batch, a replica each.
         summed: losses are parts of that of the global batch.
-        averages: gradients are averaged here, and not by PyTorch.
     """
 
-    def __init__(
-        self, model: keras.Model, inputs: Inputs, tasks: Tasks, summed: bool, averages: bool = True
-    ):
+    def __init__(self, model: keras.Model, inputs: Inputs, tasks: Tasks, summed: bool):
         super().__init__(model, inputs)
         self._tasks = tasks
-        self._summed, self._averages = summed and tasks.size > 1, averages
+        self._summed = summed and tasks.size > 1
         self.waiting = Waiting()
         self._rows = Rows(model, tasks.size if self._summed else 1)
         self._draws = Draws(model, inputs.seed, tasks.rank)
@@ -49,13 +47,16 @@ class Steps(HostSteps):
             self._batches = iter(HostPipeline(inputs, tasks.size, own))
         if inputs.validation is not None:
             self._held = iter(HostPipeline(inputs, tasks.size, own, training=False))
+            # Of a pass: it takes as many calls as the clock says.
+            self._numbers = itertools.cycle(
+                range(tasks.rank, len(inputs.evaluation_batches(tasks.size)), tasks.size)
+            )
         self._prepare()
 
     def _prepare(self) -> None:
         model = self._model
-        self._replica = replica.step(model, self._tasks.size, self._summed, self._averages)
-        kept = replica.kept_by_hand(model) if self._replica is not None else []
-        self._kept = [variable for variable in kept if not variable.trainable]
+        self._replica = replica.step(model, self._tasks.size, self._summed)
+        self._kept = None if self._replica is None else replica.Kept(model, self._tasks)
 
     @property
     def evaluation_examples(self) -> int:
@@ -80,8 +81,8 @@ class Steps(HostSteps):
             (logs, _), norms = self._norms.measured(
                 self._weights(copied=True), lambda: self._trained(data)
             )
-        # A module may have put another tensor in the place of a buffer.
-        replica.average([variable.value for variable in self._kept], self._tasks.size)
+        if self._kept is not None:
+            self._kept.average()
         norms = {name: whole(value) for name, value in norms.items()}
         self._step += 1
         return self._rows.row({**logs, **norms}, count, training=True)
@@ -111,18 +112,17 @@ class Steps(HostSteps):
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
         self._model.eval()
         with self._rows.without_results():
-            table = [self._evaluate(turn) for turn in range(steps + bool(rest))]
+            table = [self._evaluate() for _ in range(steps + bool(rest))]
         examples = steps * self.evaluation_examples + rest
         return self._sums(table, examples, training=False)
 
     @torch.no_grad()
-    def _evaluate(self, turn: int) -> torch.Tensor:
+    def _evaluate(self) -> torch.Tensor:
         [(batch, count)] = next(self._held)
         # A replica without examples does as the others do, and counts nothing.
         real = put(nest.mapped(lambda part: part[: max(1, count)], batch))
         self._rows.begin()
-        number = turn * self._tasks.size + self._tasks.rank
-        with self._draws.batch(number), tracing(rows=max(1, count), results=[]):
+        with self._draws.batch(next(self._numbers)), tracing(rows=max(1, count), results=[]):
             logs = self._rows.logs(self._model.test_step(unwrapped(real)), False)
         row = self._rows.row(logs, max(1, count), training=False)
         return row if count else torch.zeros_like(row)

@@ -17,11 +17,11 @@ from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
-from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.forward import Forward
+from dtrain.task.backends.torch.global_batch import note_divisors
 from dtrain.task.backends.torch.plain import PlainModel, compile_forward
 from dtrain.task.backends.torch.processes import Processes
 from dtrain.task.backends.torch.steps import Steps
@@ -46,10 +46,9 @@ class OneDevice:
     abilities = Abilities(several_optimizers=True)
     gradient_reduction = "mean"
     sync_every = 1
-    #: Whether gradients of parameters are averaged here.
-    averages = True
 
     def __init__(self, devices: list[str]):
+        note_divisors()  # ORDER: before the user's code is imported, which may import losses
         self.tasks: Tasks = Processes() if torch.distributed.is_initialized() else Tasks()
 
     @property
@@ -148,11 +147,7 @@ class OneDevice:
         """
         if self.tasks.size == 1:
             return
-        own = [variable.value.detach().clone() for variable in model.trainable_variables]
-        means = [value.clone() for value in own]
-        replica.average(means, self.tasks.size)
-        for variable, copy, mean in zip(model.trainable_variables, own, means, strict=True):
-            check_alike(model, variable, copy.float().cpu().numpy(), mean.float().cpu().numpy())
+        replica.check_copies(model, model.trainable_variables, self.tasks.size)
 
     def notices(
         self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int
@@ -175,7 +170,7 @@ class OneDevice:
         if jit_compile:
             compile_forward(model, self.tasks.size > 1)
         summed = self.gradient_reduction == "sum"
-        return Steps(model, inputs, self.tasks, summed, self.averages)
+        return Steps(model, inputs, self.tasks, summed)
 
     def forward(self, model: keras.Model, source: Source, batch: int, finish: Finish) -> Forward:
         """Return the function that predicts; the arguments are those of :class:`Forward`."""
@@ -204,6 +199,7 @@ class Default(OneDevice):
     """This process alone, whatever others there are: with all of a model on its device."""
 
     def __init__(self, devices: list[str]):
+        super().__init__(devices)
         self.tasks = Tasks()
 
 

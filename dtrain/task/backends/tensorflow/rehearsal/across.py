@@ -42,7 +42,7 @@ def notice(
         seed: of the experiment.
 
     Returns:
-        A sentence or more; None where both are the same, or where that cannot be found out.
+        A sentence or more; None where both are the same.
     """
     if strategy.parts == 1:
         return None
@@ -82,4 +82,4 @@ def _of_a_step(
     except Exception as error:
         if (refused := behind(error)) is not None:
             raise refused from None
-        # Whatever a model does: what is wrong with it, its own steps will say.
+        yield across.untried(error, strategy.parts)

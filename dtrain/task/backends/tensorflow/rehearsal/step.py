@@ -34,6 +34,7 @@ from dtrain.task.backends.tensorflow.rehearsal.noise import (
     operations,
 )
 from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
+from dtrain.task.backends.tensorflow.replica.global_batch import on_one_device
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.model import optimizers
 from dtrain.task.model.train_state import variables
@@ -101,24 +102,42 @@ class Step:
         self._shapes: dict[bool, list[tf.TensorShape]] = {}
         self._names: list[str | None] = []
         self._kept: list[tuple[str, Any]] = []
-        records = random_draws.Record(), random_draws.Record()
-        self._alone, self._whole = (
-            tf.function(self._on_one_device(each), autograph=False) for each in records
-        )
-        with tf.device("CPU:0"):  # ORDER: the whole last
-            self._alone.get_concrete_function(self._part(batch, 0), self._values())
-            self.graph = self._whole.get_concrete_function(batch, self._values()).graph
-        part, whole = records
+        #: Whether tapes give gradients: where they are asked once for each example, what the step
+        #: makes of these is compared.
+        self._differentiates = False
+        part, whole, by_example = self._trace(batch)
+        if by_example:
+            self._differentiates = True
+            part, whole, _ = self._trace(batch)
+            if whole.sizes or not self._together:
+                raise NotImplementedError("it takes a gradient for each example")
         self._draws = random_draws.per_example(whole, part, parts)
         size = parts * rows
         self.draws_several = any(n and n > size and n % size == 0 for n in whole.sizes)
         self._several = tf.function(self._of_parts, autograph=False)
         self.gathers = False
 
+    def _trace(self, batch: Any) -> tuple[random_draws.Record, random_draws.Record, bool]:
+        """Trace the step of a part and of the whole, on one device.
+
+        Returns:
+            What each draws; and whether tapes are asked for more of the whole than of a part.
+        """
+        part, whole = records = random_draws.Record(), random_draws.Record()
+        self._alone, self._whole = (
+            tf.function(self._on_one_device(each), autograph=False) for each in records
+        )
+        with tf.device("CPU:0"):  # ORDER: the whole last
+            self._alone.get_concrete_function(self._part(batch, 0), self._values())
+            of_part = len(self._shapes[False])
+            self.graph = self._whole.get_concrete_function(batch, self._values()).graph
+        return part, whole, len(self._shapes[False]) != of_part
+
     def run(self, batch: Any) -> tuple[list[Value], list[Kept]]:
         """Return the numbers of the step of a batch, and what it keeps, also for the next step.
 
         Raises:
+            UsageError: it makes of gradients of single examples what replicas make otherwise.
             NotImplementedError: it would leave something behind.
         """
         if unsaved.names(self.model, self.graph):
@@ -181,10 +200,12 @@ class Step:
         def replica(number: Any) -> Outcome:
             own: list[Any] | None = None if self._together else []  # gradients of this part
             why = ("sync_every", every) if every > 1 else ("", "ps")
-            now = gradients.Step(self.parts, taped=own, summed=self._summed, why=why)
+            data, size = self._part(batch, number), self.parts * self.rows
+            part = on_one_device(self.model, size, self._seed).part(data)
+            now = gradients.Step(self.parts, part, own, self._summed, why)
             draws = random_draws.part(number, self.parts, self.rows, self._draws)
             with tracing(draws=draws):
-                return self._traced(self._part(batch, number), values, now, number)
+                return self._traced(data, values, now, number)
 
         if not self._together:
             return replica(number)
@@ -194,16 +215,24 @@ class Step:
     def _traced(self, data: Any, values: Any, now: gradients.Step | None, number: Any) -> Outcome:
         nested: list[list[tf.Tensor]] = []
         mapping = [(v, value) for (v, _), value in zip(self._state.values(), values, strict=True)]
+        # A tape differentiates by the variables themselves.
+        own = {id(v): v.value for v in self.model.trainable_variables}
+        applied: list[Any] = []
+        tapes = tracing(step=now) if self._differentiates else gradients.tried(now, nested)
         with (
             host_random.seeded(self._seed), pictures_changed(self.model) as changed,
             _Scope(mapping, self._metrics, now is not None and self._together) as scope,
-            gradients.tried(now, nested), tracing(results=[]),
+            tapes, tracing(results=[], applied=applied),
         ):  # fmt: skip
+            scope.state_mapping.update(own)
             before = dict(scope.state_mapping)
             returned = self.model.train_step(unwrapped(data))
             # Keras' own returns the results of metrics, which are read from their states.
             logs = self._returned.values(returned, training=True) if self._own else {}
-            after = {id(v): tf.convert_to_tensor(scope.get_current_value(v)) for v, _ in mapping}
+            after = {id(v): scope.get_current_value(v) for v, _ in mapping}
+        if self._differentiates:
+            dense = [tf.cast(tf.convert_to_tensor(each), tf.float32) for each in applied]
+            nested.append([tf.linalg.global_norm(dense) if dense else tf.zeros([])])
         here = tf.compat.v1.get_default_graph()
         pictures = [(name, value) for name, value in changed if value.graph is here]
         targets = [each for of in nested for each in of]
@@ -223,10 +252,13 @@ class Step:
             place = tf.one_hot(number, self.parts, dtype=tf.float64)
             kept = [v if v.dtype == tf.float32 else tf.tensordot(place, v, 0) for v in kept]
         sums = [tf.reduce_sum(tf.cast(each, tf.float32)) for each in targets]
-        states = [after[id(v)] for v in self._metrics]
+        states = [tf.convert_to_tensor(after[id(v)]) for v in self._metrics]
         return Outcome([*sums, *logs.values()], states, kept)
 
     def _numbers(self, whole: Outcome, again: Outcome, total: Outcome) -> list[Value]:
+        if self._differentiates:
+            one, two, all_ = (float(of.numbers[0]) for of in (whole, again, total))
+            across.check_gradients_of_examples(self.model, Value(None, one, two, all_, self.parts))
         if keras_internals.generator_states(self.model):
             return []  # each run has begun with their states, and replicas' are others
         added = [
@@ -235,14 +267,14 @@ class Step:
         ]
         added += [self._summed and is_loss(name) for name in self._names if name is not None]
         numbers = zip(self._names, whole.numbers, again.numbers, total.numbers, added, strict=True)
-        one, two, all_ = (
+        of_whole, of_again, of_total = (
             across.results(self.model, self._metrics, of.states, whole.states)
             for of in (whole, again, total)
         )
         return [
             Value(name, float(a), float(b), float(c), self.parts, is_sum)
             for name, a, b, c, is_sum in numbers
-        ] + [Value(name, one[name], two[name], all_[name]) for name in one]
+        ] + [Value(n, of_whole[n], of_again[n], of_total[n]) for n in of_whole]
 
 
 class _Scope(keras.StatelessScope):

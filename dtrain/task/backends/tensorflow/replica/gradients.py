@@ -24,10 +24,11 @@ import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
+from dtrain.task.backends import across
 from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import declared, dependence, reduction
 from dtrain.task.backends.tracing import now, tracing
-from dtrain.task.keras_internals import divide_losses_by_global_batch
+from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
 
 #: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
 GATHER = "gathered_by_replicas"
@@ -189,6 +190,8 @@ def meeting(does: str, why: str, accepted: str) -> Iterator[None]:
         UsageError: it is inside a branch, loop or ``tf.function`` that a replica has for itself.
     """
     try:
+        if _is_vectorised():  # the replicas would wait for each other for ever
+            raise RuntimeError("merge_call")
         yield
     except RuntimeError as error:
         if "merge_call" not in str(error):
@@ -207,10 +210,16 @@ def install() -> None:
     ``tf.nn.scale_regularization_loss``.
     """
     divide_losses_by_global_batch(current, mean)
+    use_moments(_moments)
     declared.install(current)
-    original = tf.GradientTape.gradient
-    if getattr(original, "by_dtrain", False):
-        return
+    kind: Any = tf.GradientTape
+    if not getattr(kind.gradient, "by_dtrain", False):
+        kind.gradient = _averaged(kind.gradient, is_jacobian=False)
+        kind.jacobian = _averaged(kind.jacobian, is_jacobian=True)
+
+
+def _averaged(original: Any, is_jacobian: bool) -> Any:
+    """Return a method of tapes that asks :func:`current`."""
 
     @functools.wraps(original)
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -218,10 +227,20 @@ def install() -> None:
         # custom gradient) gives a factor of them, which is averaged with the rest.
         traced = now()
         of_variables = not traced.inside and any(map(_is_variable, tf.nest.flatten(sources)))
+        several = traced.targets is not None or traced.step is not None
+        if of_variables and several and _is_vectorised():
+            raise across.gradients_of_examples("train_step")
         with tracing(inside=True):
             if of_variables and traced.targets is not None:
-                traced.targets.append(_tensors(target))
-                return tf.nest.map_structure(lambda v: tf.zeros(v.shape, v.dtype), sources)
+                factors = None if is_jacobian else kwargs.get("output_gradients", (*args, None)[0])
+                targets = _tensors(target)
+                if factors is not None:
+                    targets = [t * f for t, f in zip(targets, _tensors(factors), strict=True)]
+                traced.targets.append(targets)
+                of_each = tf.shape(target) if is_jacobian else tf.zeros([0], tf.int32)
+                return tf.nest.map_structure(
+                    lambda v: tf.zeros(tf.concat([of_each, v.shape], 0), v.dtype), sources
+                )
             gradients = original(self, target, sources, *args, **kwargs)
         if not of_variables:
             return gradients
@@ -232,11 +251,34 @@ def install() -> None:
         step = current()
         if step is None or not (step.taped is not None or tf.distribute.has_strategy()):
             return gradients
-        return _of_the_global_batch(gradients, _tensors(target), sources, step)
+        return _of_the_global_batch(gradients, _tensors(target), sources, step, is_jacobian)
 
     # A mark on a function, which types of functions do not have.
     gradient.by_dtrain = True  # type: ignore[attr-defined]
-    tf.GradientTape.gradient = gradient
+    return gradient
+
+
+def _moments(original: Any, layer: Any, inputs: tf.Tensor, mask: Any) -> Any:
+    """Return what a ``BatchNormalization`` normalises by: behind a mask of all replicas, too."""
+    if mask is None or not layer.synchronized or current() is None:
+        return original(layer, inputs, mask)
+    axes = [i for i in range(inputs.shape.rank) if i != layer.axis % inputs.shape.rank]
+    counts = tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs))
+    context: Any = tf.distribute.get_replica_context()
+
+    def total(values: tf.Tensor) -> tf.Tensor:
+        own = tf.reduce_sum(tf.where(counts, values, tf.zeros_like(values)), axes, keepdims=True)
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+    count = total(tf.ones_like(inputs)) + keras.config.epsilon()
+    mean = total(inputs) / count
+    variance = total(tf.square(inputs - mean)) / count
+    return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+
+
+def _is_vectorised() -> bool:
+    """Whether what is traced is the body of ``tf.vectorized_map``, once for all elements."""
+    return "loop_body" in tf.compat.v1.get_default_graph().get_name_scope()
 
 
 def _exchanged(structure: Any, sources: Any, others: list[Any], own: list[Any]) -> Any:
@@ -248,10 +290,16 @@ def _exchanged(structure: Any, sources: Any, others: list[Any], own: list[Any]) 
     return tf.nest.pack_sequence_as(structure, gradients)
 
 
-def _of_the_global_batch(nested: Any, targets: list[tf.Tensor], sources: Any, step: Step) -> Any:
+def _of_the_global_batch(
+    nested: Any, targets: list[tf.Tensor], sources: Any, step: Step, is_jacobian: bool
+) -> Any:
     gradients, variables = tf.nest.flatten(nested), tf.nest.flatten(sources)
     assert step.part is not None
-    summed, same = step.part.compare(targets, gradients, step.summed)
+    summed, same = step.part.compare(targets, gradients, step.summed and not is_jacobian)
+    if is_jacobian:
+        if summed or step.taped is not None:
+            raise across.gradients_of_examples("train_step")
+        summed = step.summed
     # Of inputs, such as a gradient penalty's, each replica has its own.
     chosen = [
         i

@@ -2,7 +2,6 @@
 
 ``added``          what a model adds to its loss
 ``metric_states``  the states of a metric of ``torchmetrics``
-``moments``        what a ``BatchNormalization`` normalises by
 ``programs``       files of ``torch.export``, without anything that runs code
 ``several``        one operation on many tensors
 ``watching``       what each operation returns
@@ -10,9 +9,14 @@
 
 from dtrain.task.backends.torch.keras_internals.added import divide_added_losses
 from dtrain.task.backends.torch.keras_internals.metric_states import summed_states
-from dtrain.task.backends.torch.keras_internals.moments import use_moments
 from dtrain.task.backends.torch.keras_internals.programs import load_program
-from dtrain.task.backends.torch.keras_internals.several import add, copy, divide
+from dtrain.task.backends.torch.keras_internals.several import (
+    add,
+    copy,
+    divide,
+    set_timeout,
+    version,
+)
 from dtrain.task.backends.torch.keras_internals.watching import (
     Watching,
     gradient_label,
@@ -22,5 +26,5 @@ from dtrain.task.backends.torch.keras_internals.watching import (
 
 __all__ = [
     "Watching", "add", "copy", "divide", "divide_added_losses", "gradient_label", "gradient_lines",
-    "label", "load_program", "summed_states", "use_moments",
+    "label", "load_program", "set_timeout", "summed_states", "version",
 ]  # fmt: skip

@@ -6,9 +6,11 @@ computes tensor by tensor.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 
 import torch
+from torch.distributed import distributed_c10d
 
 
 @torch.no_grad()
@@ -38,3 +40,15 @@ def _each(name: str, tensors: Sequence[torch.Tensor], value: Sequence[torch.Tens
     values = [value] * len(tensors) if isinstance(value, int) else value
     for tensor, one in zip(tensors, values, strict=True):
         getattr(tensor, name)(one)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Return what changes where a tensor is changed in place, other than by its ``data``."""
+    return int(getattr(tensor, "_version", 0))
+
+
+def set_timeout(timeout: datetime.timedelta) -> None:
+    """Let collectives wait for so long from now on, where this version can be told."""
+    function = getattr(distributed_c10d, "_set_pg_timeout", None)
+    if function is not None:
+        function(timeout)

@@ -1,4 +1,7 @@
-"""What a ``BatchNormalization`` of Keras' normalises by: on PyTorch Keras synchronizes nothing."""
+"""What a ``BatchNormalization`` of Keras' normalises by.
+
+On PyTorch Keras synchronizes nothing over the replicas, and behind a mask on no backend.
+"""
 
 from __future__ import annotations
 
