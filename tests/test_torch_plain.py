@@ -17,6 +17,8 @@ from tests.test_strategies import together
 
 CLOSE = 1e-5
 STEPS = 6
+#: Modules whose steps compute no metrics.
+STEPPING = ("Routed", "OfExamples")
 
 
 def torch_optimizer(name: str, schedule: Any = None, **options: Any) -> Any:
@@ -46,7 +48,7 @@ def config(
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name == "Routed" else metrics,
+        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name in STEPPING else metrics,
                  "gradient_reduction": reduction},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
@@ -72,6 +74,7 @@ def cases() -> dict[str, Any]:
         "loss": config("Two", "several", loss={"_target_": "tests.torch_modules.Weighed"}),
         "hidden": config("Hidden"),
         "adapted": config("Adapted"),
+        "of examples": config("OfExamples"),
         "several": config("Two", "several"),
         "named": config("Two", "named"),
         "tokens": config("Tokens", "tokens"),
@@ -106,8 +109,12 @@ def alone(names: list[str]) -> Any:
 
 
 def shared(cluster: Cluster, task: Task, devices: list[str], kind: str, names: list[str]) -> Any:
+    from dtrain.errors import UsageError
     from dtrain.task import strategies
 
+    if kind == "FullySharded":
+        with pytest.raises(UsageError, match="model=frozen: is assigned in a step, where FSDP"):
+            numbers("hidden", strategies.FullySharded(devices))
     return {case: numbers(case, getattr(strategies, kind)(devices)) for case in names}
 
 
@@ -337,6 +344,16 @@ def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> 
     keys = [*QUICK[3:], *keys] if case != "loader" else keys
     run = on_torch("tracking=none", *MODULE, *keys)
     assert run.code and re.search(problem, run.output.replace("\n", " ")), run.output
+
+
+@pytest.mark.task(backend="torch")
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_weight_that_a_step_replaces_or_unfreezes_is_refused(replaced: bool) -> None:
+    from dtrain.errors import UsageError
+
+    steps = prepare("OneDevice", 1, config("Changed", replaced=replaced))[2]
+    with pytest.raises(UsageError, match="model=shift: is replaced, or begins to be trained"):
+        steps.train(1)
 
 
 def frozen(cluster: Cluster, task: Task, devices: list[str]) -> Any:
