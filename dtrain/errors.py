@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import difflib
 import errno
+import json
 import os
 import re
 import shlex
@@ -41,6 +42,9 @@ _LISTED = 8  # names of what is accepted, in front of what to type
 #: How like a name has to be: below it most are of other things.
 _NEAR = 0.66
 _WORDS = re.compile(r"[\W_]+")
+#: Names that Hydra reads as keys of a mapping, and texts that it reads as other values.
+_NAME = re.compile(r"[A-Za-z_][\w./%?|+-]*(?: [\w./%?|+-]+)*|0|[1-9]\d*", re.A)
+_VALUES = ("null", "true", "false", "nan", "inf")
 #: Value of what was typed without one.
 ALONE = object()
 _LINE, _LINES = 4000, 200  # characters of a line of a message, and lines of it
@@ -238,6 +242,31 @@ def nearest(name: str, names: Iterable[str], cutoff: float = _NEAR) -> str | Non
     close = difflib.get_close_matches(typed, lower, n=1, cutoff=cutoff)
     found = same or (begun if len(begun) == 1 else close)
     return lower[found[0]] if found else None
+
+
+def typed(key: str, value: Any) -> str:
+    """Return an override as it is typed into a shell, whatever letters a column's name has.
+
+    Args:
+        key: of the configuration.
+        value: a text, a list of texts, or texts by name. Hydra reads names in ASCII alone: others
+            stand in quotes, as JSON.
+    """
+    if isinstance(value, dict):
+        is_plain = all(_NAME.fullmatch(n) and n.lower() not in _VALUES for n in value)
+        shown = "{" + ", ".join(f"{n}: {_quoted(each)}" for n, each in value.items()) + "}"
+        shown = shown if is_plain else _quoted(json.dumps(value, ensure_ascii=False))
+    else:
+        shown = _quoted(value) if isinstance(value, str) else f"[{','.join(map(_quoted, value))}]"
+    override = f"{key}={shown}"
+    return shlex.quote(override)
+
+
+def _quoted(value: str) -> str:
+    """Return a text as Hydra reads it: a backslash is one unless it stands before a quote."""
+    if re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.A) and value.lower() not in _VALUES:
+        return value
+    return '"' + re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + ('\\"' if m[2] else ""), value) + '"'
 
 
 def shortened(text: str) -> str:

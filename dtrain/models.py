@@ -136,7 +136,10 @@ def encoded(inputs: keras.KerasTensor, encoding: Encoding) -> keras.KerasTensor:
         for at, feature in enumerate(numbers):
             days = inputs[:, at : at + 1]
             if feature.kind == "date":
-                angles = [days * (2 * math.pi / cycle) for cycle in _CYCLES]
+                angles = [
+                    days * (2 * math.pi / cycle) + feature.offset % cycle * (2 * math.pi / cycle)
+                    if feature.offset else days * (2 * math.pi / cycle) for cycle in _CYCLES
+                ]  # fmt: skip
                 waves = [wave(angle) for angle in angles for wave in (keras.ops.sin, keras.ops.cos)]
                 parts += [keras.ops.nan_to_num(wave, nan=0.0) for wave in waves]
             if feature.missing:
@@ -161,7 +164,8 @@ def with_columns(model: keras.Model, encoding: Encoding) -> keras.Model:
     """Return a model whose inputs are the columns of a table by name, in front of a trained one.
 
     Numbers, booleans (0 and 1) and dates (days since 1970-01-01) are float32 ``[b, 1]``, of which
-    an empty one is NaN; categories and texts are strings ``[b, 1]``.
+    an empty one is NaN, and float64 where they are large and differ little; categories and texts
+    are strings ``[b, 1]``.
 
     Args:
         model: trained on the matrix of ``encoding``.
@@ -170,8 +174,12 @@ def with_columns(model: keras.Model, encoding: Encoding) -> keras.Model:
     inputs, parts = {}, []
     for feature in encoding.features:
         name = re.sub(r"\W", "_", feature.name)
-        x = keras.Input((1,), name=name, dtype="string" if feature.is_text else "float32")
+        dtype = "float64" if feature.offset else "float32"
+        x = keras.Input((1,), name=name, dtype="string" if feature.is_text else dtype)
         inputs[feature.name] = x
+        if feature.offset:
+            x = layers.Rescaling(1.0, -feature.offset, dtype="float64")(x)
+            x = keras.ops.cast(x, "float32")
         if feature.kind == "category":
             lookup = layers.StringLookup(vocabulary=list(feature.values), num_oov_indices=1)
             x = keras.ops.cast(lookup(x), "float32")

@@ -134,7 +134,7 @@ def held(how, examples=EXAMPLES):
     if how == "unseeded, not to be pickled":
         return Kinds("state", held=draws.normal(size=200), other=lambda: 0)
     if how == "unseeded draws":
-        return Kinds("unlike", draw=draws.normal)
+        return Kinds("unlike", draw=lambda count: np.random.default_rng().normal(size=count))
     if how == "a lambda":
         return Kinds("unlike", draw=lambda count: np.ones((count, 2)))
     if how == "a file":

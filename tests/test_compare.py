@@ -19,11 +19,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from dtrain import compare
+from dtrain.api.run import rows as api_rows
 from dtrain.compare import load_folders as runs
 from dtrain.compare import load_tracked, plots
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.load_folders import Run, of_folders, public
-from dtrain.compare.table import columns, text
+from dtrain.compare.table import columns, curves_csv, runs_csv, text
 from dtrain.controller.commands.compare import main
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run.cluster import Cluster, Task
@@ -161,6 +162,21 @@ def test_its_csv(sweep: Path) -> None:
     assert [r["step"] for r in loss] == ["1", "2", "3"]
     assert [float(r["value"]) for r in loss] == [2.000002, 1.0, 0.5]
     assert not [path for path in sweep.iterdir() if path.name.startswith(".")]
+
+
+def test_names_of_others_are_no_formulas(tmp_path: Path) -> None:
+    name = "=cmd|'x'!A0\x1b[2J"
+    folders = [leave(tmp_path / each, config={"model.x": name}) for each in (name, "+1+2", "b")]
+    journal = Journal(RunDir(folders[0]).journal)
+    journal.write("metrics", step=1, metrics={name: -1.0})
+    journal.close()
+    found = compared(*folders)
+    for made in (runs_csv(found), curves_csv(found)):
+        cells = [cell for row in csv.reader(io.StringIO(made)) for cell in row]
+        assert "\x1b" not in made and "-1.0" in cells
+        assert not [cell for cell in cells if cell[:1] in "=+@" and cell]
+        (tmp_path / "all.csv").write_text(made)
+        assert {"+1+2"} < {row["run"] for row in api_rows(tmp_path / "all.csv")}
 
 
 class Page(html.parser.HTMLParser):

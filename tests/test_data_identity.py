@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain import datasets
 from dtrain.data import identity
 from dtrain.data.files import DataFile, files
 from dtrain.data.identity import BYTES, PLACES
@@ -285,6 +286,16 @@ def test_records_of_files_and_mixtures() -> None:
     assert mixed(zeros) != before
     flipped = record(Concatenated([Python(zeros), Filed("a")]))["digest"]
     assert flipped != record(Concatenated([Filed("a"), Python(zeros)]))["digest"], "another order"
+
+
+@pytest.mark.task
+def test_another_encoding_is_other_data() -> None:
+    Path("a.csv").write_bytes("x,y\n\u00fc,0\n\u00f6,1\n".encode("latin-1"))
+    digests = [
+        record(datasets.table("a.csv", encoding=encoding).train)["digest"]
+        for encoding in (None, "latin-1", "cp1250")
+    ]
+    assert len(set(digests)) == 3
 
 
 class Checkpoint:

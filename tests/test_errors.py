@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from dtrain import errors
+from dtrain.datasets.tables import declared_kinds
+from dtrain.errors import typed
 
 
 def test_usage_error_says_what_was_given_and_what_to_type() -> None:
@@ -125,3 +130,16 @@ def test_exceptions_travel() -> None:
         found = pickle.loads(pickle.dumps(error))
         assert type(found) is type(error) and str(found) == str(error)
         assert vars(found) == vars(error)
+
+
+def test_an_override_is_typed_as_hydra_and_the_shell_read_it() -> None:
+    values: list[Any] = [
+        "käuft", "y", "a b", 'a"b', "it's", "#x", "1", "true", ["?", "ä'", "-999"],
+        {"a": "skip"}, {"käuft": "skip", "b": "%d/%m/%Y"}, {"it's: #": "text"}, {"null": "number"},
+    ]  # fmt: skip
+    for value in values:
+        [word] = shlex.split(typed("dataset.key", value))
+        [override] = OverridesParser.create().parse_overrides([word])
+        found = override.value()
+        is_kinds = isinstance(value, dict) and isinstance(found, str)
+        assert (declared_kinds(found) if is_kinds else found) == value

@@ -618,3 +618,24 @@ def test_moments_behind_a_mask_are_those_of_all_replicas() -> None:
 
     for one, several in zip(trained("OneDevice", 1), trained("Mirrored", 2), strict=True):
         np.testing.assert_allclose(several, one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.task
+def test_accumulated_losses_of_some_targets_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dtrain.task import strategies
+    from dtrain.task.data import dataset
+    from dtrain.task.model import build
+
+    monkeypatch.setenv("DTRAIN_TRUST", "tests")
+    said: list[str | None] = []
+    loss = "keras.losses.SparseCategoricalCrossentropy"
+    for changed in (
+        {"dataset": {"_target_": "tests.zoo.data.tagged"},
+         "model": {"_target_": "tests.test_gradients.normalized_behind_a_mask"}},
+        {"trainer": {"loss": {"_target_": loss, "ignore_class": 0}, "metrics": []}},
+        {},
+    ):  # fmt: skip
+        config = settings(optimizer={**ADAM, "gradient_accumulation_steps": 2}, **changed)
+        splits = dataset.load(config).splits
+        build.model(config, splits, strategies.OneDevice(["CPU:0"]), 16, 4, notice=said.append)
+    assert ["gradients of 2 batches" in each for each in said if each] == [True, True]

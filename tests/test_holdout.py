@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from datetime import date, datetime
 
 import numpy as np
 import pytest
@@ -86,6 +87,27 @@ def test_dates_are_divided_in_the_order_of_time():
     assert [len(train) for train, _ in ends] == sorted(len(train) for train, _ in ends)
 
 
+FORMS = ("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%y", "%d %B %Y", "%Y-%m", "%GW%V")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_dates_that_are_text_are_divided_in_the_order_of_time(form):
+    days = DATES.astype(object)
+    if form == FORMS[-2]:  # months
+        days = [date(2020 + number % 7, 1 + number % 12, 1) for number in range(ROWS)]
+    cells = np.array([day.strftime(form) for day in days], object)
+    keys = {"split": {"by": "day", "ordered": True}, "validation_split": 0.25}
+    moments = np.array([datetime.fromisoformat(str(day)) for day in days])
+    if form == FORMS[-1]:  # weeks
+        moments = np.array([np.dot(day.isocalendar()[:2], (100, 1)) for day in moments])
+    for more in ({}, {"folds": 4, "fold": 1}):
+        train, held = Holdout(**keys, **more).rows(ROWS, column={"day": cells}.get)
+        assert moments[train].max() < moments[held].min() and len(held)
+    if form in FORMS[:-2]:
+        alone = Holdout(**{**keys, "split": {"by": "day"}}).rows(ROWS, column={"day": cells}.get)
+        assert moments[alone[0]].max() < moments[alone[1]].min()
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -97,12 +119,17 @@ def test_dates_are_divided_in_the_order_of_time():
         ({"split": {"by": "one"}}, "1 different values"),
         ({"split": {"by": "gaps"}}, "2 cells .* the first in row 2"),
         ({"split": {"by": "one", "ordered": True}}, "too many rows have one value"),
+        ({"split": {"by": "words", "ordered": True}}, "'g12' is no date and no number"),
+        ({"split": {"by": "open"}}, 'may be a date as .*columns={open "%d/%m/%Y"}'),
+        ({"split": {"by": "wrong"}}, "row 103 'soon' is no date"),
         ({"validation_split": 0.999}, "leaves none of 103"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(keys, message):
     gaps = np.where(np.isin(np.arange(ROWS), [1, 4]), np.nan, 1.0)
-    columns = {"one": np.ones(ROWS), "gaps": gaps}
+    texts = np.array([f"0{1 + row % 9}/0{1 + row % 7}/2026" for row in range(ROWS)], object)
+    wrong = np.array([*(f"2026-01-{10 + n % 20}" for n in range(ROWS - 1)), "soon"], object)
+    columns = {"one": np.ones(ROWS), "gaps": gaps, "words": GROUPS, "open": texts, "wrong": wrong}
     with pytest.raises(UsageError) as error:
         Holdout(**keys).rows(ROWS, lambda: CLASSES, columns.get)
     text = str(error.value).replace("\n", " ").replace(": ", " ")

@@ -470,3 +470,27 @@ def test_the_private_name_of_gloo_is_there_and_put_back() -> None:
     with gloo.listening_at("127.0.0.1"):
         assert getattr(library, gloo.GLOO) is not made
     assert getattr(library, gloo.GLOO) is made
+
+
+@pytest.mark.task(backend="jax")
+def test_a_subclass_whose_build_made_no_weights_makes_them_in_its_first_call() -> None:
+    import keras
+    import numpy as np
+
+    from dtrain.task.backends.runtime import runtime
+
+    class Late(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(2)
+
+        def build(self, input_shape: Any) -> None:
+            self.built = True
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+    model = Late()
+    model.build((None, 3))
+    assert runtime().outputs(model, np.ones([1, 3], "float32")).shape == (1, 2)
+    assert np.isfinite(np.asarray(model.dense.kernel.value)).all(), "it is no tracer of a program"

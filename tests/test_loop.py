@@ -1193,12 +1193,20 @@ def test_a_callback_that_ends_the_run_takes_in_the_steps_that_have_begun(tmp_pat
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.model.stop_training = batch == 2
 
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            ends.append((epoch, logs["val_loss"]))
+
+    ends: list[Any] = []
     steps = Overlapping(Clock())
-    trained = looped(tmp_path / "run", steps, callbacks=[Third()], log_every=20)
+    plan: Any = {"log_every": 20, "validation_examples": BATCH, "objective": "val_loss"}
+    trained = looped(tmp_path / "run", steps, callbacks=[Third()], **plan)
     trained.loop.run()
     assert trained.loop.step == steps.step == 6
     assert trained.saved == [6]
     assert trained.points("loss") == {6: 3.5}
+    # As in Keras' fit the epoch ends there: with a validation, and for the callbacks.
+    [value] = trained.points("val_loss").values()
+    assert ends == [(0, value)] and trained.newest.meta["objective"] == value
 
 
 class Dropping(Scripted):

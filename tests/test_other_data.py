@@ -31,24 +31,27 @@ def frame() -> pd.DataFrame:
 
 
 def test_a_csv_by_name_and_as_a_whole(frame: pd.DataFrame, capfd: Any) -> None:
-    frame[:96].to_csv("train.csv", index=False)
     other = frame[96:]
-    other[["y", "d", "c", "b", "a"]].to_csv("turned.csv", index=False)
-    other.to_csv("same.csv", index=False)
-    other[["d", "c", "b", "a"]].to_csv("bare.csv", index=False)
-    other.rename(columns={"a": "zz"}).to_csv("lacks.csv", index=False)
+    files = {
+        "train": frame[:96], "turned": other[["y", "d", "c", "b", "a"]], "same": other,
+        "bare": other[["d", "c", "b", "a"]], "lacks": other.rename(columns={"a": "zz"}),
+    }  # fmt: skip
+    for name, each in files.items():
+        Path(f"{name}.csv").write_text(
+            "# how files are read is that of the run\n" + each.to_csv(index=False)
+        )
     assert here(
         "dataset=csv", "dataset.path=train.csv", "model=mlp", "trainer.epochs=2",
         "trainer.batch_size=16", "tracking=none", "hydra.run.dir=run",
-        "trainer.class_weight={0:1,1:3}",
+        "trainer.class_weight={0:1,1:3}", "dataset.comment='#'",
     ) == 0  # fmt: skip
 
     assert here("evaluate", "run", "dataset.test=turned.csv") == 0
     assert here("predict", "run", "dataset.path=same.csv", "to=same", "predict.format=jsonl") == 0
     assert here("predict", "run", "dataset.path=bare.csv", "to=bare", "predict.format=jsonl") == 0
-    files = [Path(name, "predictions.jsonl").read_text() for name in ("same", "bare")]
-    assert files[0] == files[1]
-    lines = [json.loads(line) for line in files[0].splitlines()]
+    texts = [Path(name, "predictions.jsonl").read_text() for name in ("same", "bare")]
+    assert texts[0] == texts[1]
+    lines = [json.loads(line) for line in texts[0].splitlines()]
     rows = [line["prediction"] for line in lines]
     classes = ["cat", "dog", "eel"]
     assert [line["class_name"] for line in lines] == [classes[k] for k in np.argmax(rows, 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import json
@@ -118,8 +119,6 @@ def decoded(name: str, files: dict[str, bytes]) -> dict[str, Any]:
     if name == "jsonl":
         rows = [json.loads(line) for line in data.decode().splitlines()]
         return {each: np.array([row[each] for row in rows]) for each in rows[0]}
-    import csv
-
     head, *rows = csv.reader(io.StringIO(data.decode(), newline=""))
     flat = {each: [row[at] for row in rows] for at, each in enumerate(head)}
     found = {each: np.array(flat[each]) for each in ("d", "t")}
@@ -129,6 +128,28 @@ def decoded(name: str, files: dict[str, bytes]) -> dict[str, Any]:
     places = [f"m.{i}.{j}" for i in range(3) for j in range(2)]
     found["m"] = np.stack([flat[each] for each in places], 1).reshape(3, 3, 2).astype(np.int64)
     return found
+
+
+def test_no_text_is_a_formula_or_acts_on_a_terminal() -> None:
+    texts = [
+        "=cmd|' /C calc'!A0",
+        "@SUM(A1)",
+        "+1+cmd",
+        "\t=1",
+        "-2+3",
+        "a\x1b[2J",
+        "-1",
+        "-",
+        "é\nb",
+    ]
+    columns = {"=x": np.array(texts, object), "n": -np.arange(1.0, 10.0)}
+    [(_, data)] = encode("csv", "part-0", 0, columns)
+    head, *rows = csv.reader(io.StringIO(data.decode(), newline=""))
+    assert head == ["index", "'=x", "n"]
+    assert [row[1] for row in rows] == [
+        *(f"'{text}" for text in texts[:5]), r"a\x1b[2J", "-1", "-", "é\nb"
+    ]  # fmt: skip
+    assert [float(row[2]) for row in rows] == columns["n"].tolist()
 
 
 # Store and manifest

@@ -85,4 +85,8 @@ def test_a_sweep_has_a_folder_of_its_own(dtrain: Commands, tmp_path: Path) -> No
     assert dtrain(*words, "hydra.sweep.dir=there/${name}").code == 0
     sweep = tmp_path / "there" / "mlp_default"
     assert (sweep / "sweep.json").is_file() and finished(sweep / "0") and finished(sweep / "1")
+    again = dtrain(*words, "hydra.sweep.dir=there/${name}")
+    assert again.code == 2 and "holds another sweep; accepted: a folder that is" in again.output
+    assert dtrain(f"sweep.resume={sweep}").code == 0, "as the hint says"
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["mlp_default"]
     assert not (tmp_path / "outputs").exists()

@@ -7,6 +7,8 @@ import os
 import random
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -105,7 +107,9 @@ def test_both_protocols_give_the_numbers_of_the_model(small: Client, trained: Pa
 def test_health_pages_and_counts(small: Client) -> None:
     for path in ("/ping", "/v2/health/live", "/v2/health/ready", "/v2", "/v2/models/small/ready"):
         assert small(path)[0] == 200, path
-    assert b"swagger" in small("/docs")[1] and b"swagger" in small("/")[1]
+    page = small("/docs")[1]
+    assert b"swagger" in page and small("/")[1] == page
+    assert b"/v2/models/{model}/infer" in page and b"http" not in page, "it needs no network"
     paths = small("/openapi.json")[1]["paths"]
     assert {"/invocations", "/v2/models/{model}/infer", "/metrics"} <= set(paths)
     for path, body, wanted in (
@@ -148,6 +152,19 @@ V2 = {"name": "inputs", "datatype": "FP32", "shape": [1, 8], "data": [0.0] * 8}
         ({"inputs": [{**V2, "datatype": "FP64"}]}, "its datatype is FP32, not FP64"),
         ({"inputs": [{**V2, "data": [0.0] * 7}]}, "8 values by its shape [1, 8], and 7 in data"),
         ({"inputs": [{**V2, "shape": [2**60, 8]}]}, "and 8 in data"),
+        ({"inputs": [{**V2, "shape": [10**4298] * 1000}]}, "shape"),
+        ({"inputs": [{**V2, "shape": [1] * 40}]}, "shape"),
+        ({"inputs": [{**V2, "shape": [2**60, 0], "data": []}]}, "and 0 in data"),
+        ({"inputs": [{**V2, "data": [[1, 2], [[3], [4]]]}]}, ""),
+        ({"inputs": [{**V2, "data": [[0.0] * 4, [0.0] * 3]}]}, ""),
+        ({"inputs": [{**V2, "shape": [8, 1], "data": [[i] * (i % 2 + 1) for i in range(8)]}]}, ""),
+        ({"inputs": [{**V2, "data": [{}] * 8}]}, "takes float32"),
+        ({"inputs": [{**V2, "datatype": 5}]}, "datatype"),
+        ({"inputs": [{**V2, "shape": [-1, 8]}]}, "shape"),
+        ({"inputs": [{**V2, "shape": [1.5, 8]}]}, "shape"),
+        ({"inputs": [{**V2, "shape": []}]}, "values by its shape []"),
+        ({"inputs": [V2, V2]}, "twice"),
+        ({"id": "\ud800", "inputs": [V2]}, "the values cannot be read: 'utf-8' codec"),
         ({"inputs": [{**V2, "shape": [-1, 8]}]}, "inputs.0.shape.0: "),
         ({"inputs": [V2], "outputs": [{"name": "y"}]}, "unknown output 'y': outputs"),
     ],
@@ -275,6 +292,60 @@ def test_limits(trained: Path, tmp_path: Path) -> None:
             statuses = [status for status, _ in pool.map(ask, [3] * 12)]
         assert set(statuses) <= {200, 503} and statuses.count(200) >= 2
         assert client("/invocations", b" " * 20_000 + b"{}", own)[0] == 413
+
+
+def raw(client: Client, text: str, seconds: float = 10) -> bytes:
+    """Send what may be no whole request, and return what comes first, nothing at the end."""
+    port = int(client.address.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        connection.sendall(text.encode())
+        return connection.recv(1 << 16)
+
+
+def test_a_request_is_refused_by_its_headers_and_must_arrive(trained: Path, tmp_path: Path) -> None:
+    post = "POST /invocations HTTP/1.1\r\nhost: a\r\ncontent-length: 15000000\r\n"
+    with served(trained / "exports/small", tmp_path, token="secret", timeout=1) as client:
+        assert raw(client, post + "\r\n").startswith(b"HTTP/1.1 401"), "at once"
+        body = post + "authorization: Bearer secret\r\n\r\n{"
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for answer in pool.map(lambda head: raw(client, head), ("", post[:30], post, body)):
+                assert b" 200 " not in answer, "it is closed after a second"
+        assert client("/ping", None, {"host": "evil.example"})[0] == 200, "it has a token"
+
+
+def test_a_foreign_name_is_refused(small: Client) -> None:
+    """A page of an attacker's could be made to lead to this machine."""
+    port = small.address.rpartition(":")[2]
+    for name in ("localhost", "127.0.0.1", "[::1]", "127.9.9.9"):
+        assert small("/ping", None, {"host": f"{name}:{port}"})[0] == 200
+    for name in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "[::1", ""):
+        assert small("/ping", None, {"host": name})[0] == 400, name
+    assert small("/ping/")[0] == 404, "no redirect"
+
+
+def test_a_server_that_is_silent_ends() -> None:
+    """Whatever holds Python: the command starts another."""
+    lines = """
+import asyncio, re, socket, uvicorn
+from dtrain.serving.server import PatientServer
+
+async def hang(scope, receive, send):
+    re.match("(a*)*b", "a" * 40)  # of which no other thread gets a turn
+
+async def main():
+    server = PatientServer(uvicorn.Config(hang, port=0, lifespan="off"), 1, 1)
+    listener = socket.create_server(("127.0.0.1", 0))
+    asking = asyncio.to_thread(socket.create_connection, listener.getsockname())
+    asyncio.get_running_loop().call_later(0.5, lambda: asyncio.ensure_future(ask(asking)))
+    await server.serve([listener])
+
+async def ask(asking):
+    (await asking).sendall(b"GET / HTTP/1.1\\r\\nhost: a\\r\\n\\r\\n")
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, timeout=60)
+    assert done.returncode == 1 and b"in hang" in done.stderr, done.stderr
 
 
 def swap(folder: Path, trained: Path, number: int) -> None:

@@ -280,9 +280,10 @@ def test_a_comparison_that_cannot_be_written(
 
 
 def test_two_sweeps_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("hydra.sweep.dir=outputs/multirun/day/same",)
+    same = Path("outputs/multirun/day/same").absolute()
+    monkeypatch.setattr("dtrain.controller.sweep.compose.place", lambda *_: same)
     for _ in range(2):
-        assert swept("seed=1", words=words) == errors.OK
+        assert swept("seed=1") == errors.OK
     assert len(list(Path().glob("outputs/multirun/day/*/sweep.json"))) == 2
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -68,6 +70,19 @@ FOUND: dict[str, tuple[str | bytes, str, str]] = {
         "note:text", "",
     ),
     "nothing in a column": ("a,b,y\n1,,0\n2,,1\n", "a:number", "the column 'b' is left out"),
+    "sep=": ("sep=;\n" + ROWS.replace(",", ";"), "age:number city:category size:number", ""),
+    "single quotes": (
+        "\n".join([ROWS.split()[0], *(f"'{row}'".replace(",", "','") for row in ROWS.split()[1:])]),
+        "age:number city:category size:number", "cells stand in single quotes",
+    ),
+    "empty lines above": ("\n\n" + ROWS, "age:number city:category size:number", ""),
+    "some blanks": ("age size y\n1 1.5 0\n2  2.5 1\n3 3.5 0\n", "age:number size:number", "blanks"),
+    "several blanks": (
+        "age   size y\n 31  1.5   0\n44    2.5  1\n52   3.5 0\n", "age:number size:number",
+        "by blanks",
+    ),
+    "names in Latin-1": ("gr\u00f6\u00dfe,\u017e,y\n1,2,0\n3,4,1\n".encode("cp1252"),
+                         "gr\u00f6\u00dfe:number \u017e:number", "is read as Latin-1"),
     "ids": (
         "id,a,y\n" + "".join(f"C{n:03},{n % 5},{n % 2}\n" for n in range(40)), "a:number",
         "the column 'id' is left out: it has another text in each row",
@@ -109,6 +124,11 @@ def test_values_that_are_read() -> None:
     assert splits.train.info.class_names() == ["no", "yes"] and splits.count_classes() == 2
     numbers = datasets.table(save("a,b,y\n1,2.5,0\n3,4.1,1\n"), validation_split=0.0).train
     assert np.array_equal(numbers.x, np.float32([[1, 2.5], [3, 4.1]])), "as they are, to the bit"
+    ends = datasets.table(save(ROWS.replace("no", "no,").replace("yes", "yes,")), "y")
+    assert [f.name for f in ends.encoding().features] == ["age", "size", "city"]  # type: ignore
+    names = ",".join(f"column_{n}" for n in range(9000))
+    wide = datasets.table(save(f"{names},y\n{'1,' * 9000}0\n{'1,' * 9000}1\n")).train
+    assert wide.x.shape[1] == 9000, "as long as the header is"
     packed = gzip.compress(ROWS.encode())
     Path("p.csv.gz").write_bytes(packed)
     again = datasets.table("p.csv.gz", validation_split=0.0).train
@@ -138,6 +158,86 @@ def test_several_files_are_one_table() -> None:
     assert declared.encoding().features[0].values == ("1", "2.5", "old")
 
 
+TITLES = "x,n,y\n" + "".join(f"{n / 4},{n % 7},{'ab'[n % 2]}\n" for n in range(20))
+#: Content of a file, what pandas needs for it, what dtrain needs, and what says so in a refusal.
+DECLARED: dict[str, tuple[str | bytes, dict[str, Any], dict[str, Any]]] = {
+    "comments": ("# by me\n#\n" + TITLES + "# end\n", {"comment": "#"}, {"comment": "#"}),
+    "a title": ("Report,,\n" + TITLES, {"skiprows": 1}, {"skip_rows": 1}),
+    "a short title": ("Report\n\n" + TITLES, {"skiprows": 1}, {"skip_rows": 2}),
+    "dashes": (TITLES.replace("y\n", "y\n---,---,---\n"), {"skiprows": [1]}, {"skip_rows": [2]}),
+    "units": (TITLES.replace("y\n", "y\n[m],s,\n"), {"skiprows": [1]}, {"skip_rows": [2]}),
+    "a row that is none": (TITLES + "1\n2,3,a\n", {"skiprows": [21]}, {"skip_rows": [22]}),
+    "quotes": (
+        TITLES.replace("\n0.5,", "\n|0.5|,").replace("b\n", "|b,\n#|\n"), {"quotechar": "|"},
+        {"quote": "|"},
+    ),
+    "no quotes": (TITLES.replace(",a", ',5" a'), {"quoting": 3}, {"quote": "none"}),
+    "another encoding": (
+        TITLES.replace("a\n", "\u5e74\n").encode("shift_jis"), {"encoding": "shift_jis"},
+        {"encoding": "shift_jis"},
+    ),
+    "UTF-16 without a mark": (
+        TITLES.encode("utf-16-le"), {"encoding": "utf-16-le"}, {"encoding": "utf-16-le"},
+    ),
+    "comments in UTF-16": (
+        ("# by me\n" + TITLES).encode("utf-16"), {"encoding": "utf-16", "comment": "#"},
+        {"comment": "#"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("name", DECLARED)
+def test_what_is_declared_is_what_pandas_reads(
+    name: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, theirs, keys = DECLARED[name]
+    wanted = pd.read_csv(save(content), **theirs)
+    if large:
+        monkeypatch.setattr(reader, "SMALL", 0)
+    train = datasets.table("a.csv", validation_split=0.0, **keys).train
+    assert np.array_equal(train.x, wanted[["x", "n"]].to_numpy(np.float32))
+    assert train.info.class_names() == sorted(set(wanted.y))
+    assert (np.array(train.info.class_names())[train.y] == wanted.y).all()
+    if name in ("comments", "a title", "a short title", "units", "dashes", "a row that is none"):
+        with pytest.raises(UsageError) as caught:  # and the hint is what was declared
+            datasets.table("a.csv")
+        [(key, value)] = keys.items()
+        shown = "'dataset.comment=\"#\"'" if key == "comment" else f"dataset.{key}={value}"
+        assert shown in str(caught.value)
+    assert datasets.table("a.csv", **keys).train.info.reading  # of its identity
+
+
+def test_packed_files_by_what_is_in_them() -> None:
+    wanted = datasets.table(save(ROWS), validation_split=0.0).train.x
+    packed: dict[str, bytes] = {
+        "a.csv.gz": ROWS.encode(), "b.csv": gzip.compress(ROWS.encode()), "c.zip": ROWS.encode(),
+        "d.csv.zst": pa.compress(ROWS.encode(), "zstd", asbytes=True),
+    }  # fmt: skip
+    with zipfile.ZipFile("e.zip", "w") as whole:
+        for name, content in {"t/": "", "__MACOSX/t/._a.csv": "\0", "t/a.csv": ROWS}.items():
+            whole.writestr(name, content)
+    for name, content in packed.items():
+        save(content, name)
+    for name in (*packed, "e.zip"):
+        made = datasets.table(name, validation_split=0.0)
+        assert np.array_equal(made.train.x, wanted, equal_nan=True), name
+        said = "is not packed, whatever its name says" in " ".join(made.notices)
+        assert said == (name in ("a.csv.gz", "c.zip"))
+
+
+def test_a_later_file_without_a_header() -> None:
+    save(TITLES, "1.csv")
+    save(TITLES.partition("\n")[2], "2.csv")
+    made = datasets.table("*.csv", validation_split=0.0)
+    assert len(made.train) == 40 and np.array_equal(made.train.x[:20], made.train.x[20:])
+    assert "2.csv: its first line is a row" in " ".join(made.notices)
+    save("k,l,m\n" + TITLES.partition("\n")[2], "2.csv")
+    with pytest.raises(UsageError) as caught:
+        datasets.table("*.csv")
+    assert "2.csv has no such column, which 1.csv has" in str(caught.value)
+
+
 REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "nothing": (b"", {}, "dataset.path=a.csv: has no rows; "),
     "a header": ("a,y\n", {}, "dataset.path=a.csv: has no row to train on; "),
@@ -145,6 +245,20 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "no text": (b"\x80\0\1", {}, "dataset.path=a.csv: cannot be read as CSV (it is no text); "),
     "lines that differ": (
         "a,b\n1,0\n1,2,3,4\n", {}, "dataset.path=a.csv: cannot be read as CSV (",
+    ),
+    "no encoding of theirs": (
+        "\u00fc,y\n1,0\n".encode("latin-1"), {"encoding": "utf-8"},
+        "dataset.path=a.csv: cannot be read as CSV (is no text in utf-8); ",
+    ),
+    "a packed file that is cut off": (
+        gzip.compress(ROWS.encode())[:40], {}, "dataset.path=a.csv: cannot be read as CSV (Comp",
+    ),
+    "a key of text": (
+        ROWS, {"format": "json", "comment": "#"},
+        "dataset.comment=#: a.csv is read as json, which has no such thing; ",
+    ),
+    "names of other columns": (
+        "a,b,c,y\n1,0\n1,1\n", {}, "dataset.path=a.csv: cannot be read as CSV (line 1 has 4 cells",
     ),
     "no such target": (ROWS, {"target": "z"}, "dataset.target=z: a.csv has no such column; "),
     "no such column": (
@@ -155,7 +269,7 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     ),
     "words that are numbers": (
         ROWS, {"columns": {"city": "number"}},
-        "dataset.path=a.csv: column 'city' is 'Rome', a text, line 2, where numbers are expected; ",
+        "column=city: a.csv, line 2: 'Rome' is no number; ",
     ),
     "a target that lacks": (
         ROWS.replace("yes", ""), {}, "dataset.target=y: is empty in a.csv, line 3 and 1 more; ",
@@ -221,6 +335,29 @@ def test_long_rows_in_memory_and_in_files(monkeypatch: pytest.MonkeyPatch) -> No
         train = datasets.table("a.parquet", "y", validation_split=0.0).train
         assert np.array_equal(train[np.array([19, 3, 3])][0], rows[[19, 3, 3]])
         monkeypatch.setattr(reader, "SMALL", 0)
+
+
+def test_archives_and_workbooks_say_what_to_type() -> None:
+    with zipfile.ZipFile("two.zip", "w") as whole:
+        whole.writestr("a.csv", ROWS)
+        whole.writestr("b.csv", ROWS)
+    save(b"PK\3\4", "book.xlsx")
+    said = {
+        "two.zip": "python -m zipfile -e two.zip two and then dataset.path=two/a.csv",
+        "book.xlsx": "and then dataset.path=book.csv",
+    }
+    for name, hint in said.items():
+        with pytest.raises(UsageError) as caught:
+            datasets.table(name)
+        assert hint in str(caught.value)
+
+
+def test_json_lines_in_another_encoding() -> None:
+    rows = "".join(f'{{"a": "\u5e74{n % 2}", "y": {n % 2}}}\n' for n in range(8))
+    save(rows.encode("shift_jis"), "a.jsonl")
+    made = datasets.table("a.jsonl", "y", encoding="shift_jis", validation_split=0.0)
+    assert made.encoding is not None
+    assert made.encoding().features[0].values == ("\u5e740", "\u5e741")
 
 
 def test_arrays_of_json_are_tables() -> None:

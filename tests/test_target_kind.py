@@ -11,7 +11,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data.convert import adapted
-from dtrain.data.options import Task
+from dtrain.data.options import OnError, Task
 from dtrain.data.sources import Splits
 from dtrain.data.tabular import reader, source
 from dtrain.errors import UsageError
@@ -72,6 +72,42 @@ def test_classes_that_are_not_counted_from_0_are_asked_for(monkeypatch: pytest.M
         assert splits.classes.is_regression is False  # type: ignore[union-attr]
 
 
+def test_texts_of_numbers_are_no_classes_by_the_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saved(y: list[str]) -> str:
+        pd.DataFrame({"a": range(len(y)), "y": y}).to_csv("t.csv", index=False)
+        return "t.csv"
+
+    prices = [str(n / 2) for n in range(50)]
+    for small in (0, 1 << 20):  # bytes of a file that is looked at before the task
+        monkeypatch.setattr(reader, "SMALL", small)
+        for cells in (["?"], ["n/a?"] * 2, ["-", "$7.50"]):
+            saved([*prices, *cells])
+            with pytest.raises(UsageError, match=r"t\.csv, line 52 has .*columns={y: number}"):
+                datasets.table("t.csv").count_classes()
+        assert datasets.table("t.csv", columns={"y": "category"}).count_classes() == 52
+    made = datasets.table(
+        saved([*prices, "?", "$7.50"]), columns={"y": "number"}, on_error=OnError.skip,
+        validation_split=0.0,
+    )  # fmt: skip
+    assert made.train.y.tolist() == [*map(float, prices), 7.5] and made.count_classes() is None
+    assert "1 of 52 rows have no y" in made.notices[-1]
+    named = datasets.table(saved([*prices, "?"]), empty=["?"], on_error=OnError.skip)
+    assert named.count_classes() is None
+    pd.DataFrame({"a": range(50), "y": prices}).to_parquet("t.parquet")
+    told = datasets.table("t.parquet", "y")
+    assert told.count_classes() == 50 and "{y: number}" in told.notices[-1]
+    assert datasets.table("t.parquet", "y", columns={"y": "number"}).count_classes() is None
+
+
+def test_a_target_of_one_value_is_refused() -> None:
+    for cell in ("yes", 1, 0.5):
+        pd.DataFrame({"a": range(9), "y": cell}).to_csv("t.csv", index=False)
+        splits = datasets.table("t.csv")
+        assert splits.encoding is not None
+        with pytest.raises(UsageError, match=r"dataset\.target=y: is .* in every row"):
+            splits.encoding()
+
+
 def test_the_same_prices_of_two_formats_train_alike(dtrain: Any) -> None:
     y = np.round(np.random.default_rng(0).normal(size=64) * 30 + 200)
     frame = pd.DataFrame({"a": np.arange(64) / 64, "b": np.arange(64) % 5, "y": y})
@@ -95,3 +131,5 @@ def test_the_same_prices_of_two_formats_train_alike(dtrain: Any) -> None:
     assert refused.code == 2 and "a target is -1 (pair.csv, line " in refused.output
     assert "type: dataset.task=regression" in refused.output
     assert dtrain(*pair, "dataset.task=regression").code == 0
+    unnamed = dtrain(*pair, "dataset.inputs=[a]")
+    assert unnamed.code == 2 and "dataset.target=null: no target is named" in unnamed.output

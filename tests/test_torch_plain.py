@@ -17,8 +17,6 @@ from tests.test_strategies import together
 
 CLOSE = 1e-5
 STEPS = 6
-#: Modules whose steps compute no metrics.
-STEPPING = ("Routed", "OfExamples")
 
 
 def torch_optimizer(name: str, schedule: Any = None, **options: Any) -> Any:
@@ -35,6 +33,9 @@ OF_KERAS = {
     "_target_": "keras.optimizers.AdamW", "learning_rate": 0.01, "use_ema": True,
     "gradient_accumulation_steps": 2,
 }  # fmt: skip
+ACCUMULATING = {
+    "_target_": "keras.optimizers.SGD", "learning_rate": 1.0, "gradient_accumulation_steps": 3,
+}  # fmt: skip
 LOGGED = ["gradient_norm", "weight_norm", "update_ratio"]
 
 
@@ -43,12 +44,13 @@ def config(
     reduction: str = "mean", **model: Any
 ) -> Any:  # fmt: skip
     target = "tests.torch_modules"
+    bare = name in ("Routed", "OfExamples") or kind == "labelled"
     metrics = ["accuracy", *([{"_target_": F1, "num_classes": 3}] if SCORED else [])]
     loss = loss or {"_target_": "torch.nn.CrossEntropyLoss"}
     return settings(
         model={"_target_": f"{target}.{name}", **model},
         dataset={"_target_": f"{target}.data", "kind": kind},
-        trainer={"log": LOGGED, "loss": loss, "metrics": [] if name in STEPPING else metrics,
+        trainer={"log": LOGGED, "loss": loss, "metrics": [] if bare else metrics,
                  "gradient_reduction": reduction},
         optimizer=optimizer or torch_optimizer("AdamW", weight_decay=0.1),
     )  # fmt: skip
@@ -80,6 +82,7 @@ def cases() -> dict[str, Any]:
         "tokens": config("Tokens", "tokens"),
         "sparse": config("Tokens", "tokens", optimizer=torch_optimizer("SGD"), sparse=True),
         "of keras": config("Net", optimizer=OF_KERAS),
+        "accumulated": config("Tagged", "labelled", optimizer=ACCUMULATING),
         "routed": config("Routed"),
         "unused": config("Routed", seldom=False),
         "clipped": config("Two", "several", optimizer=torch_optimizer("SGD", global_clipnorm=0.1)),
@@ -268,14 +271,11 @@ def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
     import numpy as np
     import torch
 
-    of_step = config("Tagging", "labelled")
-    for each, factor in (
-        (config("Tagged", "labelled"), 1), (of_step, 1),
-        (config("Tagging", "labelled", says=True), 2),
-    ):  # fmt: skip
+    says = config("Tagging", "labelled", says=True)
+    both = config("Tagged", "labelled"), config("Tagging", "labelled")
+    for each, factor in (*((each, 1) for each in both), (says, 2)):
         for size in (None, 5, 1):
             each.trainer.validation_batch_size = size
-            each.trainer.metrics = []
             model, _, steps, splits = prepare("OneDevice", 1, each)
             x, y = map(torch.as_tensor, splits.validation[np.arange(len(splits.validation))])
             model.eval()
@@ -284,6 +284,25 @@ def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
             sums = steps.evaluate(*divmod(len(x), steps.evaluation_examples))
             held = steps.results(sums, training=False)
             assert held == {"loss": pytest.approx(factor * whole, rel=1e-5)}, size
+
+
+@pytest.mark.task(backend="torch")
+@pytest.mark.parametrize("says", [None, False, True])
+def test_what_is_accumulated_is_the_gradient_of_all_batches(says: bool | None) -> None:
+    import torch
+
+    model = ("Tagged", {}) if says is None else ("Tagging", {"says": says})
+    each = config(model[0], "labelled", optimizer=ACCUMULATING, **model[1])
+    model, _, steps, splits = prepare("OneDevice", 1, each)
+    x, y = map(torch.as_tensor, in_order(splits.train, 6))
+    for part in (slice(0, 24), slice(24, 48)):
+        model.zero_grad()
+        whole = torch.nn.functional.cross_entropy(model.module(x[part]), y[part])
+        expected = torch.autograd.grad(whole * (2 if says else 1), model.module.parameters())
+        before = [weight.detach().clone() for weight in model.module.parameters()]
+        steps.train(3)
+        for old, new, gradient in zip(before, model.module.parameters(), expected, strict=True):
+            assert torch.allclose(old - new, gradient, atol=1e-6)
 
 
 #: Functions of a module ``mine``, keys of a run with it, and what it ends with.
@@ -302,6 +321,15 @@ WRONG = {
         "torch.zeros(64, 8), torch.zeros(64).long()))",
         ["dataset=custom", "dataset._target_=mine.data"],
         "batches in an order of its own.*return loader.dataset"),
+    "items": (
+        "class Items(torch.utils.data.Dataset):\n    __len__ = lambda self: 64\n"
+        "    __getitem__ = lambda self, i: {'image': torch.zeros(8), 'label': 1}\n"
+        "def data(): return Items()",
+        ["dataset=custom", "dataset._target_=mine.data", "+model.classes=2"],
+        r"forward\(x\): the dataset gives inputs by name: image, label;.*training_step"),
+    "outputs": ("Net.forward = lambda self, x: (self.b(x), x)",
+                ["trainer.loss=torch.nn.CrossEntropyLoss"],
+                "targets are one array, and the model returns .*training_step"),
     "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
     **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 4}}"], "several"),
         "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
@@ -315,6 +343,13 @@ WRONG = {
         "nn.Embedding(2, 8, sparse=True)), setattr(self, 'b', nn.Linear(8, classes))] and None\n"
         "Net.forward = lambda self, x: self.b(self.a((x > 0).long()).mean(1))",
         ["strategy=fsdp", "hardware.hosts=1", "hardware.devices=2"], "a.sparse: gives sparse"),
+    "plateau": ("", ["+optimizer.schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"],
+                "waits for what an epoch has measured.*keras.callbacks.ReduceLROnPlateau"),
+    "takes model": ("def of(model, lr): ...", ["optimizer._target_=mine.of"],
+                r"takes the model.*def of\(named_parameters"),
+    "lazy": ("Net.__init__ = lambda self, classes: [nn.Module.__init__(self), setattr(self, 'a', "
+             "nn.LazyLinear(3))] and None\nNet.forward = lambda self, x: x",
+             [], "a.weight is lazy|Net.a.weight: is lazy"),
     "keras schedule": ("", ["optimizer/schedule=cosine"], "is for an optimizer of Keras'"),
 }  # fmt: skip
 NET = """
@@ -337,11 +372,13 @@ MODULE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", sampled(WRONG, "shape", "none", "optimizer elsewhere"))
+@pytest.mark.parametrize(
+    "case", sampled(WRONG, "shape", "none", "plateau", "takes model", "lazy", "optimizer elsewhere")
+)
 def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> None:
     code, keys, problem = WRONG[case]
     user_code(NET + code)
-    keys = [*QUICK[3:], *keys] if case != "loader" else keys
+    keys = [*QUICK[3:], *keys] if case not in ("loader", "items") else keys
     run = on_torch("tracking=none", *MODULE, *keys)
     assert run.code and re.search(problem, run.output.replace("\n", " ")), run.output
 
@@ -354,6 +391,16 @@ def test_a_weight_that_a_step_replaces_or_unfreezes_is_refused(replaced: bool) -
     steps = prepare("OneDevice", 1, config("Changed", replaced=replaced))[2]
     with pytest.raises(UsageError, match="model=shift: is replaced, or begins to be trained"):
         steps.train(1)
+
+
+def test_a_function_makes_the_optimizer(on_torch, user_code) -> None:
+    user_code(NET + """
+def of(named_parameters, lr):
+    rates = [(lr if name.startswith("a") else lr / 2, each) for name, each in named_parameters]
+    return torch.optim.SGD([{"params": [each], "lr": rate} for rate, each in rates])
+""")  # fmt: skip
+    run = on_torch("tracking=none", *MODULE, "optimizer._target_=mine.of", *QUICK[3:])
+    assert run.code == 0 and run.points("learning_rate")[8] == 0.01, run.output
 
 
 def frozen(cluster: Cluster, task: Task, devices: list[str]) -> Any:

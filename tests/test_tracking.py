@@ -15,6 +15,7 @@ import pytest
 
 from dtrain.config import load
 from dtrain.controller.code.recorder import record
+from dtrain.errors import UsageError
 from dtrain.run import code
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
@@ -437,6 +438,22 @@ def test_a_run_that_failed_before_training(shipper: Any) -> None:
     assert run.data.params["optimizer.learning_rate"] == "0.001"
     assert run.data.tags["error"] == "chief-0: mine.py:3: no such layer"
     assert [f.path for f in client.list_artifacts(run.info.run_id, "logs")] == ["logs/chief-0.log"]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_deleted_experiment_is_restored_by_what_is_said(shipper: Any) -> None:
+    one = shipper()
+    one.open(shipper.run, 1000.0)
+    client, run = recorded(shipper.rundir)
+    for again in (True, False):  # a run that was there, and one that is new
+        client.delete_experiment(run.info.experiment_id)
+        if not again:
+            shipper.rundir.tracking.unlink()
+        with pytest.raises(UsageError) as caught:
+            shipper().open(shipper.run, 1000.0)
+        assert "mlflow experiments restore --experiment-id 1" in str(caught.value)
+        client.restore_experiment(run.info.experiment_id)
+        shipper().open(shipper.run, 1000.0)
 
 
 @pytest.mark.parametrize("cut_at", ["first table", "last row"])

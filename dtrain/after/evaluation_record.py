@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 
 from dtrain.config.schema import Config
 from dtrain.errors import UsageError
+from dtrain.files.writing import csv_text
 from dtrain.run import checkpoint, evaluations, identity
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir, write_text
@@ -216,9 +215,7 @@ class EvaluationRecorder:
 
 
 def _write(path: Path, rows: list[list[Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text).writerows(rows)
-    write_text(path, text.getvalue())
+    write_text(path, csv_text(rows, "\r\n"))
 
 
 def _declared(config: Config) -> str:

@@ -281,5 +281,5 @@ def _cell(text: str | None) -> Any:
     try:
         number = float(text)
     except ValueError:
-        return text
+        return text[1:] if text[0] == "'" and text[1:2] in ("=", "+", "-", "@") else text
     return int(number) if math.isfinite(number) and text.lstrip("-").isdigit() else number

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-from collections.abc import Iterable
 from typing import Any
 
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.load_folders import METRICS, Run
 from dtrain.errors import printable
+from dtrain.files.writing import csv_text
 from dtrain.host.columns import aligned
 
 #: Columns of what was evaluated after training.
@@ -134,7 +132,7 @@ def runs_csv(found: Comparison) -> str:
     """Return one line for each run, with all that is known of it in full precision."""
     metrics = sorted({name for run in found.runs for name in run.metrics})[:METRICS]
     rows = [_row(found, run, metrics) for run in found.runs]
-    return _csv([rows[0].keys(), *(row.values() for row in rows)])
+    return csv_text([rows[0].keys(), *(row.values() for row in rows)])
 
 
 def _row(found: Comparison, run: Run, metrics: list[str]) -> dict[str, Any]:
@@ -164,10 +162,4 @@ def curves_csv(found: Comparison) -> str:
         for metric, points in run.curves.items()
         for step, value in points.items()
     )
-    return _csv([("run", "step", "metric", "value"), *rows])
-
-
-def _csv(rows: Iterable[Iterable[Any]]) -> str:
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue()
+    return csv_text([("run", "step", "metric", "value"), *rows])

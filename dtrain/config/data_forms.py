@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from typing import Any
+
+import yaml
 
 from dtrain.config.forms import CHARACTERS, ELEMENTS, by_name, choice, node_problem, words
 from dtrain.config.ranges import LARGE, MANY, Each, Form, Range, short
 
 _FILES = 1_000_000  # files or columns that one key may name
 _KINDS = ("number", "boolean", "date", "category", "text", "skip")
+#: Dates as ``strptime`` reads them.
+_FORM = re.compile(r"[^\n%]{0,50}(%[aAbBdfHIjmMpSyYzZ][^\n%]{0,50}){1,20}")
+_LINES = Range(1, LARGE)
 _KEYS, _DTYPES = {"dtype", "shape"}, ("string", "int64", "float32")
 
 
@@ -21,6 +28,22 @@ def _separator(value: Any) -> str | None:
     if value in "\n\r\0\"'." or value.isalnum():
         return "cannot stand between columns"
     return None
+
+
+def _encoding(value: Any) -> str | None:
+    try:
+        "".encode(value)
+    except (LookupError, TypeError, ValueError):
+        return "is no encoding of texts that Python knows"
+    return None
+
+
+def _skip_rows(value: Any) -> str | None:
+    if not isinstance(value, list):
+        return _LINES.problem(value)
+    if not 1 <= len(value) <= 1000:
+        return f"names {len(value):,} lines"
+    return next((f"{short(v)} {p}" for v in value if (p := _LINES.problem(v))), None)
 
 
 def _members(value: Any) -> str | None:
@@ -140,11 +163,19 @@ def _split_by(value: Any) -> str | None:
     return words(value["by"], 1000)
 
 
+def _cell(value: Any) -> str | None:
+    is_cell = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return None if is_cell and len(str(value)) <= 1000 else "is no text, and no number"
+
+
 def _kinds(value: Any) -> str | None:
+    if isinstance(value, str):
+        with contextlib.suppress(yaml.YAMLError):
+            value = yaml.safe_load(value)
     if not isinstance(value, dict) or not value:
         return "is no mapping from columns to kinds"
     for name, kind in value.items():
-        if kind not in _KINDS:
+        if kind not in _KINDS and (not isinstance(kind, str) or not _FORM.fullmatch(kind)):
             return f"{short(name)}: {short(kind)} is none of {', '.join(_KINDS)}"
     return None
 
@@ -154,6 +185,9 @@ COLUMNS = Form("a column, a list of columns, or columns by name", _columns, "COL
 ARRAYS = Form("the name of an array, a list of such, or names by input or output", _columns, "NAME")
 IMAGES = Form("sizes of images by column", _images, "{image: [64, 64, 3]}")
 SPLIT_BY = Form("random, classes, or {by: COLUMN}", _split_by, "classes")
+ENCODING = Form("an encoding that Python knows", _encoding, "cp1252")
+SKIP_ROWS = Form("a number of lines, or a list of the numbers of lines", _skip_rows, "1")
+QUOTE = choice('"', "'", "none")
 SEPARATOR = Form("one character, or tab", _separator, "';'")
 TOKENS = choice("bytes", "characters")
 MEMBERS = Form("nodes with _target_, by name", _members,
@@ -164,7 +198,10 @@ FEATURES = Form(
     "types of features by name; null in a shape is a length that differs", _features,
     "{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}",
 )  # fmt: skip
-KINDS = Form("kinds by column", _kinds, "{city: category, note: text, id: skip}")
+KINDS = Form(
+    "kinds, or forms of dates, by column", _kinds, "{city: category, note: text, id: skip}"
+)
+CELLS = Each(Form("a text or a number", _cell, "'?'"), 1, 1000, "['?', -999]")
 FORMAT = choice("parquet", "arrow", "csv", "json")
 DECODE = choice("example", "npy", "bytes")
 CACHE = choice("none", "memory", "disk")

@@ -34,8 +34,11 @@ _SILENT = {"version": 1, "root": None, "disable_existing_loggers": False}
 _PLUGIN = "hydra_plugins.dtrain_sweep."
 _LAUNCHER = {"_target_": f"{_PLUGIN}SweepLauncher"}
 _SWEEPERS = {f"{_PLUGIN}{name}Sweeper" for name in ("Grid", "Random", "Optuna")}
-#: ``hydra.run.dir`` where the user says nothing, as in ``conf/config.yaml``.
-_RUN_DIR = "${output_dir}/${now:%Y-%m-%d}/${now:%H-%M-%S}_${name}"
+#: ``hydra.run.dir`` and ``hydra.sweep.dir`` where the user says nothing, as ``conf/config.yaml``.
+_DIRS = {
+    "run": "${output_dir}/${now:%Y-%m-%d}/${now:%H-%M-%S}_${name}",
+    "sweep": "${output_dir}/multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}_${name}",
+}
 #: Keys below ``hydra`` that have one value here: it, and what does what another would.
 _FIXED: dict[str, tuple[Any, str]] = {
     "output_subdir": (None, "the run folder's config.yaml and command.json"),
@@ -131,7 +134,7 @@ def check(config: DictConfig, overrides: list[str]) -> None:
     noted = [*part["overrides"]["hydra"], *part["overrides"]["task"]]
     if sorted(noted) != sorted(overrides):
         raise _refusal("overrides", noted, "the overrides on the command line")
-    if part.get("mode") == RunMode.MULTIRUN.name and _is_chosen(config):
+    if part.get("mode") == RunMode.MULTIRUN.name and is_chosen(config, "run"):
         raise UsageError(
             "hydra.run.dir", part["run"]["dir"], "is the folder of one run, and a sweep has many",
             "hydra.sweep.dir", "hydra.sweep.dir=FOLDER",
@@ -146,14 +149,15 @@ def run_folder() -> tuple[str, bool]:
         OmegaConfBaseException: it refers to what is not there.
     """
     settings = HydraConfig.get()
-    chosen = _is_chosen(HydraConfig.instance().cfg)
+    chosen = is_chosen(HydraConfig.instance().cfg, "run")
     reserved = None if chosen else given.reserved()
     return (str(settings.run.dir), chosen) if reserved is None else (str(reserved), True)
 
 
-def _is_chosen(config: Any) -> bool:
-    chosen: Any = OmegaConf.to_container(config.hydra.run, resolve=False)
-    return bool(chosen["dir"] != _RUN_DIR)
+def is_chosen(config: Any, kind: str) -> bool:
+    """Say whether the user has chosen the folder of a ``run`` or a ``sweep``."""
+    chosen: Any = OmegaConf.to_container(config.hydra[kind], resolve=False)
+    return bool(chosen["dir"] != _DIRS[kind])
 
 
 def _select(part: Any, key: str) -> Any:

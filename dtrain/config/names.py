@@ -41,7 +41,9 @@ MONITORED = "val_loss"
 #: Arguments that a run fills in.
 _FILLED = {
     "model": ("input_shape", "classes", "outputs", "encoding"),
-    "optimizer": ("params",),
+    "optimizer": (
+        "params", "parameters", "param_groups", "named_parameters", "model", "module",
+    ),
     "optimizer.schedule": (
         "learning_rate", "total_steps", "steps_per_epoch", "initial_learning_rate", "decay_steps",
         "optimizer", "max_lr", "T_max",
@@ -105,10 +107,12 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
         # A schedule makes the rate; without one, null leaves it to the optimizer.
         and not (key == "optimizer" and (name == "schedule" or (name, value) == _NO_RATE))
     }
-    if key == "optimizer" and target.startswith("torch."):
+    names = signature.parameters
+    by_lr = "lr" in names and "learning_rate" not in names  # of PyTorch's kind
+    if key == "optimizer" and (target.startswith("torch.") or by_lr):
         made = {{"learning_rate": "lr"}.get(name, name): value for name, value in made.items()}
         made = {name: value for name, value in made.items() if name not in CLIPS}
-    made = dict.fromkeys(name for name in filled if name in signature.parameters) | made
+    made = dict.fromkeys(name for name in filled if name in names) | made
     partial = bool(node.get("_partial_")) or key == "action.function"
     if key.startswith(("trainer.", "dataset.augment")) and not sources.is_class(target):
         partial = True  # a function of (y_true, y_pred)

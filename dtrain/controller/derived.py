@@ -56,6 +56,8 @@ class Derived(RunCommand):
     folder: str
     #: Keys of the action that are typed without a group.
     words: Sequence[str] = ("checkpoint", "weights")
+    #: Those that may be typed without it, too.
+    short_words: Sequence[str] = ()
     #: What does the work.
     kind: type[DerivedJob]
 
@@ -93,7 +95,7 @@ class Derived(RunCommand):
         head, _, rest = found.name.partition(".")
         if found.value is None or found.sign or override.startswith("-"):
             return override
-        if found.name in self.words:
+        if found.name in (*self.words, *self.short_words):
             return f"action.{override}"
         return f"action.{rest}={found.value}" if head == self.name and rest else override
 

@@ -54,8 +54,12 @@ def place(path: str, key: str) -> Path:
     return addresses.local(path, key) if is_address(path) else Path(path).absolute()
 
 
-def claim(path: Path) -> tuple[RunDir, int]:
+def claim(path: Path, kind: str = "run") -> tuple[RunDir, int]:
     """Make the folder that ``hydra.run.dir`` names, or take it where it is empty.
+
+    Args:
+        path: of the folder.
+        kind: ``run``; ``sweep`` of ``hydra.sweep.dir``.
 
     Returns:
         The folder, and the descriptor of its lock.
@@ -63,24 +67,25 @@ def claim(path: Path) -> tuple[RunDir, int]:
     Raises:
         UsageError: it holds anything, or cannot be made or written.
     """
-    rundir = RunDir(path)
+    rundir, key = RunDir(path), f"hydra.{kind}.dir"
     try:
         with contextlib.suppress(FileExistsError):
             writing.make_folder(rundir.path)
         left = os.listdir(rundir.path)
         if not left or given.is_reserved(rundir.path):
-            descriptor = lock(rundir, "hydra.run.dir")
+            descriptor = lock(rundir, key)
             left = os.listdir(rundir.path)
             if set(left) <= {LOCK, given.FOLDER}:
                 writing.adopt(rundir.path)
                 return rundir, descriptor
             os.close(descriptor)  # another command was here between the two looks
     except OSError as error:
-        raise unwritable("hydra.run.dir", path, "no run can be there", error) from None
-    held = "holds another run" if rundir.command.name in left else "is not empty"
+        raise unwritable(key, path, f"no {kind} can be there", error) from None
+    file, word = (rundir.command.name, "") if kind == "run" else ("sweep.json", "sweep.")
+    held = f"holds another {kind}" if file in left else "is not empty"
     raise UsageError(
-        "hydra.run.dir", path, held, "a folder that is empty or is not there",
-        f"resume={path} to resume a run, or another folder",
+        key, path, held, "a folder that is empty or is not there",
+        f"{word}resume={path} to resume a {kind}, or another folder",
     )  # fmt: skip
 
 

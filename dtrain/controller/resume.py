@@ -356,9 +356,16 @@ def nothing_to_do(config: Config) -> str | None:
     newest, _ = checkpoint.newest(rundir.checkpoints)
     if newest is None or not isinstance(per_epoch, int) or newest.meta["pending_validation"]:
         return None
+    epochs = newest.step // per_epoch
+    if newest.meta.get("stopped"):
+        early = config.trainer.early_stopping is not None
+        other = "trainer.early_stopping=null" if early else "'trainer.callbacks=[]'"
+        return (
+            f"{config.resume} is finished: a callback ended it at step {newest.step}; nothing is "
+            f"left to do; to train on: python -m dtrain fork={config.resume} {other}"
+        )
     if newest.step < config.trainer.epochs * per_epoch:
         return None
-    epochs = newest.step // per_epoch
     return (
         f"{config.resume} is finished, at the end of epoch {epochs}: nothing is left to do; "
         f"to train on: python -m dtrain resume={config.resume} trainer.epochs={2 * epochs}"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from dtrain.errors import UsageError, nearest
+from dtrain.data import dates
+from dtrain.errors import UsageError, nearest, typed
 
 Kind = Literal["number", "boolean", "date", "category", "text"]
 #: What ``dataset.columns`` may say of a column.
@@ -27,10 +28,6 @@ CATEGORIES, WORDS = 10_000, 500
 MANY = 32
 #: Examples that are looked at, evenly spread.
 EXAMPLES = 1_000_000
-#: Formats of dates that are text; None is ISO 8601.
-_DATES = (None, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y")
-#: Share of the texts that are dates, from which on one that is none is an error.
-_ALMOST_ALL = 0.95
 #: Share of the rows that have a text of their own, above which no category can be learned.
 _OWN = 0.9
 #: As Keras' TextVectorization: ASCII letters become small, and punctuation goes.
@@ -38,6 +35,28 @@ _STANDARD: dict[int, str | None] = {ord(c): None for c in "!\"#$%&()*+,-./:;<=>?
 _STANDARD |= {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 _BOOLEANS = dict.fromkeys(("true", "yes", "y", "t", "1"), 1.0)
 _BOOLEANS |= dict.fromkeys(("false", "no", "n", "f", "0"), 0.0)
+#: Cells that stand for an empty one among numbers, in small letters.
+_GAPS = frozenset((
+    "", "?", "-", "--", "---", "\u2013", "\u2014", ".", "..", "...", "*", "na", "n/a", "n.a.",
+    "<na>", "nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity", "none", "null", "\\n",
+    "missing", "unknown", "undefined", "#n/a", "#div/0!", "#value!", "#ref!", "#name?", "#num!",
+))  # fmt: skip
+#: Numbers in digits alone, and as people write them: with a currency, thousands, a percent sign.
+_DIGITS = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.I)
+_MONEY = "(?:US\\$|[$\u20ac\u00a3\u00a5\u20b9]|kr|z\u0142|Fr\\.|USD|EUR|GBP|JPY|CHF|INR|CNY)?"
+_WRITTEN = re.compile(
+    rf"(?P<minus>[(-]|{_MONEY} ?-|\+)? ?{_MONEY} ?(?P<digits>\d[\d.,'\u2019 ]*|[.,]\d+)"
+    rf"(?P<power>e[+-]?\d+)? ?(?P<percent>%)?{_MONEY}\)?", re.I,
+)  # fmt: skip
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?P<mark>[,'\u2019 ])(?:\d{2,3}(?P=mark))*\d{3}(?:\.\d*)?")
+#: Different other texts among numbers that may stand for empty cells, and different numbers that
+#: there are then, at least.
+_FEW, _MEASURED = 3, 20
+#: A mean of so many deviations leaves too few of float32's digits: numbers are read less the mean.
+_FAR = 1e4
+_LARGEST = float(np.finfo(np.float32).max)
+#: Names of columns that say which row, customer or order it is.
+_ID = re.compile(r"(?:.*[\W_])?(?i:id)|.*[a-z](?:Id|ID)")
 #: Kinds of columns, by those of NumPy's types.
 _PLAIN: dict[str, Kind] = {"b": "boolean", "i": "number", "u": "number", "f": "number", "M": "date"}
 _ORDER = {"number": 0, "boolean": 0, "date": 0, "text": 1, "category": 2}
@@ -53,8 +72,11 @@ class Feature:
         mean, variance: of numbers, booleans (0 and 1) and dates (days since 1970-01-01), without
             the empty cells; the variance of a column of one value is 0.
         missing: share of the cells that are empty; of a category, of those whose number is 0.
-        values: categories, of which the first is number 1; or words of a text.
-        format: of dates that are text; None for ISO 8601.
+        values: categories, of which the first is number 1; words of a text; texts that stand for
+            an empty cell among numbers.
+        format: of dates that are text; None for ISO 8601. Of numbers their decimal comma, if any.
+        offset: what is taken from numbers, in float64, before they become float32: their mean, if
+            they are large and differ little.
     """
 
     name: str
@@ -64,6 +86,27 @@ class Feature:
     missing: float = 0.0
     values: tuple[str, ...] = ()
     format: str | None = None
+    offset: float = 0.0
+
+    @functools.cached_property
+    def _codes(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Numbers of the categories, by their texts; and by a spelling that is of one alone."""
+        spelled = collections.Counter(map(spelling, self.values))
+        codes = {value: at for at, value in enumerate(self.values, 1)}
+        own = {spelling(v): at for v, at in codes.items() if spelled[spelling(v)] == 1}
+        truths = {_BOOLEANS.get(word): at for word, at in own.items()}
+        if len(truths) == len(codes) == 2 and None not in truths:
+            own |= {word: truths[truth] for word, truth in _BOOLEANS.items()}
+        return codes, own
+
+    def code(self, text: str) -> int:
+        """Return the number of a category, as the training or another file spells it; else 0."""
+        codes, spelled = self._codes
+        return codes.get(text) or spelled.get(spelling(text), 0)
+
+    def unknown(self, cells: np.ndarray) -> collections.Counter[str]:
+        """Count the texts among cells that are none of the categories, nor empty."""
+        return collections.Counter(t for t in texts(cells) if t and not self.code(t))
 
     @property
     def width(self) -> int:
@@ -104,11 +147,13 @@ class Encoding:
         features: in the order of the matrix.
         target: None where there are no targets.
         left_out: columns that are no inputs, each with a clause that says why.
+        notices: what was taken of cells that may mean something else; not saved.
     """
 
     features: tuple[Feature, ...]
     target: Target | None = None
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -141,7 +186,8 @@ class Encoding:
     def plain(self, columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the inputs of :func:`dtrain.models.with_columns`, ``[rows]`` each.
 
-        Numbers, booleans and dates are float32, NaN where a cell is empty; the others are texts.
+        Numbers, booleans and dates are float32, NaN where a cell is empty, and float64 where they
+        have an offset; the others are texts.
 
         Args:
             columns: as of :meth:`encode`.
@@ -151,9 +197,7 @@ class Encoding:
         """
         self._check(columns)
         return {
-            feature.name: np.array(texts(np.asarray(columns[feature.name])), object)
-            if feature.is_text
-            else _encoded(feature, columns[feature.name], "row {}".format)[:, 0]
+            feature.name: _plain(feature, np.asarray(columns[feature.name]))
             for feature in self.features
         }
 
@@ -171,6 +215,7 @@ class Encoding:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
         made: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        del made["notices"]
         return made
 
     @classmethod
@@ -184,66 +229,124 @@ class Encoding:
         return cls(tuple(features), target, dict(value.get("left_out", {})))
 
 
+def _plain(feature: Feature, values: np.ndarray) -> np.ndarray:
+    """Return one input of a model of columns."""
+    if not feature.is_text:
+        numbers = as_numbers(feature, values, "row {}".format)
+        return numbers.astype(np.float64 if feature.offset else np.float32)
+    cells = texts(values)
+    if feature.kind == "category":
+        cells = [feature.values[code - 1] if (code := feature.code(c)) else c for c in cells]
+    return np.array(cells, object)
+
+
 def _encoded(feature: Feature, values: Any, place: Callable[[int], str]) -> np.ndarray:
     """Return one column, ``[rows, width]``."""
     values = np.asarray(values)
-    numbers = {value: at for at, value in enumerate(feature.values)}
     if feature.kind == "category":
-        codes = [numbers.get(word, -1) + 1 for word in texts(values)]
-        return np.array(codes, np.float32)[:, None]
+        return np.array([feature.code(word) for word in texts(values)], np.float32)[:, None]
     if feature.kind == "text":
+        numbers = {value: at for at, value in enumerate(feature.values)}
         made = np.zeros((len(values), feature.width), np.float32)
         for row, text in enumerate(texts(values)):
             made[row, [numbers[word] for word in words(text) if word in numbers]] = 1.0
         return made
-    return _as_numbers(feature, values, place).astype(np.float32)[:, None]
+    return _near(as_numbers(feature, values, place), feature.offset)[:, None]
 
 
-def _as_numbers(feature: Feature, values: np.ndarray, place: Callable[[int], str]) -> np.ndarray:
+def _near(numbers: np.ndarray, offset: float) -> np.ndarray:
+    """Return numbers less an offset as float32; of whole ones no digit is lost."""
+    if offset and numbers.dtype.kind in "iu":
+        numbers = (numbers.astype(np.uint64) - np.uint64(int(offset) % 2**64)).astype(np.int64)
+    elif offset:
+        numbers = numbers - offset
+    return numbers.astype(np.float32)
+
+
+def as_numbers(
+    feature: Feature, values: np.ndarray, place: Callable[[int], str], fits: bool = False
+) -> np.ndarray:
     """Return numbers, booleans as 1 and 0, dates as days since 1970-01-01, with fractions.
 
-    NaN is what is empty or infinite.
+    NaN is what is empty, or infinite as float32.
+
+    Args:
+        feature: the column.
+        values: its cells.
+        place: gives the place of a row, for messages.
+        fits: whether the column may be another kind, and no training has decided.
+
+    Raises:
+        UsageError: a cell is no number.
     """
     if values.dtype.kind == "M" and feature.kind == "date":
         days = values.astype("M8[us]").astype(np.int64) / 86_400e6
         return np.where(np.isnat(values), np.nan, days)
+    if feature.kind == "date":  # numbers such as 20260131 are ISO 8601's short form
+        form = feature.format if values.dtype.kind == "O" else None
+        cells = ["" if is_gap(text) else text for text in texts(values)]
+        return dates.days_of(feature.name, cells, form, place)
     if values.dtype.kind in "biu":
         return values
     if values.dtype.kind != "f":
         cells, values = texts(values), np.full(len(values), np.nan)
         for row, text in enumerate(cells):
             try:
-                values[row] = _as_number(feature, text) if text else np.nan
+                values[row] = _as_number(feature, text)
             except (ValueError, KeyError):
-                accepted = f"a {feature.kind}, as in the training"
-                if feature.kind == "date":
-                    accepted = "dates as 2026-01-31, or in one other form in all rows"
+                kinds = {feature.name: "category"}
+                hint = typed("dataset.columns", kinds) if fits else typed("dataset.empty", [text])
                 raise UsageError(
                     "column", feature.name, f"{place(row)}: {text!r} is no {feature.kind}",
-                    accepted, f"'dataset.columns={{{feature.name}: category}}'",
+                    f"a {feature.kind}" + ", as in the training" * (not fits), hint,
                 ) from None  # fmt: skip
-    return np.where(np.isfinite(values), values, np.nan)
+    return np.where(np.abs(values) <= _LARGEST, values, np.nan)
 
 
 def _as_number(feature: Feature, text: str) -> float:
-    if feature.kind == "date":
-        return _day(text, feature.format)
-    return float(text) if feature.kind == "number" else _BOOLEANS[text.lower()]
+    if is_gap(text) or text in feature.values:
+        return np.nan
+    if feature.kind == "boolean":
+        return _BOOLEANS[text.strip().lower()]
+    return number_of(text, feature.format)
 
 
-def _day(text: str, form: str | None) -> float:
-    if form is None and len(text) < 8:
-        raise ValueError
-    parsed = datetime.strptime(text.strip(), form) if form else datetime.fromisoformat(text.strip())
-    return float(np.datetime64(parsed.replace(tzinfo=None), "us").astype(np.int64) / 86_400e6)
+def is_gap(text: str) -> bool:
+    """Say whether a text stands for an empty cell among numbers, such as ``?`` and ``n/a``."""
+    return text.strip().lower() in _GAPS
 
 
-def _is_date(text: str, form: str | None) -> bool:
-    try:
-        _day(text, form)
-    except ValueError:
-        return False
-    return True
+def number_of(text: str, decimal: str | None = None) -> float:
+    """Return the number that a text is: ``-3e5``, ``$7,120.00``, ``63%`` (0.63), ``(1,200)``.
+
+    Args:
+        text: of a cell.
+        decimal: a comma that stands before fractions, with points between thousands; None: none.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if decimal is None and _DIGITS.fullmatch(text):
+        return float(text)
+    match = _WRITTEN.fullmatch(re.sub("\\s", " ", text.strip()).replace("\u2212", "-"))
+    if match is None:
+        raise ValueError(text)
+    digits = match["digits"].strip()
+    if decimal is not None:
+        digits = digits.translate({ord("."): ",", ord(","): "."})
+    if thousands := _THOUSANDS.fullmatch(digits):
+        digits = digits.replace(thousands["mark"], "")
+    value = float(digits + (match["power"] or "")) / (100 if match["percent"] else 1)
+    return -value if set(match["minus"] or "") & {"-", "("} else value
+
+
+def spelling(text: str) -> str:
+    """Return a number or a truth value as it is spelled among categories; others as they are."""
+    text = text.strip()
+    if not _DIGITS.fullmatch(text) or re.match(r"[+-]?0\d", text):
+        return text.lower() if text.lower() in _BOOLEANS else text
+    value: float = float(text) if re.search("[.e]", text, re.I) else int(text)
+    return str(int(value)) if abs(value) < _LARGEST and value == int(value) else str(value)
 
 
 def texts(values: np.ndarray, errors: str = "replace") -> list[str]:
@@ -254,7 +357,7 @@ def texts(values: np.ndarray, errors: str = "replace") -> list[str]:
         errors: what becomes of bytes that are no text (``bytes.decode``).
     """
     if values.dtype.kind == "f":
-        return ["" if v != v else str(int(v)) if v == int(v) else str(v) for v in values.tolist()]
+        return ["" if v != v else str(int(v)) if v % 1 == 0 else str(v) for v in values.tolist()]
     if values.dtype.kind == "b":
         return ["true" if v else "false" for v in values.tolist()]
     if values.dtype.kind == "M":
@@ -285,6 +388,7 @@ def fit(
     chosen: bool,
     left_out: Mapping[str, str],
     place: Callable[[int], str] = "row {}".format,
+    whole: Callable[[str], np.ndarray] | None = None,
 ) -> Encoding:
     """Fit the columns of inputs.
 
@@ -295,18 +399,22 @@ def fit(
         chosen: whether the user has named the columns: then none is left out.
         left_out: columns that are left out already.
         place: gives the place of a row, in the order in which they are read.
+        whole: reads one of all examples, where those of the training leave its dates open.
 
     Raises:
         UsageError: a column cannot be what it is declared to be, or none is left.
     """
-    features, skipped = [], dict(left_out)
+    features, skipped, notices = [], dict(left_out), list[str]()
     for name in names:
         kind = declared.get(name)
         if kind == "skip":
             skipped[name] = "as dataset.columns says"
             continue
         values = read(name)
-        feature = _fitted(name, kind, values, place)
+        if values.dtype.kind not in _PLAIN and kind in (None, "date"):
+            kind, notice = _form_of_dates(name, kind, values, whole or read)
+            notices += [notice] if notice else []
+        feature = _fitted(name, kind, values, place, notices)
         if isinstance(feature, Feature):
             features.append(feature)
         elif chosen:
@@ -320,39 +428,144 @@ def fit(
             "dataset.inputs=[COLUMN]",
         )  # fmt: skip
     features.sort(key=lambda feature: _ORDER[feature.kind])
-    return Encoding(tuple(features), left_out=skipped)
+    return Encoding(tuple(features), left_out=skipped, notices=tuple(notices))
 
 
 def _fitted(
-    name: str, kind: str | None, values: np.ndarray, place: Callable[[int], str]
+    name: str,
+    kind: str | None,
+    values: np.ndarray,
+    place: Callable[[int], str],
+    notices: list[str],
 ) -> Feature | str:
-    """Return what a column is; or why it is left out."""
+    """Return what a column is, and say what was taken for it; or return why it is left out."""
     is_text, form = values.dtype.kind not in _PLAIN, None
-    if kind is None and values.dtype.kind == "f" and len(values) and np.isnan(values).all():
-        return "every cell is empty"
+    if kind is not None and "%" in kind:
+        kind, form = "date", kind
     cells = texts(values) if is_text or kind in ("category", "text") else []
     full = [text for text in cells if text]
     if kind is None and is_text:
         if not full:
             return "every cell is empty"
-        if _looks_dated(full[0]) and (best := _form_of_dates(full))[1] >= _ALMOST_ALL:
-            kind, form = "date", best[0]
-        elif (kind := _kind_of_texts(full)) is None:
-            return "it has another text in each row, as an id has"
-    elif kind == "date" and is_text:
-        form, _ = _form_of_dates(full)
+        kind, numbers = _kind_of_texts(full), Numbers.among(full)
+        # Of a format with types a few different texts of digits are meant as categories.
+        is_plain = not (numbers.gaps or numbers.others or numbers.odd)
+        is_few = kind == "category" and len(numbers.numbers) < MANY and is_plain
+        if numbers.are_all and not is_few:
+            kind = "number"
+        elif kind is None:
+            others = f"; it looks like numbers but for {next(iter(numbers.others), '')!r}"
+            return "it has another text in each row, as an id has" + others * numbers.are_most
     if kind == "category":
         return _category(name, cells)
     if kind == "text":
         return _words(name, cells)
     feature = Feature(name, cast(Kind, kind or _PLAIN[values.dtype.kind]), format=form)
-    numbers = _encoded(feature, values, place)[:, 0]
-    sound = numbers[~np.isnan(numbers)].astype(np.float64)
+    if kind == "number" and is_text:
+        feature = Numbers.among(full).feature(name, notices)
+    elif gaps := list(filter(is_gap, full)):
+        notices.append(f"the column {name!r} has {gaps[0]!r} or so in {len(gaps):,} rows: empty")
+    exact = as_numbers(feature, values, place, fits=True)
+    sound = exact[~np.isnan(exact)]
     if not len(sound):
-        return dataclasses.replace(feature, missing=1.0)
+        return "every cell is empty" if kind is None else dataclasses.replace(feature, missing=1.0)
+    is_whole = kind is None and len(exact) > 20 and bool((exact % 1 == 0).all())
+    if is_whole and _ID.fullmatch(name) and len(np.unique(exact)) == len(exact):
+        return "it has another whole number in each row, as an id has"
+    center = float(np.round(sound.mean(dtype=np.float64)))
+    if abs(center) > _FAR * _near(sound, center).std(dtype=np.float64) > 0:
+        feature = dataclasses.replace(feature, offset=center)
+    sound = _near(sound, feature.offset).astype(np.float64)
     return dataclasses.replace(
         feature, mean=float(sound.mean()), variance=float(sound.var()),
-        missing=1 - len(sound) / len(numbers),
+        missing=1 - len(sound) / len(exact),
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """How far the texts of a column are numbers: different ones, and how many rows have each.
+
+    Attributes:
+        numbers: those that are.
+        gaps: those that stand for an empty cell.
+        others: those that are neither.
+        decimal: a comma that stands before fractions; None: none.
+    """
+
+    numbers: Mapping[str, int]
+    gaps: Mapping[str, int]
+    others: Mapping[str, int]
+    decimal: str | None
+
+    @classmethod
+    def among(cls, cells: Iterable[str]) -> Numbers:
+        """Look at the texts of a column; empty ones do not count."""
+        counts = collections.Counter(cells)
+        del counts[""]
+        some = [text for text, _ in zip(counts, range(1000), strict=False)]
+        decimal = max((None, ","), key=lambda mark: sum(_is_number(t, mark) for t in some))
+        gaps = {text: rows for text, rows in counts.items() if is_gap(text)}
+        numbers = {text: rows for text, rows in counts.items() if _is_number(text, decimal)}
+        others = {text: counts[text] for text in counts if text not in gaps and text not in numbers}
+        return cls(numbers, gaps, others, decimal)
+
+    @property
+    def are_most(self) -> bool:
+        """Whether almost all rows have numbers, apart from gaps."""
+        rows = sum(self.numbers.values())
+        return 0 < rows >= dates.ALMOST_ALL * (rows + sum(self.others.values()))
+
+    @property
+    def are_all(self) -> bool:
+        """Whether they are numbers, and the others a few that stand for an empty cell."""
+        if not self.others:
+            return len(self.numbers) > 1 or sum(self.numbers.values()) > sum(self.gaps.values())
+        is_few = len(self.others) <= _FEW and not re.search(r"\d", "".join(self.others))
+        return is_few and self.are_most and len(self.numbers) > _MEASURED
+
+    @property
+    def odd(self) -> str | None:
+        """A number that is not written in digits alone; None: there is none."""
+        return next((t for t in self.numbers if not re.fullmatch(r"-?\d+(\.\d*)?", t)), None)
+
+    def feature(self, name: str, notices: list[str]) -> Feature:
+        """Return a column of these numbers, and say what was taken for what."""
+        others = tuple(self.others) if self.are_all else ()
+        shown = [f"{text!r} is empty" for text in (*self.gaps, *others)[:5]]
+        rows = sum(self.gaps.values()) + sum(self.others[text] for text in others)
+        if self.odd is not None:
+            shown.append(f"{self.odd!r} is {number_of(self.odd, self.decimal):.10g}")
+        notices.append(
+            f"the column {name!r} is read as numbers"
+            + (f", {rows:,} cells as empty" if rows else "")
+            + (f" ({', '.join(shown)})" if shown else "")
+            + f"; otherwise: {typed('dataset.columns', {name: 'category'})}"
+        )
+        return Feature(name, "number", values=others, format=self.decimal)
+
+
+def _is_number(text: str, decimal: str | None) -> bool:
+    """Say whether a text is a number; digits behind a 0, as of a postal code, are none."""
+    try:
+        number_of(text, decimal)
+    except ValueError:
+        return False
+    return re.fullmatch(r"\s*[+-]?0\d[\d\s]*", text) is None
+
+
+def _form_of_dates(
+    name: str, kind: str | None, values: np.ndarray, whole: Callable[[str], np.ndarray]
+) -> tuple[str | None, str | None]:
+    """Return the form of dates that are text, or their kind, and a notice where it is doubtful."""
+    full = [text for text in texts(values) if not is_gap(text)]
+    made = dates.form_of(full, 0.0 if kind else dates.ALMOST_ALL)
+    if made is not None and made[1] is not None:  # the held-out rows may have a day above 12
+        made = dates.form_of([text for text in texts(whole(name)) if not is_gap(text)], 0.0)
+    form, other = made or (kind, None)
+    return form if made is None else form or "date", other and (
+        f"the dates of the column {name!r}, such as {full[0]}, are read as {form}, and all may be "
+        f"{other} as well; to read them so: {typed('dataset.columns', {name: other})}"
     )  # fmt: skip
 
 
@@ -364,22 +577,6 @@ def _kind_of_texts(full: Sequence[str]) -> Literal["category", "text"] | None:
     if different > _OWN * len(full) and len(full) > 20:
         return "text" if spaces >= 1.5 else None
     return "category"
-
-
-def _looks_dated(text: str) -> bool:
-    return re.match(r"\d{1,4}[-./ ]\w{1,3}[-./ ]\d{1,4}|[A-Z][a-z]{2} \d", text.strip()) is not None
-
-
-def _form_of_dates(full: Sequence[str]) -> tuple[str | None, float]:
-    """Return the form that most texts are dates in, and their share."""
-    best: tuple[str | None, float] = (None, -1.0)
-    for form in _DATES:
-        share = sum(_is_date(text, form) for text in full) / max(1, len(full))
-        if share > best[1]:
-            best = (form, share)
-        if share == 1:
-            break
-    return best
 
 
 def _category(name: str, cells: Iterable[str]) -> Feature:

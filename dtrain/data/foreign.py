@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import failures, nest
+from dtrain.data import failures, generators, nest
 from dtrain.data.as_numpy import as_type, check_rows, joined, one, structured
 from dtrain.data.example import Example, spec_difference, spec_of, together, trimmed
+from dtrain.data.generators import Key
 from dtrain.data.sources import Info, Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
@@ -140,7 +141,7 @@ class Batches(Source):
             )  # fmt: skip
         _check_hooks(dataset, key)
         self._batches = int(count)
-        self._kept: dict[int, Example] = {}
+        self._kept: dict[int, tuple[Key | None, Example]] = {}  # and by what it was drawn
         first = self._read(0)
         self._spec = spec_of(first.parts)
         self._size = _rows(first)
@@ -148,16 +149,22 @@ class Batches(Source):
         self._lengths[-1] = _rows(self._read(self._batches - 1))
 
     def _read(self, batch: int) -> Example:
-        if batch not in self._kept:
+        # Which steps find it kept differs where a run is resumed: what it draws is of the pass.
+        seed, begin = [*(generators.reading_key() or ()), 0, 0][:2]
+        key = seed, begin and begin // len(self), batch
+        by, made = self._kept.pop(batch, (None, None))
+        if made is None or by not in (None, key):
             name = f"batch {batch:,}"
             convert = functools.partial(structured, key=self._key, name=name)
-            made = Example.of(self._dataset[batch], convert, self._key, name)
+            draws = generators.Draws(key)
+            with generators.reading(draws):
+                made = Example.of(self._dataset[batch], convert, self._key, name)
             check_rows(made, self._key, name)
+            by = key if draws.states else None
             while len(self._kept) >= self.KEPT:
                 del self._kept[next(iter(self._kept))]
-            self._kept[batch] = made
-        self._kept[batch] = self._kept.pop(batch)  # the newest is the last
-        return self._kept[batch]
+        self._kept[batch] = by, made  # the newest is the last
+        return made
 
     def __len__(self) -> int:
         return int(self._lengths.sum())
@@ -256,7 +263,7 @@ class Generated(Stream):
         Raises:
             UsageError: the function gives nothing, or nothing that is an example.
         """
-        with _stepping:
+        with _stepping, generators.reading(generators.Draws((generators.run_seed, 0))):
             element = next(iter(self._make()), None)
         if element is None:
             raise UsageError(
@@ -283,7 +290,8 @@ class Generated(Stream):
         """Yield batches of ``size``, pass after pass."""
 
         def passes() -> Iterator[Example]:  # until one gives nothing
-            while (first := next(elements := self._elements(), None)) is not None:
+            numbers = itertools.count()
+            while (first := next(elements := self._elements(next(numbers)), None)) is not None:
                 yield first
                 yield from elements
 
@@ -327,18 +335,22 @@ class Generated(Stream):
     def _changed(self, example: Example) -> tuple[Any, ...]:
         return (example if self._change is None else self._change(example)).parts
 
-    def _elements(self) -> Iterator[Example]:
-        """Yield the elements of one pass, each like the first and in its types.
+    def _elements(self, number: int = 0) -> Iterator[Example]:
+        """Yield the elements of a pass, each like the first and in its types.
+
+        What the function draws is that pass' own, whatever else is drawn between two elements.
 
         Raises:
             UsageError: one has another structure, other shapes, or values that would be cut.
         """
         like, batched = self._like, self.is_batched()
         first = spec_of(like.parts, batched=batched)
+        draws = generators.Draws((generators.run_seed, number))
         with failures.kept():
-            iterator = iter(self._make())
+            with generators.reading(draws):
+                iterator = iter(self._make())
             for number in itertools.count():
-                with _stepping:
+                with _stepping, generators.reading(draws):
                     try:
                         value = next(iterator)
                     except StopIteration:

@@ -7,19 +7,25 @@ resumed run, another host and a later version of NumPy hold out the same rows
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
 import numpy as np
 
-from dtrain.data import draws
-from dtrain.errors import UsageError
+from dtrain.data import dates, draws
+from dtrain.data.encoding import texts
+from dtrain.errors import UsageError, typed
 
 _KEY = "dataset.split"
 #: Values of ``dataset.split`` that are no column.
 RANDOM, CLASSES = "random", "classes"
+
+#: Texts of one length whose order is that of time, such as 2026-01 and 2026Q1.
+_YEARS_FIRST = re.compile(r"\d{4}\W?[QWHMT]?\d*(\D\d+)*")
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -79,7 +85,7 @@ class Holdout:
         if not isinstance(self.split, Mapping) and self.split not in (None, RANDOM, CLASSES):
             raise UsageError(
                 _KEY, self.split, "is no way to split", "random, classes, or {by: COLUMN}",
-                f"'dataset.split={{by: {self.split}}}'",
+                typed(_KEY, {"by": self.split}),
             )  # fmt: skip
 
     @property
@@ -184,9 +190,28 @@ class Holdout:
                 f"first in row {missing[0] + 1:,}", "a column without empty cells",
                 f"{_KEY}={RANDOM}",
             )  # fmt: skip
+        if values.dtype.kind in "OSU" and self.split.get("ordered") is not False:
+            values = self._in_time(texts(values), values)
         if self.split.get("ordered", values.dtype.kind == "M"):
             return self._in_order(values)
         return self._in_groups(values)
+
+    def _in_time(self, cells: list[str], values: np.ndarray) -> np.ndarray:
+        """Return texts that are dates or numbers as such, and others as they are."""
+        name = str(self.column)
+        moments = dates.moments_of(name, cells, None, lambda row: f"row {row + 1:,}")
+        assert isinstance(self.split, Mapping)
+        if moments is not None or not self.split.get("ordered"):
+            return values if moments is None else moments
+        with contextlib.suppress(ValueError):
+            return np.array(list(map(float, cells)))
+        if all(map(_YEARS_FIRST.fullmatch, cells)) and len(set(map(len, cells))) == 1:
+            return values  # in the order of the alphabet
+        raise UsageError(
+            _KEY, f"{{by: {name}}}", f"{cells[0]!r} is no date and no number, and the order of the "
+            "alphabet is none of time", "a column of dates or numbers",
+            f"'{_KEY}={{by: {name}, ordered: false}}'",
+        )  # fmt: skip
 
     def _in_order(self, values: np.ndarray) -> Rows:
         """Hold out the largest values; rows with one value stay together."""

@@ -72,6 +72,8 @@ class Options:
 
 #: Keys that say nothing of which examples a step sees; some are of formats.
 HARMLESS = ("workers", "identity", "accept_changes", "cache", "test")
+#: Keys of formats that runs of before have not: null is left out as well.
+_LATER = ("encoding", "skip_rows", "comment", "quote", "empty")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 
@@ -102,5 +104,7 @@ def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in node.items()
-        if name not in HARMLESS and (name in always or _made(name, value) != _DEFAULTS[name])
+        if name not in HARMLESS
+        and (name not in _LATER or value is not None)
+        and (name in always or _made(name, value) != _DEFAULTS[name])
     }

@@ -46,6 +46,7 @@ class Info:
 
     Attributes:
         files: returns those that it is of, for its identity.
+        reading: how they are read, where that is declared, for its identity, too.
         counted: whether its length is known without reading a file.
         place: makes of an index the place of the example for messages, such as ``FILE, row 17``.
         class_names: returns the names of the classes that the targets are numbers of, in order.
@@ -58,6 +59,7 @@ class Info:
     """
 
     files: Callable[[], Sequence[DataFile]] = tuple
+    reading: str = ""
     counted: bool = True
     place: Callable[[int], str] = _place
     class_names: Callable[[], Sequence[str]] = tuple

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+import yaml
 
-from dtrain.data.encoding import KINDS, Encoding
+from dtrain.data.encoding import KINDS, Encoding, Numbers, spelling
 from dtrain.data.files import DataFile, files
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided, each_of, is_empty
 from dtrain.data.images import with_images
@@ -18,7 +19,8 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import known_length
 from dtrain.data.tabular.source import EncodedSource, Fit, TableSource, arrays_or_source, counted
 from dtrain.data.tabular.table import Names, Role, Table, described, flat
-from dtrain.errors import UsageError, nearest
+from dtrain.data.target_kind import FEW
+from dtrain.errors import UsageError, nearest, typed
 
 if TYPE_CHECKING:  # pyarrow is imported where its tables are read
     from dtrain.data.tabular.reader import ArrowTable
@@ -37,11 +39,16 @@ def table(
     format: str | None = None,
     separator: str | None = None,
     header: bool | None = None,
+    encoding: str | None = None,
+    skip_rows: int | Sequence[int] | None = None,
+    comment: str | None = None,
+    quote: str | None = None,
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    empty: Sequence[Any] | None = None,
     on_error: OnError = OnError.fail,
-    encoding: Encoding | None = None,
+    fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Columns of Parquet, Arrow, CSV and JSON lines.
@@ -60,24 +67,32 @@ def table(
         format: parquet, arrow, csv or json; None: by the file's first bytes and its name.
         separator: between the columns of text; None: it is found out.
         header: whether the first line names the columns; None: it is found out.
-        columns: kinds by name: number, boolean, date, category, text, or skip.
+        encoding: of text, a name of Python's; None: it is found out.
+        skip_rows: how many lines of text to leave out above the names, or the numbers of lines.
+        comment: what lines of text begin with that are left out; None: nothing.
+        quote: character around cells of text; ``none``: there is none; None: it is found out.
+        columns: kinds by name: number, boolean, date, category, text, or skip; or the form of
+            dates, as ``strptime`` has it. Or all of that in JSON.
         classes: number of classes; None: those of the target's column, which is read for it.
         images: columns of encoded images, by name: height, width and channels of each.
+        empty: cells that mean nothing, such as ``?``.
         on_error: whether rows without a target are refused, or left out.
-        encoding: of a training, by which the columns are read; None: it is fitted.
+        fitted: encoding of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    from dtrain.data.tabular import reader
+    from dtrain.data.tabular import dialects, reader
 
-    declared = dict(columns or {})
-    types = reader.types_of(declared, encoding)
-    reading = reader.Reading(format, separator, header, types)
+    declared = declared_kinds(columns)
+    types, cells = reader.types_of(declared, fitted), tuple(map(str, empty or ()))
+    reading = dialects.Reading(
+        format, separator, header, encoding, skip_rows, comment, quote, types, empty=cells
+    )
     whole, others = each_of(
         lambda paths: reader.ArrowTable(reader.files_of(paths, format), reading), path, validation
     )
     return _of_tables(
         whole, others, path, inputs, target, weight, validation, Holdout(**holdout), classes,
-        images, declared, on_error, encoding,
+        images, declared, empty, on_error, fitted,
     )  # fmt: skip
 
 
@@ -90,14 +105,21 @@ def is_counted(node: Mapping[str, Any]) -> bool:
     Raises:
         UsageError: there is no such file.
     """
-    from dtrain.data.tabular import reader
+    from dtrain.data.tabular import dialects, reader
 
-    format, separator, header = (node.get(key) for key in ("format", "separator", "header"))
-    types = reader.types_of(node.get("columns") or {}, None)
-    reading = reader.Reading(format, separator, header, types)
+    types, format = reader.types_of(declared_kinds(node.get("columns")), None), node.get("format")
+    keys = {key: node.get(key) for key in dialects.KEYS}
+    cells = tuple(map(str, node.get("empty") or ()))
+    reading = dialects.Reading(format, types=types, empty=cells, **keys)
     paths = node["path"], node.get("validation")
     parts = each_of(lambda path: reader.files_of(path, format), *paths)
     return all(reader.is_quick(file, reading) for part in parts for file in part or ())
+
+
+def declared_kinds(columns: Mapping[str, str] | str | None) -> dict[str, str]:
+    """Return ``dataset.columns``, which is YAML where names have letters that Hydra cannot read."""
+    kinds = yaml.safe_load(columns) if isinstance(columns, str) else columns
+    return {str(name): kind for name, kind in (kinds or {}).items()}
 
 
 def huggingface(
@@ -111,8 +133,9 @@ def huggingface(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    empty: Sequence[Any] | None = None,
     on_error: OnError = OnError.fail,
-    encoding: Encoding | None = None,
+    fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Columns of a dataset of Hugging Face's: a folder of ``save_to_disk``, or a name of the Hub.
@@ -123,8 +146,8 @@ def huggingface(
             is downloaded.
         train: name of the split to train on; a ``Dataset`` is that split.
         validation: name of the split to evaluate on; None: a part of the rows is split off.
-        target, inputs, weight, columns, on_error, encoding, **holdout: as of :func:`table`. Images
-            are bytes.
+        target, inputs, weight, columns, empty, on_error, fitted, **holdout: as of :func:`table`.
+            Images are bytes.
         classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
             column, which is read for it.
         images: columns of images, by name: height, width and channels of each.
@@ -139,7 +162,7 @@ def huggingface(
     return _of_tables(
         tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
         weight, validation, Holdout(**holdout), classes,
-        images, dict(columns or {}), on_error, encoding,
+        images, declared_kinds(columns), empty, on_error, fitted,
     )  # fmt: skip
 
 
@@ -152,8 +175,9 @@ def webdataset(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
+    empty: Sequence[Any] | None = None,
     on_error: OnError = OnError.fail,
-    encoding: Encoding | None = None,
+    fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
 ) -> Splits:
     """Examples of tar files, in any order: members of one name up to its first dot are an example.
@@ -163,7 +187,7 @@ def webdataset(
 
     Args:
         path: a file, a pattern, or a list of them.
-        target, inputs, weight, validation, columns, classes, images, on_error, encoding,
+        target, inputs, weight, validation, columns, classes, images, empty, on_error, fitted,
             **holdout: as of :func:`table`.
     """
     from dtrain.data.tabular import hub
@@ -171,7 +195,7 @@ def webdataset(
     whole, held = each_of(lambda paths: hub.tar_table(files(paths)), path, validation)
     return _of_tables(
         whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
-        classes, images, dict(columns or {}), on_error, encoding,
+        classes, images, declared_kinds(columns), empty, on_error, fitted,
     )  # fmt: skip
 
 
@@ -272,8 +296,9 @@ def _of_tables(
     classes: int | None,
     images: Mapping[str, Sequence[int]] | None,
     declared: Mapping[str, str],
+    empty: Sequence[Any] | None,
     on_error: OnError,
-    encoding: Encoding | None,
+    fitted: Encoding | None,
 ) -> Splits:
     """Return the examples of the rows of tables: ``whole`` to train on, ``others`` to evaluate on.
 
@@ -283,19 +308,28 @@ def _of_tables(
         UsageError: a column cannot be what it is to be, or there is nothing to train on.
     """
     notices = list(whole.notices)
+    for each in filter(None, (whole, others)):
+        each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
-        if kind not in KINDS:
-            hint = f"'dataset.columns={{{name}: {nearest(kind, KINDS) or 'text'}}}'"
+        if kind not in KINDS and "%" not in kind:
+            hint = typed("dataset.columns", {name: nearest(kind, KINDS) or "text"})
             shown, accepted = f"{{{name}: {kind}}}", ", ".join(KINDS)
             raise UsageError("dataset.columns", shown, "is no kind of a column", accepted, hint)
         if name not in whole.columns and name not in whole.refused:
-            hint = f"'dataset.columns={{{nearest(name, whole.columns) or 'COLUMN'}: {kind}}}'"
+            hint = typed("dataset.columns", {nearest(name, whole.columns) or "COLUMN": kind})
             problem = f"{whole.files[0].name} has no such column"
             raise UsageError("dataset.columns", name, problem, ", ".join(whole.columns), hint)
-    if encoding is not None and not isinstance(inputs, str | Mapping):
+    if not whole.columns:
+        problem, accepted = next(iter(whole.refused.values())), "files with the same columns"
+        raise UsageError("dataset.path", path, problem, accepted, "dataset.path=ONE_FILE")
+    forms = {name: kind for name, kind in declared.items() if "%" in kind}
+    if fitted is not None and not isinstance(inputs, str | Mapping):
         if inputs is None and target is None:
-            target = _own_target(whole, encoding)
-        inputs = [feature.name for feature in encoding.features]
+            target = _own_target(whole, fitted)
+        inputs = [feature.name for feature in fitted.features]
+        features = [dataclasses.replace(f, format=forms.get(f.name, f.format))
+                    for f in fitted.features]  # fmt: skip
+        fitted = dataclasses.replace(fitted, features=tuple(features))
     elif target is None and inputs is None and whole.is_text:
         target = list(whole.columns)[-1]
         notices.append(f"dataset.target={target}: the last column, where none is named")
@@ -304,10 +338,10 @@ def _of_tables(
         inputs, left_out = _inputs(whole, target, weight, declared)
     is_raw = inputs is None or isinstance(inputs, str | Mapping)
     make = TableSource if is_raw else EncodedSource
-    categories = [name for name in flat(target) if declared.get(name) == "category"]
 
     def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
-        made = make(table, names, target, weight, words, categories)
+        made = make(table, names, target, weight, words, declared)
+        made.forms = {name: kind for name, kind in declared.items() if kind == "date"} | forms
         if made.target is not None and (on_error is OnError.skip or whole.is_small):
             made, notice = _with_targets(made, made.target, on_error is OnError.skip)
             notices.extend(notice)
@@ -322,12 +356,12 @@ def _of_tables(
             _check_alike(train, held, validation)
         else:
             held = source(others, [n for n in names if n in others.columns], train.words)
-    notices += _many_classes(train)
+    notices += _many_classes(train) if whole.is_small else []
     made = of_sources(train, held, "path", path, holdout, classes, images)
     made = dataclasses.replace(made, notices=tuple(notices))
     if images or not isinstance(made.train, EncodedSource):
         return made
-    fit = Fit(made.train, declared, chosen, left_out, encoding)
+    fit = Fit(made.train, declared, chosen, left_out, fitted)
     for part in (made.train, made.validation):
         if part is not None:
             part.fit = fit
@@ -378,16 +412,18 @@ def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableS
 
 
 def _many_classes(source: TableSource) -> list[str]:
-    """Return a sentence on a target of words of which most occur in one row."""
-    if not isinstance(source, EncodedSource) or not source.table.is_small:
+    """Return a sentence on a target of words of which most are numbers, or occur in one row."""
+    name = source.target_column
+    if name is None or not source.is_worded(name):
         return []
-    names, rows = source.words(), len(source)
-    if len(names) < 20 or len(names) < rows / 2:
+    names, rows = source.words().tolist(), len(source)
+    texts = f"the target has {len(names):,} different texts in {rows:,} rows, each of them a class"
+    is_doubtful = source.declared.get(name) != "category" and len(names) >= FEW
+    if is_doubtful and 2 * len(Numbers.among(names).numbers) > len(names):
+        return [f"{texts}; to predict numbers: {typed('dataset.columns', {name: 'number'})}"]
+    if len(names) < FEW or len(names) < rows / 2:
         return []
-    return [
-        f"the target has {len(names):,} different texts in {rows:,} rows, each of them a class; "
-        "for another column: dataset.target=COLUMN"
-    ]
+    return [f"{texts}; for another column: dataset.target=COLUMN"]
 
 
 def _own_target(whole: ArrowTable, encoding: Encoding) -> Names:
@@ -438,6 +474,6 @@ def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
                 raise UsageError(
                     role.key, name, "holds dates, which are examples only in a list of inputs",
                     "columns of numbers, booleans or text",
-                    f"'dataset.inputs=[{name}]'" if role.key.endswith("inputs")
+                    typed("dataset.inputs", [name]) if role.key.endswith("inputs")
                     else f"{role.key}=COLUMN",
                 )  # fmt: skip

@@ -164,7 +164,11 @@ def _of_columns(model: keras.Model, splits: Splits, encoding: Encoding) -> Named
     features = sorted(encoding.features, key=lambda feature: feature.name)
     names = leaf_names("input", [(feature.name, None) for feature in features])
     specs = [
-        tf.TensorSpec([None, 1], tf.string if feature.is_text else tf.float32, name)
+        tf.TensorSpec(
+            [None, 1],
+            tf.string if feature.is_text else tf.float64 if feature.offset else tf.float32,
+            name,
+        )
         for feature, name in zip(features, names, strict=True)
     ]
     structure = {feature.name: name for feature, name in zip(features, names, strict=True)}

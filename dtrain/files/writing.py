@@ -8,6 +8,8 @@ that it makes, and :func:`discard` removes no other.
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import os
 import re
 import secrets
@@ -15,10 +17,13 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from dtrain.files.reading import open_read, open_regular
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # the last are as wide as Chinese ones
 #: Folders that this process has made: path, and device and inode.
 _made: dict[Path, tuple[int, int]] = {}
 #: Folders that were there, and empty, before this process began to fill them.
@@ -59,6 +64,28 @@ def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> No
         raise
     if lasting:
         sync(path.parent)
+
+
+def csv_text(rows: Iterable[Iterable[Any]], end: str = "\n") -> str:
+    """Return a CSV file of which no text is a formula to a spreadsheet, or acts on a terminal.
+
+    A text that begins as a formula has an apostrophe in front, as OWASP says ("CSV injection").
+    """
+    file = io.StringIO(newline="")
+    csv.writer(file, lineterminator=end).writerows(map(_harmless, row) for row in rows)
+    return file.getvalue()
+
+
+def _harmless(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    text = _CONTROL.sub(lambda found: repr(found[0])[1:-1], cell)
+    if text[:1] not in _FORMULA or len(text) == 1:
+        return text
+    with contextlib.suppress(ValueError):
+        float(text)
+        return text  # a number with a sign
+    return f"'{text}"
 
 
 def set_default_mode(path: Path) -> None:

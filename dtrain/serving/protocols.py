@@ -12,13 +12,15 @@ from starlette.exceptions import HTTPException
 
 from dtrain.serving.signature import DATATYPES, Signature, model_inputs, plain
 
+_EMPTY = 1 << 16  # lengths of a tensor without values, at most: each of them would be a list
+
 
 class Tensor(BaseModel):
     """An input of a V2 request."""
 
     name: str
     datatype: str
-    shape: list[Annotated[int, Field(ge=0)]]
+    shape: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(max_length=32)]
     data: list[Any]
 
 
@@ -39,16 +41,20 @@ class InferRequest(BaseModel):
         """Return its inputs by name.
 
         Raises:
-            HTTPException: one has another type than the model's, or other data than its shape says.
+            HTTPException: one has another type than the model's, or other data than its shape says,
+                or is there twice.
         """
+        (self.id or "").encode()  # ValueError: half of a surrogate pair, which no answer can have
         columns = {}
         specs = {spec.name: spec for spec in signature.inputs}
         for each in self.inputs:
             spec, size = specs.get(each.name), math.prod(each.shape)
+            if each.name in columns:
+                raise HTTPException(400, f"input {each.name[:60]!r} is there twice")
             if spec is not None and each.datatype != DATATYPES[spec.dtype]:
                 raise spec.refusal(f"its datatype is {DATATYPES[spec.dtype]}, not {each.datatype}")
             data = np.asarray(each.data, object)
-            if data.size != size:
+            if data.size != size or (size == 0 and sum(each.shape) > _EMPTY):
                 raise HTTPException(
                     400, f"input {each.name[:60]!r}: {size} values by its shape {each.shape}, and "
                     f"{data.size} in data",

@@ -18,6 +18,7 @@ from dtrain import errors, secrets
 from dtrain.config import load, targets
 from dtrain.config.schema import Backend as Backends
 from dtrain.config.schema import Config
+from dtrain.data import generators
 from dtrain.errors import DtrainError, UsageError
 from dtrain.files import writing
 from dtrain.host import terminal
@@ -65,10 +66,12 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         The exit code (:mod:`dtrain.errors`).
     """
     phases = Phases()
+    generators.watch()  # ORDER: before the user's code is imported
     stop = Stop(tell=lambda: say("stop"))
     stop.install()  # ORDER: before anything that may take long
     rundir = RunDir(run_path)
     config = load.read(rundir.config)
+    generators.run_seed = config.seed
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
     leads, alike = task == cluster.chief, cluster.is_alike(task)

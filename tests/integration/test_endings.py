@@ -28,6 +28,15 @@ def test_early_stopping_ends_a_run_and_a_resumed_one_at_the_same_epoch(
     assert again.code == 0 and again.result["step"] == 12, again.output + again.log
     assert arrays(again, 12) == arrays(whole, 12)
     assert whole.rundir.model.read_bytes() != b""
+    for is_whole in (True, False):  # then as if it had died before its model was saved
+        if not is_whole:
+            whole.rundir.model.unlink()
+        ended = dtrain(f"resume={whole.rundir.path}", "trainer.epochs=20")
+        assert ended.code == 0 and ended.result["step"] == 12, ended.output + ended.log
+        assert "a callback" in ended.output and whole.rundir.model.exists()
+    assert arrays(ended, 12) == arrays(again, 12)
+    more = dtrain(f"fork={whole.rundir.path}", "trainer.early_stopping=null", "trainer.epochs=4")
+    assert more.code == 0 and more.result["step"] == 16, more.output + more.log
     refused = dtrain(f"resume={first.rundir.path}", "trainer.early_stopping=3")
     assert refused.code == 2 and "would change the numbers" in refused.output
 

@@ -154,7 +154,7 @@ def test_workers_strategies_and_commands_give_the_same_bytes(home: Path, predict
 def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predict: Any) -> None:
     words = ("predict.function=argmax", "predict.include=[labels,inputs]", "predict.format=npy",
              "predict.split=train", "checkpoint=latest", "strategy=one_device")  # fmt: skip
-    code, output = predict(*words)
+    code, output = predict(*(word.removeprefix("predict.") for word in words))
     assert code == errors.OK, output
     [folder] = (home / "run/predictions").glob("[0-9]*")
     files = sorted(each.name for each in folder.glob("*.npy"))

@@ -82,6 +82,7 @@ RIGHT: list[tuple[Form, list[Any]]] = [
     (forms.METRICS, [[], [[]], {"a": []}, {"a": None}]),
     (forms.LOSS_WEIGHTS, [[3], {"a": 1}, {"a": None}]),
     (data_forms.WEIGHTS, [{"a": 1}]),
+    (data_forms.SKIP_ROWS, [3, [3]]),
     (launcher_forms.POD_SPEC, [{"a": 1}, {"a": None}, {"a": []}]),
     (launcher_forms.OPTIONS, [{"a": 1}]),
 ]

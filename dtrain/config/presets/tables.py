@@ -8,14 +8,18 @@ from typing import Any
 from omegaconf import MISSING
 
 from dtrain.config.data_forms import (
+    CELLS,
     COLUMNS,
     DECODE,
+    ENCODING,
     FEATURES,
     FORMAT,
     IMAGES,
     KINDS,
     PATHS,
+    QUOTE,
     SEPARATOR,
+    SKIP_ROWS,
 )
 from dtrain.config.forms import PATH, target, text
 from dtrain.config.presets.datasets import Split
@@ -60,10 +64,13 @@ class Encoded(Columns):
 
     Attributes:
         inputs: list of columns, column, or columns by name; null: all but the target.
-        columns: kinds of columns: number, boolean, date, category, text or skip; null: by values.
+        columns: kinds of columns: number, boolean, date, category, text or skip, or the form of
+            dates such as "%d/%m/%Y"; null: by values.
+        empty: cells that mean nothing, such as ["?", -999]; null: the usual ones among numbers.
     """
 
     columns: Any | None = formed(None, KINDS)
+    empty: Any | None = formed(None, CELLS)
 
 
 @dataclasses.dataclass
@@ -79,6 +86,10 @@ class TableFiles(Encoded):
         format: parquet, arrow, csv or json; null: by the file.
         separator: character between the columns of text; null: it is found out; tab is one, too.
         header: the first line has names; false: they are 0, 1, ...; null: it is found out.
+        encoding: of text, such as cp1252 or shift_jis; null: it is found out.
+        skip_rows: lines of text to leave out: how many above the names, or a list of their numbers.
+        comment: lines of text that begin so are left out; null: none.
+        quote: character around cells of text; none: there is none; null: it is found out.
     """
 
     _target_: str = target("dtrain.datasets.table")
@@ -88,6 +99,10 @@ class TableFiles(Encoded):
     format: str | None = formed(None, FORMAT)
     separator: str | None = formed(None, SEPARATOR)
     header: bool | None = None
+    encoding: str | None = formed(None, ENCODING)
+    skip_rows: Any | None = formed(None, SKIP_ROWS)
+    comment: str | None = formed(None, text())
+    quote: str | None = formed(None, QUOTE)
 
 
 @dataclasses.dataclass

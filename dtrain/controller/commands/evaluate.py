@@ -57,6 +57,7 @@ class Evaluate(Derived):
 
     name = "evaluate"
     folder = "evaluations"
+    short_words = ("by", "prefix")
     kind = EvaluateJob
 
     def check(self, config: Config) -> None:

@@ -97,6 +97,7 @@ class Predict(Derived):
     name = "predict"
     folder = "predictions/jobs"
     words = ("checkpoint", "weights", "to", "workers", "shard")
+    short_words = ("format", "split", "function", "include")
     kind = PredictJob
 
     def needs_labels(self, config: Config) -> bool:

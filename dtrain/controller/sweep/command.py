@@ -86,10 +86,13 @@ def run(master: Master, source: Source) -> int:
             return errors.OK
         if past is None:
             name = common_name([draft.config.name for draft in drafts] or [master.config.name])
-            path = folders.create(master.folder(name), config.output_dir).path
-            record = Record.begin(path, composer.whole(), name, config)
+            if master.has_chosen_folder:
+                rundir, lock = folders.claim(master.folder(name), "sweep")
+            else:
+                rundir = folders.create(master.folder(name), config.output_dir)
+            record = Record.begin(rundir.path, composer.whole(), name, config)
             try:
-                lock = folders.lock(RunDir(path), "output_dir")
+                lock = lock or folders.lock(rundir, "output_dir")
             except UsageError:
                 record.undo()
                 raise

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent, environment, given, groups, load, targets, values
+from dtrain.config import consent, environment, given, groups, guard, load, targets, values
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
@@ -113,6 +113,11 @@ class Master:
         with open_dict(node):
             del node["hydra"]  # of which that is a copy
         return node
+
+    @property
+    def has_chosen_folder(self) -> bool:
+        """Whether the user has said where the sweep goes."""
+        return given.reserved() is None and guard.is_chosen(self._node, "sweep")
 
     def folder(self, name: str) -> Path:
         """Return where the folder of a sweep of this name goes."""

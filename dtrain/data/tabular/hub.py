@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from dtrain.data import cache
 from dtrain.data.files import DataFile, not_installed
 from dtrain.data.tabular.arrow import MappedFile, column_of, is_list
-from dtrain.data.tabular.reader import ArrowTable, Reading
+from dtrain.data.tabular.dialects import Reading
+from dtrain.data.tabular.reader import ArrowTable
 from dtrain.data.tabular.table import Column
 from dtrain.errors import DataError, UsageError, nearest
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dtrain.data.encoding import Feature
+from dtrain.data.encoding import Feature, as_numbers
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tabular.source import ArraysOfTable, EncodedSource
+from dtrain.errors import typed
 from dtrain.host.columns import aligned
 
 #: Rows and columns that are looked at, at most.
@@ -58,7 +59,11 @@ def _columns(
             names = [feature.name for feature in source.fit.encoding.features][:COLUMNS]
             names += [] if target is None else [target]
         rows = np.arange(min(len(source), ROWS))
-        return source.cells(rows, [n for n in names if n in source.table.columns]), target
+        cells = source.cells(rows, [n for n in names if n in source.table.columns])
+        for feature in source.fit.encoding.of("number"):
+            if feature.name in cells and cells[feature.name].dtype == object:
+                cells[feature.name] = as_numbers(feature, cells[feature.name], source.where)
+        return cells, target
     x = source.x if isinstance(source, Arrays) else None
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] > COLUMNS:
         return {}, None
@@ -89,10 +94,10 @@ def _fitted(feature: Feature) -> str:
         more = ", ..." if len(feature.values) > 5 else ""
         what = f"{len(feature.values):,} {noun}: {', '.join(feature.values[:5])}{more}"
     elif feature.kind == "date":
-        day = np.datetime64(0, "D") + int(feature.mean)
+        day = np.datetime64(0, "D") + int(feature.mean + feature.offset)
         what = f"{day} on average, {feature.format or 'ISO 8601'}"
     else:
-        what = f"mean {feature.mean:.4g}, deviation {feature.variance**0.5:.4g}"
+        what = f"mean {feature.mean + feature.offset:.4g}, deviation {feature.variance**0.5:.4g}"
     rare = " or rare" if feature.kind == "category" else ""
     return what + (f", {feature.missing:.1%} empty{rare}" if feature.missing else "")
 
@@ -148,7 +153,7 @@ def _names(names: Sequence[str]) -> str:
 def _skip(names: Iterable[str], named: bool) -> str:
     if not named:
         return ""
-    return f"; to leave out: 'dataset.columns={{{', '.join(f'{name}: skip' for name in names)}}}'"
+    return f"; to leave out: {typed('dataset.columns', dict.fromkeys(names, 'skip'))}"
 
 
 def _empty(inputs: pd.DataFrame, named: bool) -> Iterator[str]:

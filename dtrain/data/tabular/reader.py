@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dtrain.data import cache
-from dtrain.data.encoding import Encoding
+from dtrain.data import cache, encoding
+from dtrain.data.encoding import Encoding, Numbers, is_gap
 from dtrain.data.files import DataFile, files, is_full
-from dtrain.data.tabular import arrow, text
+from dtrain.data.tabular import arrow, dialects, text
 from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
+from dtrain.data.tabular.dialects import Reading
 from dtrain.data.tabular.table import Column, Pieces, Table
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, UsageError, typed
 
 #: Extensions by format.
 EXTENSIONS = {
@@ -65,10 +66,15 @@ class ArrowTable(Table):
     ):
         self.files = list(files)
         reading = reading or Reading()
-        self._parts = _alike([_part_of(file, reading) for file in files], reading)
+        first, *others = [_part_of(file, reading) for file in files]
+        self._parts = _alike([first, *(_named(part, first, reading) for part in others)], reading)
+        declared_keys = {key: getattr(reading, key) for key in dialects.KEYS[2:]}
+        self.reading = ", ".join(f"{k}={v}" for k, v in declared_keys.items() if v is not None)
         schemas = {part.file.name: part.schema for part in self._parts}
         self.columns, self.refused = arrow.agreed(schemas, declared)
         self._pieces = Pieces([part.rows for part in self._parts])
+        #: Cells that mean nothing, as :func:`dtrain.data.encoding.spelling` has them.
+        self.empty: frozenset[str] = frozenset()
         #: What was found out of the files.
         self.notices = tuple(notice for part in self._parts for notice in part.notices)
 
@@ -90,9 +96,25 @@ class ArrowTable(Table):
         def values(name: str) -> Any:
             column = self.columns[name]
             parts = [(at, part.take(name, column, of, with_empty)) for at, part, of in split]
-            return arrow.joined(parts, len(rows))
+            made = arrow.joined(parts, len(rows))
+            return self._emptied(name, made, rows, with_empty) if self.empty else made
 
         return {name: values(name) for name in names}
+
+    def _emptied(self, name: str, values: Any, rows: np.ndarray, with_empty: bool) -> Any:
+        """Return cells without those that mean nothing, as ``dataset.empty`` says."""
+        if not self.columns[name].is_cell:
+            return values
+        cells = encoding.texts(values)
+        empty = np.array([encoding.spelling(cell) in self.empty for cell in cells], bool)
+        if not empty.any():
+            return values
+        if not with_empty:
+            place = f"{self.where(int(rows[int(np.argmax(empty))]))}, column {name!r}"
+            raise DataError(place, "is empty, as dataset.empty says")
+        values = values.astype(np.float64 if values.dtype.kind in "biuf" else values.dtype)
+        values[empty] = {"f": np.nan, "M": np.datetime64("NaT")}.get(values.dtype.kind)
+        return values
 
     def where(self, row: int) -> str:
         """Return the place of a row: ``FILE, row 17``."""
@@ -139,7 +161,8 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
         is_text = list(map(pa.types.is_string, kinds))
         if 0 < sum(is_text) < len(full):
             worded, other = (having[is_text.index(each)] for each in (True, False))
-            raise _text_among_numbers(worded, other, name)
+            if not Numbers.among(_cells_of(worded, name)).are_all:
+                raise _text_among_numbers(worded, other, name)
         if not full or len(set(map(str, kinds))) > 1:
             try:
                 schemas = [pa.schema([(name, kind)]) for kind in full]
@@ -151,37 +174,39 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
     return [_part_of(part.file, again) for part in parts]
 
 
+def _named(part: Part, first: Part, reading: Reading) -> Part:
+    """Return a text file whose first line is a row as a part with the names of the first file."""
+    names, own = first.schema.names, part.schema.names
+    if not (part.is_text and len(own) == len(names) and not set(own) & set(names)):
+        return part
+    again = _part_of(part.file, dataclasses.replace(reading, names=tuple(names)))
+    texts, wanted = (list(map(pa.types.is_string, of.schema.types)) for of in (again, first))
+    if texts != wanted or all(texts):
+        return part
+    notice = f"its first line is a row, and its columns are those of {first.file.name}"
+    return dataclasses.replace(again, notices=(*again.notices, f"{part.file.name}: {notice}"))
+
+
 def _text_among_numbers(worded: Part, other: Part, name: str) -> UsageError:
     """Return the error of a column that is text in one file, and not in another."""
-    worded.open()
-    column = Column(np.dtype(object), path=(name,))
-    cells = worded.take(name, column, np.arange(worded.rows), with_empty=True)
-    row = next((i for i, c in enumerate(cells) if c is not None and not text.is_number(c)), 0)
+    cells = _cells_of(worded, name)
+    row = next((i for i, c in enumerate(cells) if not is_gap(c) and not dialects.is_number(c)), 0)
     return UsageError(
         "dataset.path", worded.file.name, f"{worded.place(row)}, column {name!r}: {cells[row]!r} "
         f"is text, and {other.file.name} has {other.schema.field(name).type} there",
         "the same kind of values in all files, or a column of categories",
-        f"'dataset.columns={{{name}: category}}'",
+        typed("dataset.columns", {name: "category"}),
     )  # fmt: skip
 
 
+def _cells_of(part: Part, name: str) -> list[str]:
+    """Return the texts of a column of one file."""
+    part.open()
+    column = Column(np.dtype(object), path=(name,))
+    return encoding.texts(part.take(name, column, np.arange(part.rows), with_empty=True))
+
+
 # -- files
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How files are read.
-
-    Attributes:
-        format: of all of them; None: by their contents and names.
-        separator, header: of text tables.
-        types: of columns of text tables, where they are known.
-    """
-
-    format: str | None = None
-    separator: str | None = None
-    header: bool | None = None
-    types: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
 
 
 def _format_of(file: DataFile, given: str | None) -> str:
@@ -218,6 +243,13 @@ def _part_of(file: DataFile, reading: Reading) -> Part:
         UsageError: it cannot be read as what it is said to be.
     """
     kind = _format_of(file, reading.format)
+    own = {"csv": dialects.KEYS, "json": ("encoding",)}.get(kind, ())
+    for key in dialects.KEYS:
+        if key not in own and (value := getattr(reading, key)) is not None:
+            raise UsageError(
+                f"dataset.{key}", value, f"{file.name} is read as {kind}, which has no such thing",
+                "tables of text", f"dataset.{key}=null",
+            )  # fmt: skip
     if kind == "parquet":
         return _parquet(file)
     return _arrow(file) if kind == "arrow" else _text(file, kind, reading)
@@ -282,7 +314,7 @@ def _parquet(file: DataFile) -> Part:
             whole = pq.ParquetFile(stream)
             footer, schema = whole.metadata, whole.schema_arrow
     except UNREADABLE as error:
-        raise text.unreadable(file, "Parquet", error) from None
+        raise dialects.unreadable(file, "Parquet", error) from None
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     rows = np.array([group.num_rows for group in groups], np.int64)
     size = sum(group.total_byte_size for group in groups)
@@ -323,7 +355,7 @@ def _arrow(file: DataFile) -> Part:
         for batch in batches if is_packed else batches[:1]:
             batch.validate()
     except UNREADABLE as error:
-        raise text.unreadable(file, "Arrow", error) from None
+        raise dialects.unreadable(file, "Arrow", error) from None
     rows = np.array([len(batch) for batch in batches], np.int64)
     is_small = _is_small(file)
     read = functools.partial(_arrow_batches, file, is_small) if is_packed else None
@@ -355,8 +387,8 @@ def _mapped(file: DataFile) -> tuple[list[pa.RecordBatch], bool]:
 
 def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
     types = sorted((name, str(of)) for name, of in reading.types.items())
-    own = [kind, reading.separator, reading.header, types]
-    return ["table of text 1", file.place(), file.stamp(), *own]
+    own = [kind, *(getattr(reading, key) for key in dialects.KEYS), reading.names, types]
+    return ["table of text 2", file.place(), file.stamp(), *own, *reading.empty]
 
 
 def _text(file: DataFile, kind: str, reading: Reading) -> Part:
@@ -366,32 +398,34 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
             "dataset.format", kind, "is no format of a table", ", ".join(EXTENSIONS),
             "dataset.format=null",
         )  # fmt: skip
-    if kind == "csv" and text.is_json(file):
+    if kind == "csv" and dialects.is_json(file):
         notices.append(f"{file.name}: its lines are objects of JSON, and it is read as such")
     elif kind == "csv":
-        dialect = text.dialect_of(file, reading.separator, reading.header)
-        first = 1 + int(dialect.header)
+        dialect = dataclasses.replace(dialects.dialect_of(file, reading), empty=reading.empty)
+        first = 1 if dialect.word == "row" else dialect.first
         notices += dialect.notices
-    read = functools.partial(text.read, file, dialect, reading.types)
+    read = functools.partial(text.read, file, dialect, reading.types, reading.encoding)
     loaded: Any
     if _is_small(file):
         loaded, is_latin = read()
         table = loaded
         if is_latin:
-            notices.append(f"{file.name}: is no text in UTF-8, and is read as Latin-1")
+            notices.append(f"{file.name}: {dialects.LATIN}")
     else:
         loaded = _converted(file, _text_key(file, kind, reading), read)
         table = pa.Table.from_batches(MappedFile(loaded).batches())
-    word = "row" if dialect is None else "line"
+    word = "row" if dialect is None else dialect.word
     return Part(
         file, table.schema, len(table), loaded, None, first, word, tuple(notices), is_text=True
     )
 
 
-def types_of(declared: Mapping[str, str], encoding: Encoding | None) -> dict[str, pa.DataType]:
+def types_of(declared: Mapping[str, str], encoded: Encoding | None) -> dict[str, pa.DataType]:
     """Return the types that columns of text files are read as, where they are known."""
-    fitted = {f.name: f.kind for f in encoding.features if f.is_text} if encoding else {}
-    types = {"category": pa.string(), "text": pa.string(), "number": pa.float64()}
+    of_text = [f for f in (encoded.features if encoded else ()) if f.is_text or f.format]
+    fitted = {f.name: f.format or str(f.kind) for f in of_text}
+    types = {"category": pa.string(), "text": pa.string()}
+    types |= {kind: pa.string() for kind in {**fitted, **declared}.values() if "%" in kind}
     return {n: types[kind] for n, kind in {**fitted, **declared}.items() if kind in types}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import functools
@@ -10,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from dtrain.data import encoding, nest
-from dtrain.data.encoding import Encoding, Target
+from dtrain.data import dates, encoding, nest
+from dtrain.data.encoding import Encoding, Feature, Numbers, Target
 from dtrain.data.example import trimmed
 from dtrain.data.mixture import blocks_of
 from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Info, Source
 from dtrain.data.tabular.table import Names, Pieces, Role, Table
-from dtrain.data.target_kind import Counted
-from dtrain.errors import DataError, UsageError
+from dtrain.data.target_kind import FEW, Counted
+from dtrain.errors import DataError, UsageError, typed
 
 if TYPE_CHECKING:  # pyarrow is imported where its tables are read
     from dtrain.data.tabular.reader import ArrowTable
@@ -45,7 +46,8 @@ class TableSource(Source):
         weight: columns, or None for none.
         words: returns of a column of targets that are text the classes, in their order; None: those
             of the rows.
-        categories: targets that are numbers, and whose different numbers are classes.
+        declared: kinds of columns by name: a target of categories is one of classes, whatever its
+            type, and one of numbers is to be predicted.
 
     Raises:
         UsageError: the table has no such column, or one cannot be what it is to be.
@@ -58,12 +60,12 @@ class TableSource(Source):
         target: Names,
         weight: Names = None,
         words: Callable[[str], np.ndarray] | None = None,
-        categories: Sequence[str] = (),
+        declared: Mapping[str, str] | None = None,
     ):
         self.table = table
         self._drawn: Rows | None = None
         self._words = words
-        self._categories = tuple(categories)
+        self.declared = declared or {}
         self._found: dict[str, np.ndarray] = {}  # classes, by the column
         self.target = None if target is None else Role(target, "dataset.target", table, labels=True)
         self.weight = None
@@ -82,6 +84,8 @@ class TableSource(Source):
 
     #: Whether inputs may be columns of all kinds, which become one matrix.
     encodes = False
+    #: Forms of columns of dates, where they are declared; ``date`` of those that are found out.
+    forms: Mapping[str, str] = {}
 
     @staticmethod
     def _columns(*roles: Role | None) -> list[str]:
@@ -121,7 +125,8 @@ class TableSource(Source):
         """What its table knows."""
         drawn = self._drawn is not None and not callable(self._drawn)
         return Info(
-            files=lambda: self.table.files, counted=drawn or self.table.known_length() is not None,
+            files=lambda: self.table.files, reading=self.table.reading,
+            counted=drawn or self.table.known_length() is not None,
             place=self.where, class_names=lambda: self.words().tolist(), labels=self._labels,
             column=self._whole_column, blocks=self._blocks,
         )  # fmt: skip
@@ -140,7 +145,7 @@ class TableSource(Source):
             DataError: naming file, row and column.
         """
         indices = np.asarray(indices)
-        values = self.table.read(self._at(indices), self._names) if self._names else {}
+        values = self._read(self._at(indices), self._names) if self._names else {}
         return self._example(values, indices)
 
     def _example(self, values: Mapping[str, Any], indices: np.ndarray) -> tuple[Any, ...]:
@@ -164,7 +169,7 @@ class TableSource(Source):
         if isinstance(values, Ragged):
             return values.mapped(as_target)
         problem = "the target is NaN or infinite"
-        if values.dtype == object or name in self._categories:
+        if self.is_worded(name):
             numbers = {word: number for number, word in enumerate(self.words(name).tolist())}
             if len(numbers) > 2 and self.target is not None and self.target.is_joined(name):
                 raise UsageError(
@@ -211,22 +216,63 @@ class TableSource(Source):
         if self._words is not None:
             return self._words(name)
         if name not in self._found:
-            words: set[str] = set()
+            words = collections.Counter[str]()
             for rows, part in self.parts_of(name):
                 words.update(self._texts(part, name, rows))
-            by_number = _by_number if name in self._categories else None
+            is_category = self.declared.get(name) == "category"
+            if not is_category:
+                self._refuse_numbers(name, Numbers.among(words))
+            by_number = _by_number if is_category else None
             self._found[name] = np.array(sorted(words, key=by_number))
         return self._found[name]
 
     def is_worded(self, name: str) -> bool:
         """Whether the values of a target are names of classes."""
-        return name in self._categories or not self.table.columns[name].is_number
+        is_number = self.table.columns[name].is_number or self._is_written(name)
+        return self.declared.get(name) == "category" or not is_number
+
+    def _is_written(self, name: str) -> bool:
+        """Whether a column holds texts that are declared to be numbers."""
+        return self.table.columns[name].kind == "text" and self.declared.get(name) == "number"
 
     def parts_of(self, name: str, with_empty: bool = False) -> Iterator[tuple[np.ndarray, Any]]:
         """Read all rows of a column, in pieces: their numbers, and their values."""
         for begin in range(0, len(self), ROWS):
             rows = self._at(np.arange(begin, min(begin + ROWS, len(self))))
-            yield rows, self.table.read(rows, [name], with_empty)[name]
+            yield rows, self._read(rows, [name], with_empty)[name]
+
+    def _read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
+        """Read columns; texts that are declared to be numbers become numbers."""
+        values = self.table.read(rows, names, with_empty)
+        place = lambda at: self.table.where(int(rows[at]))  # noqa: E731
+        for name in filter(self._is_written, names):
+            feature = Feature(name, "number")
+            values[name] = encoding.as_numbers(feature, values[name], place, fits=True)
+        return values
+
+    def _refuse_numbers(self, name: str, numbers: Numbers) -> None:
+        """Refuse a target of texts that are numbers but for some cells.
+
+        Raises:
+            UsageError: naming the first of these.
+        """
+        empty = [*numbers.gaps, *numbers.others]
+        is_odd = numbers.odd is not None and len(numbers.numbers) > FEW
+        if not numbers.are_all or not (empty or is_odd):
+            return
+        cell = empty[0] if empty else numbers.odd
+        whole = ((row, t) for rows, part in self.parts_of(name)
+                 for row, t in zip(rows.tolist(), encoding.texts(part), strict=True))  # fmt: skip
+        place = self.table.where(next(row for row, text in whole if text == cell))
+        hint = typed("dataset.columns", {name: "number"})
+        raise UsageError(
+            "dataset.target", name, f"{place} has {cell!r}, and {sum(numbers.numbers.values()):,} "
+            "rows have numbers, which would be classes in the order of the alphabet",
+            f"numbers; or classes: {typed('dataset.columns', {name: 'category'})}",
+            f"{hint} dataset.on_error=skip" if empty else hint,
+        )  # fmt: skip
 
     def _whole_column(self, name: str) -> np.ndarray | None:
         """Return a column of the table, of all rows that are examples; None where it has none.
@@ -238,11 +284,14 @@ class TableSource(Source):
         """
         if name not in self.table.columns or self.table.columns[name].is_ragged:
             return None
+        form = None if self.table.columns[name].kind == "date" else self.forms.get(name)
         parts = [
-            np.array(encoding.texts(values), object) if values.dtype == object else values
+            np.array(encoding.texts(values), object) if form or values.dtype == object else values
             for _, values in self.parts_of(name, with_empty=True)
         ]
-        return np.concatenate(parts) if parts else None
+        if form is None or not parts:
+            return np.concatenate(parts) if parts else None
+        return dates.moments_of(name, np.concatenate(parts).tolist(), form, self.where)
 
     def _labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.
@@ -259,7 +308,7 @@ class TableSource(Source):
     def target_values(self) -> Iterator[np.ndarray]:
         """Read the targets of one column of numbers, as they are in the table, in pieces."""
         name = self.target_column
-        if name and self.table.columns[name].is_single and not self.is_worded(name):
+        if name and not self.table.columns[name].shape and not self.is_worded(name):
             yield from (values for _, values in self.parts_of(name))
 
     def _blocks(self) -> np.ndarray | None:
@@ -277,7 +326,7 @@ class TableSource(Source):
         if not len(self) or not names:
             return [None, None]
         rows = self._at(np.arange(len(self)))
-        return self._outputs(self.table.read(rows, names), rows)
+        return self._outputs(self._read(rows, names), rows)
 
 
 def counted(train: TableSource, held: TableSource | None = None) -> Callable[[], int | None]:
@@ -350,9 +399,9 @@ class Fit:
         kinds |= self.declared
         made = encoding.fit(
             source.inputs.names, lambda name: source.cells(rows, [name])[name], kinds, self.chosen,
-            self.left_out, lambda row: source.where(row * step),
+            self.left_out, lambda row: source.where(row * step), source.of_all_rows,
         )  # fmt: skip
-        return Encoding(made.features, self._target(), made.left_out)
+        return dataclasses.replace(made, target=self._target())
 
     def _target(self) -> Target | None:
         source = self.source
@@ -360,6 +409,8 @@ class Fit:
             return None
         names = tuple(source.target.columns())
         classes = tuple(map(str, source.words())) if len(names) == 1 else ()
+        if len(classes) == 1 and len(source) > 1:
+            raise _constant(names[0], classes[0])
         if classes:
             return Target(names, "classes", classes)
         if not isinstance(source.target.names, str | list | tuple):
@@ -370,8 +421,17 @@ class Fit:
         y = y.reshape(len(y), -1).astype(np.float64)
         if not isinstance(source.target.names, str) and np.isin(y, (0, 1)).all():
             return Target(names, "labels", names)
+        if len(y) > 1 and y.shape[1] == 1 and (y == y[0]).all():
+            raise _constant(names[0], f"{y[0, 0]:g}")
         deviation = np.where(y.std(0) > 0, y.std(0), 1.0)
         return Target(names, "numbers", (), tuple(y.mean(0).tolist()), tuple(deviation.tolist()))
+
+
+def _constant(name: str, value: str) -> UsageError:
+    return UsageError(
+        "dataset.target", name, f"is {value} in every row, so there is nothing to learn",
+        "a target of two values or more", "dataset.target=COLUMN",
+    )  # fmt: skip
 
 
 class EncodedSource(TableSource):
@@ -388,6 +448,11 @@ class EncodedSource(TableSource):
     def cells(self, indices: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
         """Return columns at some examples, with empty cells."""
         return self.table.read(self._at(indices), names, with_empty=True)
+
+    def of_all_rows(self, name: str) -> np.ndarray:
+        """Return a column at the rows of the table, be they examples of this source or not."""
+        rows = np.arange(0, len(self.table), 1 + len(self.table) // encoding.EXAMPLES)
+        return np.asarray(self.table.read(rows, [name], with_empty=True)[name])
 
     def _inputs(self, values: Mapping[str, Any], indices: np.ndarray) -> Any:
         return self.matrix(indices)
@@ -435,26 +500,26 @@ def arrays_or_source(source: EncodedSource | None) -> Any:
     return source if is_large else ArraysOfTable(source)
 
 
-def unseen(held: Any, made: Encoding) -> list[str]:
+def unseen(held: Any, made: Encoding, what: str = "the validation") -> list[str]:
     """Return sentences on categories that are evaluated on, and that the encoding has not.
 
     Args:
-        held: what is evaluated on.
+        held: what is evaluated on, or predicted.
         made: fitted on the training.
+        what: what the rows are, for messages.
     """
     source = held.source if isinstance(held, ArraysOfTable) else held
     if not isinstance(source, EncodedSource):
         return []
-    sentences = []
+    sentences, rows = [], np.arange(min(len(source), encoding.EXAMPLES))
     for feature in made.of("category"):
-        rows = np.arange(min(len(source), encoding.EXAMPLES))
-        cells = encoding.texts(source.cells(rows, [feature.name])[feature.name])
-        others = sorted(set(cells) - {"", *feature.values})
-        if others:
+        counts = feature.unknown(source.cells(rows, [feature.name])[feature.name])
+        if others := sorted(counts):
             more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
             rarely = " or in one row" if feature.missing else ""
             sentences.append(
-                f"the column {feature.name!r} has {others[0]!r}{more} in the validation, which the "
-                f"training has not{rarely}: it is read as unknown"
+                f"the column {feature.name!r} has {others[0]!r}{more} in {what} "
+                f"({counts.total():,} of {len(rows):,} rows), which the training has not{rarely}: "
+                "it is read as unknown"
             )
     return sentences

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.files import DataFile
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError, nearest, typed
 
 #: Names of columns for one role: one, a list of numbers that are put side by side, or by name.
 Names = str | Sequence[str] | Mapping[str, Any] | None
@@ -69,11 +69,13 @@ class Table(ABC):
         files: in order.
         columns: by name, in the order of the file.
         refused: columns that cannot be examples, by name, each with a clause that says why.
+        reading: how its files are read, where that is declared; for its identity.
     """
 
     files: list[DataFile]
     columns: dict[str, Column]
     refused: Mapping[str, str] = {}
+    reading: str = ""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -244,7 +246,7 @@ class Role:
             )  # fmt: skip
         if name not in table.columns:
             near = nearest(name, table.columns) or "COLUMN"
-            hint = f"{key}={near}" if self.names == name else f"{near} in place of {name}"
+            hint = typed(key, near) if self.names == name else f"{near} in place of {name}"
             problem = f"{table.files[0].name} has no such column"
             raise UsageError(key, name, problem, ", ".join(table.columns), hint)
 

@@ -6,7 +6,6 @@ format has a column ``index`` before the others: the number of the row in the da
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -15,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from dtrain.files.writing import csv_text
 
 INDEX = "index"
 #: The column with the name of the predicted class, where the run knows the names of its classes.
@@ -142,11 +143,7 @@ def _csv(columns: Columns) -> bytes:
         for name, column in columns.items()
         for place in np.ndindex(*column.shape[1:])
     }
-    file = io.StringIO(newline="")
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(flat)
-    writer.writerows(zip(*flat.values(), strict=True))
-    return file.getvalue().encode()
+    return csv_text([flat, *zip(*flat.values(), strict=True)]).encode()
 
 
 def _plain(column: np.ndarray) -> list[Any]:

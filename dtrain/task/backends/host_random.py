@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.data import generators
+
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Let what is called inside draw by a seed."""
-    with kept():
+    with generators.stepping(), kept():
         random.seed(seed)
         np.random.seed(seed % 2**32)
         yield

@@ -52,15 +52,24 @@ class Checked(Protocol):
 class Plain(Protocol):
     """Models and what trains them, of the framework itself, beside those of Keras."""
 
-    def as_model(self, built: Any, precision: str) -> Any:
+    def as_model(self, built: Any, precision: str, x: Any) -> Any:
         """Return a module of the framework's as a model; anything else as it is.
 
         Args:
             built: what the user's function has returned.
             precision: ``hardware.precision``.
+            x: inputs of one example.
 
         Raises:
             UsageError: it cannot be trained so.
+        """
+
+    def owners(self, model: keras.Model, group: str) -> dict[str, Any]:
+        """Return each :class:`dtrain.task.model.object_state.Owner` of a model, by its name.
+
+        Args:
+            model: compiled.
+            group: ``model``, or ``optimizer``.
         """
 
     def unwrapped(self, model: keras.Model) -> Any:

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import as_numpy, draws, transforms
+from dtrain.data import as_numpy, generators, transforms
 from dtrain.data.example import Example, label, place, spec_difference, spec_of, together
 from dtrain.data.foreign import Generated
+from dtrain.data.generators import Key
 from dtrain.data.images import NoImageError
 from dtrain.data.mixture import Concatenated, by_member, members_of
 from dtrain.data.nest import Ragged
@@ -23,8 +24,6 @@ from dtrain.errors import DataError, UsageError
 #: Held while a source in Python is read: what is trained on and what is evaluated on are read side
 #: by side, and may come from one open file.
 reading_lock = threading.Lock()
-#: By which a source draws random numbers.
-Key = tuple[int, ...]
 
 
 def is_alone(source: Source) -> bool:
@@ -51,24 +50,25 @@ def by_rows(rows: np.ndarray) -> Key:
     return tuple(map(int, rows[:1]))
 
 
-def taken(source: Source, rows: np.ndarray, key: Key | None) -> Example:
+def taken(source: Source, rows: np.ndarray, key: Key) -> Example:
     """Return examples, changed by the transforms of arrays; rows of different lengths too.
 
     Args:
         source: has them.
         rows: int64 ``[b]``.
-        key: by which it draws random numbers; None: it draws none.
+        key: by which it draws random numbers.
     """
-    alone = is_alone(source)
+    own = not source.readers and generators.own_of(source)
     with (
-        reading_lock if alone else contextlib.nullcontext(),
-        draws.seeded(key if alone else None),
-        draws.reading_by(key),
+        reading_lock if own or is_alone(source) else contextlib.nullcontext(),
+        generators.reading(generators.Draws(key)),
     ):
+        if own:
+            generators.seed_own(source)
         return transforms.applied(source, Example.of(source[rows]), of_arrays=True)
 
 
-def read(source: Source, rows: np.ndarray, key: Key | None) -> Example:
+def read(source: Source, rows: np.ndarray, key: Key) -> Example:
     """Return as :func:`taken`, as arrays.
 
     Raises:
@@ -127,14 +127,13 @@ class Reader:
 
         Args:
             rows: int64 ``[b]``.
-            key: by which the source draws random numbers, if it was seen to; None: by the rows.
+            key: by which the source draws random numbers; None: by the rows.
 
         Raises:
             DataError: it has other parts or shapes, or cannot be read.
             UsageError: it has values that would be cut.
         """
-        key = by_rows(rows) if key is None else key
-        example = read(self._source, rows, key if draws.seen() else None)
+        example = read(self._source, rows, by_rows(rows) if key is None else key)
         difference = spec_difference(self.spec, spec_of(example.parts), types=False)
         if difference is not None:
             where = f"the batch of {self._source.info.place(int(rows[0]))}"

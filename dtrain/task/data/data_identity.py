@@ -72,7 +72,9 @@ def _digest(source: Any, amount: Identity, digests: dict[tuple[str, ...], Any]) 
     names = tuple(file.name for file in files)
     if names not in digests:
         digests[names] = identity.of_files(files, amount)
-    return digests[names].copy()
+    digest = digests[names].copy()
+    digest.update(source.info.reading.encode())
+    return digest
 
 
 def _of_examples(source: Source | Stream, amount: Identity) -> Any:

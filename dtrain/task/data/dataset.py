@@ -81,7 +81,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
     node, options = divided(config.dataset)
 
     def made() -> Splits:
-        value = targets.instantiate(node, "dataset", on_error=options.on_error, encoding=encoding)
+        value = targets.instantiate(node, "dataset", on_error=options.on_error, fitted=encoding)
         return runtime().readable(adapted(value), str(node["_target_"]))
 
     splits = dataclasses.replace(_with_some(made(), node), task=options.task)
@@ -107,6 +107,10 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
             notices += unseen(splits.validation, made_of)
             out = made_of.left_out.items()
             notices += [f"the column {name!r} is left out: {why}" for name, why in out]
+            notices += made_of.notices
+        elif not trains:
+            other = splits.train if splits.validation is None else splits.validation
+            notices += unseen(other, made_of, "this data")
         names = [feature.name for feature in made_of.features]
         splits = dataclasses.replace(splits, columns={**(splits.columns or {}), "inputs": names})
     data_records = data_identity.records(splits, options.identity)

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import failures, nest, transforms
+from dtrain.data import failures, generators, nest, transforms
 from dtrain.data.example import Example
 from dtrain.data.foreign import Generated
+from dtrain.data.generators import Key
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.task.data.batch_reader import BatchReader, Key, threads
+from dtrain.task.data.batch_reader import BatchReader, threads
 from dtrain.task.data.inputs import Inputs, draw_keys
 
 #: Bytes of a batch in memory that is read by the thread that asks for it.
@@ -141,7 +142,8 @@ class HostPipeline:
         from dtrain.task.backends.runtime import runtime  # not above: arrays need no framework
 
         keys = draw_keys(self._inputs.seed, begin, len(nest.leaves(part.x)[0]))
-        x = nest.mapped(np.asarray, runtime().augmented(augment, part.x, keys))
+        with generators.reading(generators.Draws((self._inputs.seed, begin, -1))):
+            x = nest.mapped(np.asarray, runtime().augmented(augment, part.x, keys))
         return dataclasses.replace(part, x=x).parts
 
     def _of_stream(self, stream: Generated) -> Iterator[Callable[[], list[Any]]]:

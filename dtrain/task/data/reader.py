@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import importlib
 import io
 import mmap
 import os
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dtrain import secrets
-from dtrain.data import draws, identity
+from dtrain.data import generators, identity
 from dtrain.data.example import Example
 from dtrain.data.mixture import members_of
 from dtrain.data.nest import Ragged
@@ -56,6 +57,7 @@ def main(descriptor: int, name: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # the log of the task
         sys.stdout.reconfigure(line_buffering=True)
     python_path.offer()
+    generators.watch()  # ORDER: before the user's code is imported
     with contextlib.suppress(EOFError, OSError):  # the task has ended
         _Reader(Connection(descriptor), name).serve()
 
@@ -103,7 +105,9 @@ class _Reader:
 
     def _take(self, number: int, rows: np.ndarray, key: tuple[int, ...] | None) -> list[int]:
         """Return the lengths of what was read."""
-        with draws.seeded(key):
+        if "keras" in sys.modules:  # imported by the user's code; it has what it draws by
+            importlib.import_module("dtrain.task.keras_internals")
+        with generators.reading(generators.Draws(key or tuple(rows[:1].tolist()))):
             frame = Frame(taken(self._sources[number], rows))
         self._read = frame.shared()
         return frame.lengths
@@ -128,6 +132,7 @@ def taken(source: Any, rows: np.ndarray) -> tuple[Any, ...]:
         source: in Python.
         rows: int64 ``[b]``.
     """
+    generators.seed_own(source)
     return Example.of(source[rows]).map(_array).parts
 
 
@@ -160,7 +165,7 @@ def _digest_of(source: Any, row: int) -> str | None:
     digests = set()
     for _ in range(2):
         try:
-            with draws.seeded((row,)):
+            with generators.reading(generators.Draws((row,))):
                 digests.add(identity.of_arrays([taken(source, np.array([row]))]).hexdigest())
         except DataError as error:  # which is in the data, and may never be asked for
             digests.add(str(error))

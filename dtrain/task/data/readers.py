@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import draws
+from dtrain.data import generators
 from dtrain.data.mixture import by_member
 from dtrain.data.sources import Source, Splits, View
 from dtrain.data.streams import Stream
@@ -235,11 +235,11 @@ class Pool:
             Exception: what its source has raised.
         """
         if not self._serving:
-            with self._alone, draws.seeded(draws.reading_key()):
+            with self._alone:
                 return taken(self._sources[number], rows)
         child = self._free.get()
         try:
-            return tuple(child.take(number, rows, draws.reading_key()))
+            return tuple(child.take(number, rows, generators.reading_key()))
         finally:  # one that has ended, too: nobody is to wait for it
             self._free.put(child)
 
@@ -342,7 +342,7 @@ class Child:
         Args:
             number: of the source.
             rows: int64 ``[b]``.
-            key: as of :func:`dtrain.data.draws.seeded`.
+            key: by which it draws random numbers; None: by the rows.
 
         Raises:
             DataError: it has ended.

@@ -23,6 +23,7 @@ MODULES = "keras.src.utils.module_utils"
 NAMES = ("current_call_ctx", PRECISION)
 #: How often each name was given in this process: the second ``dense`` is ``dense_1``.
 COUNTS = "object_name_uids"
+SEEDS = "global_seed_generator"
 
 
 def check() -> None:
@@ -62,6 +63,13 @@ def replaced(values: dict[str, Any]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             state.set_global_attribute(name, value)
+
+
+def exchange_seed_generator(generator: Any) -> Any:
+    """Set what is drawn by in this thread without a seed, None: a new one; return what it was."""
+    before = _state().get_global_attribute(SEEDS)
+    _state().set_global_attribute(SEEDS, generator)
+    return before
 
 
 @contextlib.contextmanager

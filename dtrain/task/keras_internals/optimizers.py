@@ -9,6 +9,9 @@ import keras
 
 from dtrain.task.keras_internals.lookup import unknown
 
+#: Of an optimizer: what is found anew, by identities that are those of this process.
+CACHES = ("_exclude_from_weight_decay_cache",)
+
 
 def updating(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """Return the optimizer that updates: that inside a loss scale optimizer, or itself."""

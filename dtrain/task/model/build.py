@@ -19,7 +19,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
-from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat
+from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat, train_state
 
 
 def model(
@@ -80,11 +80,16 @@ def model(
                     encoding=lambda: losses.encoding(config, splits),
                 )  # fmt: skip
         except Exception as error:
+            if y is None and isinstance(error, UsageError) and error.key == "model.classes":
+                raise UsageError(
+                    "dataset.target", "null", "no target is named, and this model predicts one",
+                    "a column, or what the dataset calls it", "dataset.target=COLUMN",
+                ) from None  # fmt: skip
             if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
             raise
         if plain is not None:
-            built = plain.as_model(built, config.hardware.precision.name)
+            built = plain.as_model(built, config.hardware.precision.name, x)
         if not isinstance(built, keras.Model):
             hint = "the model behind `return` in the function" if built is None else "model=cnn"
             raise UsageError(
@@ -122,7 +127,7 @@ def model(
     if not built.compiled:  # else it has a loss of its own
         checks.check_labels(built, predicted, config, splits)
         if failed is None:
-            losses.check_losses(predicted, config)
+            losses.check_losses(built, y, predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:
@@ -150,6 +155,7 @@ def model(
         if predicted is not None:
             if trains:
                 notice(checks.probabilities_notice(built, predicted, chosen is not None))
+                notice(checks.accumulation_notice(built, predicted))
             losses.build_metrics(built, x, y, predicted, weight, chosen is not None)
         if failed is not None:
             part = max(1, config.trainer.batch_size // strategy.parts)
@@ -167,6 +173,8 @@ def model(
         with strategy.optimizer_scope():
             optimizers.build(built, strategy, example, config)
         finetune.scale_rates(built, config.finetune.learning_rates)
+        for each in train_state.objects(built):
+            each.begin()
     return built
 
 

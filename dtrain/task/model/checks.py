@@ -260,6 +260,30 @@ def probabilities_notice(built: keras.Model, predicted: Any, configured: bool) -
     return None
 
 
+def accumulation_notice(built: keras.Model, predicted: Any) -> str | None:
+    """Return what is to be said where gradients accumulate of losses that ignore targets.
+
+    Args:
+        built: compiled.
+        predicted: what it returned for an example.
+    """
+    updating = keras_internals.updating(built.optimizer)
+    count = getattr(updating, "gradient_accumulation_steps", None)
+    outputs = [*keras.tree.flatten(predicted), *(getattr(built, "outputs", None) or ())]
+    ignores = any(
+        getattr(each, "ignore_class", None) is not None for each in keras.tree.flatten(built.loss)
+    )
+    if not count or not (
+        ignores or any(keras_internals.mask(each) is not None for each in outputs)
+    ):
+        return None
+    return (
+        f"optimizer.gradient_accumulation_steps={count} averages the gradients of {count} batches, "
+        "as in Keras' fit, and each batch's loss is a mean over its own targets that are not "
+        "masked or ignored: where their number differs, this is not the gradient of one large batch"
+    )
+
+
 def _of_probabilities(loss: Any) -> str | None:
     """Return the name of the loss that ``loss`` is, if it takes probabilities."""
     if isinstance(loss, keras.losses.Loss):

@@ -65,7 +65,7 @@ def inputs_of(loss: Any, y: Any = None, predicted: Any = None) -> LossInputs:
         y: the targets of an example; without, nothing is tried.
         predicted: the output for it.
     """
-    if loss is None:
+    if loss is None or nest.is_nest(loss):
         return LossInputs()
     function, options = getattr(loss, "function", loss), {}
     if isinstance(function, functools.partial):
@@ -77,7 +77,10 @@ def inputs_of(loss: Any, y: Any = None, predicted: Any = None) -> LossInputs:
     kind = next((name for name in kinds if name in (*_SEPARATE, *_LOGITS)), kinds[0])
     is_own, of_torch = kind.startswith("own."), hasattr(loss, "function")
     call = getattr(function, "forward", getattr(function, "call", function))
-    parameters = inspect.signature(call).parameters
+    try:
+        parameters = dict(inspect.signature(call).parameters)
+    except (TypeError, ValueError):  # of compiled code
+        parameters = {}
 
     def option(name: str, default: Any = None) -> Any:
         usual = parameters[name].default if name in parameters else None

@@ -581,11 +581,38 @@ def _loss_name(loss: Any) -> Any:
     return getattr(loss, "__name__", type(loss).__name__)
 
 
-def check_losses(predicted: Any, config: Config) -> None:
-    """Refuse a list of losses that is not as long as that of the model's outputs."""
+def check_losses(built: keras.Model, y: Any, predicted: Any, config: Config) -> None:
+    """Refuse losses and metrics of which it is not said, or not done, to which outputs they belong.
+
+    Args:
+        built: not compiled.
+        y, predicted: targets and outputs of an example.
+        config: of the run.
+    """
     losses, outputs = config.trainer.loss, len(keras.tree.flatten(predicted))
     if isinstance(losses, list) and len(losses) != outputs:
         raise UsageError(
             "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
             "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
+        )  # fmt: skip
+    own = has_own(built, "train_step", "compute_loss")
+    if outputs < 2 or own or y is None or nest.is_nest(y) or not nest.is_nest(predicted):
+        return
+    shape, metrics = nest.outline(nest.structured(predicted)), config.trainer.metrics
+    first = min(predicted) if isinstance(predicted, dict) else 0
+    if not (isinstance(losses, dict) and "_target_" not in losses):
+        hint = "forward returns that output alone, or a dict of outputs: {'logits': ...}"
+        if isinstance(predicted, dict):
+            name = "logits" if "logits" in predicted else first
+            hint = f"'trainer.loss={{{name}: {losses}}}' 'trainer.metrics={{{name}: []}}'"
+        raise UsageError(
+            "trainer.loss", losses, f"the targets are one array, and the model returns {shape}: it "
+            "is not said to which output they belong", "a loss by the name of an output, one "
+            "output, or a training_step(self, batch) of a plain module", hint,
+        )  # fmt: skip
+    if isinstance(metrics, dict) and any(v for k, v in metrics.items() if k != first):
+        raise UsageError(
+            "trainer.metrics", metrics, "the targets are one array, which Keras compares with the "
+            f"output {first} alone", "targets by the names of all outputs, or no metrics",
+            "'trainer.metrics={" + ", ".join(f"{name}: []" for name in metrics) + "}'",
         )  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import functools
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +19,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import finetune, optimizers
+from dtrain.task.model.object_state import Kept
 
 
 class _Plain:
@@ -70,6 +73,32 @@ def variables(model: keras.Model) -> dict[str, Any]:
     return named
 
 
+_KEPT: weakref.WeakKeyDictionary[keras.Model, list[Kept]] = weakref.WeakKeyDictionary()
+
+
+def objects(model: keras.Model) -> list[Kept]:
+    """Return what keeps the attributes of modules and losses, and those of optimizers.
+
+    On PyTorch alone they decide numbers: elsewhere a step is traced once, by what they are then.
+    """
+    plain = runtime().PLAIN
+    if model not in _KEPT and plain is not None:
+        _KEPT[model] = [
+            Kept(f"objects/{group}", functools.partial(plain.owners, model, group),
+                 functools.partial(saved, model))
+            for group in ("model", "optimizer")
+        ]  # fmt: skip
+    return _KEPT.get(model, [])
+
+
+def saved(model: keras.Model) -> set[int]:
+    """Return the identities of what is saved by :func:`variables`, or in Keras' lists of it."""
+    named = [getattr(each, "variable", each) for each in variables(model).values()]
+    values = [each.value for each in named if isinstance(each, keras.Variable)]
+    owned = [*keras_internals.layers(model), *model.metrics, *optimizers.named(model).values()]
+    return {id(each) for each in (*named, *values, *owned)}
+
+
 def snapshot(model: keras.Model, strategy: Backend) -> dict[str, np.ndarray]:
     """Copy every variable to the host."""
     return strategy.read(variables(model))
@@ -102,6 +131,8 @@ def restore(
         else:
             raise CheckpointError(f"{problem}: it is of another model")
     write(strategy, kept, arrays)
+    for each in objects(model):
+        each.restore(arrays)
     if absent:
         with strategy.optimizer_scope():
             _begin_where_another_was(absent, model, arrays)
@@ -132,6 +163,8 @@ def restore_weights(
                 raise CheckpointError(f"{problem}: it is of another model")
             chosen[source] = variable
     write(strategy, chosen, arrays)
+    for each in objects(model)[:1]:
+        each.restore(arrays)
 
 
 def write(
@@ -198,6 +231,16 @@ def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int,
         name = name if count[name] == 1 else f"{name}#{count[name]}"
         names[id(weight)] = kept.get(name, name)
     return names
+
+
+def exchange_averages(
+    model: keras.Model, arrays: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return arrays with those of the trainable weights and of their averages exchanged."""
+    names = {id(variable): name for name, variable in variables(model).items()}
+    pairs = [(names[key], name) for key, name in _averages(model, arrays).items()]
+    both = [pair for pair in pairs if pair[1] in arrays]
+    return {**arrays, **{a: arrays[b] for a, b in both}, **{b: arrays[a] for a, b in both}}
 
 
 def _problem(name: str, variable: keras.Variable, arrays: Mapping[str, np.ndarray]) -> str | None:

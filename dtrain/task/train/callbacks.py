@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,8 @@ from dtrain import secrets
 from dtrain.config import targets
 from dtrain.errors import CheckpointError, UsageError
 from dtrain.task import keras_internals
+from dtrain.task.model import object_state, train_state
+from dtrain.task.model.object_state import PLAIN, Kept, Owner, is_state
 
 _BATCH_HOOKS = (
     "on_train_batch_begin",
@@ -60,12 +61,12 @@ class Callbacks:
     """The callbacks of ``trainer.callbacks``.
 
     State: a callback with ``get_state()`` (returns a JSON value) and ``set_state(value)`` says
-    itself what a resumed run needs. Of any other, the public attributes that are numbers, strings,
-    booleans or None are kept, unless named like a secret, and weights held as a list of arrays
-    (``best_weights``). Texts of a callback of Keras, and those that its constructor takes, are its
-    configuration: a checkpoint does not change them. Nor does it change what ``on_train_begin``
-    sets to something else than when the run began: a clock, or that a file is there by now. What
-    it sets to the same (a counter, the best so far) is the checkpoint's.
+    itself what a resumed run needs. Of any other its attributes are kept (:class:`.Kept`), unless
+    named like a secret. Texts of a callback of Keras, and those that its constructor takes, are
+    its configuration: a checkpoint does not change them. Nor does it change numbers, texts and
+    booleans that ``on_train_begin`` sets to something else than when the run began: a clock, or
+    that a file is there by now. What it sets to the same (a counter, the best so far) is the
+    checkpoint's.
 
     Args:
         callbacks: the instances.
@@ -92,6 +93,9 @@ class Callbacks:
         self._callbacks, self._model = callbacks, model
         #: What a later start compares with: values and the learning rate when the run began.
         self.began: dict[str, Any] = {}
+        self._kept = Kept(
+            "callbacks/objects", self._owners, lambda: train_state.saved(model) | {id(model)}
+        )
         self._behind = [_Behind(share, logged) for _ in callbacks]
         self._guard = [_Unchanged(callbacks)] if callbacks else []
         self._late = [late and _monitors_validation(callback) for callback in callbacks]
@@ -99,6 +103,10 @@ class Callbacks:
             self._guarded(lambda late: True),
             model=model, epochs=epochs, steps=steps_per_epoch, verbose=0,
         )  # fmt: skip
+        for each in callbacks:
+            if isinstance(each, keras.callbacks.SwapEMAWeights):
+                # After the last epoch nothing would be left of what is trained: `leave_swapped`.
+                each.set_params({**each.params, "epochs": 0})
 
     def _guarded(self, chosen: Callable[[bool], bool]) -> list[keras.callbacks.Callback]:
         """Return callbacks, what stands behind each, and what guards them all.
@@ -130,8 +138,33 @@ class Callbacks:
                 self.hooks.on_train_begin()
             finally:
                 optimizer.learning_rate = rate
-        now = {"learning_rate": rate, "values": [_values(each) for each in self._callbacks]}
+        now = {"learning_rate": rate, "values": [_values(each, True) for each in self._callbacks]}
         self.began = now | began
+        self._kept.begin()
+
+    def _owners(self) -> dict[str, Owner]:
+        """Return those that do not say themselves what their state is."""
+        without = {*vars(keras.callbacks.Callback()), "best_weights"}
+        return {
+            str(index): object_state.owner(each, {*without, *_values(each)})
+            for index, each in enumerate(self._callbacks)
+            if not hasattr(each, "get_state")
+        }
+
+    @property
+    def lost(self) -> set[str]:
+        """Names of what changes, or may, and cannot be kept."""
+        return self._kept.lost
+
+    @property
+    def have_swapped(self) -> bool:
+        """Whether one has put the averages of the weights in the place of what is trained."""
+        return any(map(keras_internals.has_swapped, self._callbacks))
+
+    def leave_swapped(self) -> None:
+        """Let weights that are averages stay so, at the end of the training."""
+        for each in self._callbacks:
+            keras_internals.end_with_averages(each)
 
     def epoch_ended(self, epoch: int, logs: dict[str, float]) -> None:
         """Call ``on_epoch_end`` of those that wait for nothing."""
@@ -187,16 +220,26 @@ class Callbacks:
             values.append(_values(callback))
             best = getattr(callback, "best_weights", None) or []
             arrays.update({f"callbacks/{index}/{i}": np.array(a) for i, a in enumerate(best)})
-        return arrays, values
+        return arrays | self._kept.arrays(), values
 
-    def restore(self, arrays: Mapping[str, np.ndarray], values: list[Any]) -> None:
+    def restore(
+        self, arrays: Mapping[str, np.ndarray], values: list[Any], epoch: int | None = None
+    ) -> None:
         """Put back what :meth:`state` returned. Call after :meth:`begin`, which resets it.
+
+        Args:
+            arrays, values: of :meth:`state`.
+            epoch: that has begun: what its beginning has made and cannot be kept, it makes again;
+                None between two.
 
         Raises:
             CheckpointError: ``values`` are something else.
         """
-        began = self.began.get("values", [])
-        began = [*began, *({} for _ in values[len(began) :])]
+        began = [*self.began.get("values", []), *({} for _ in self._callbacks)]
+        anew = [
+            {n: v for n, v in _values(callback, True).items() if repr(v) != repr(before.get(n, v))}
+            for callback, before in zip(self._callbacks, began, strict=False)
+        ]  # by repr: NaN is NaN
         for index, (callback, value) in enumerate(zip(self._callbacks, values, strict=False)):
             if hasattr(callback, "set_state"):
                 callback.set_state(value)
@@ -205,16 +248,21 @@ class Callbacks:
                 raise CheckpointError(f"meta.callbacks[{index}] is not a mapping")
             if "monitor_op" not in value:
                 keras_internals.choose_comparison(callback)
-            kept = _state(callback, value)
-            for name, other in _values(callback).items():
-                if name in began[index] and repr(other) != repr(began[index][name]):  # NaN is NaN
-                    kept.pop(name, None)
-            vars(callback).update(kept)
+            for name, each in value.items():
+                state = is_state(type(callback), name, each, vars(callback).get(name))
+                if state and isinstance(each, PLAIN) and not name.startswith("_"):
+                    vars(callback)[name] = each
             best: list[np.ndarray] = []
             while f"callbacks/{index}/{len(best)}" in arrays:
                 best.append(arrays[f"callbacks/{index}/{len(best)}"])
             if best:
                 callback.best_weights = best
+        if (lacking := self._kept.restore(arrays)) and epoch is not None:
+            for index in sorted(map(int, lacking)):
+                self._callbacks[index].on_epoch_begin(epoch)
+            self._kept.restore(arrays)
+        for callback, each in zip(self._callbacks, anew, strict=True):
+            vars(callback).update(each)
 
 
 class _Unchanged(keras.callbacks.Callback):
@@ -248,35 +296,14 @@ class _Unchanged(keras.callbacks.Callback):
             )  # fmt: skip
 
 
-def _values(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Return the public attributes that are numbers, strings, booleans or None."""
+def _values(callback: keras.callbacks.Callback, hidden: bool = False) -> dict[str, Any]:
+    """Return the attributes that are numbers, strings, booleans or None; also ``hidden`` ones."""
     return {
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in vars(callback).items()
-        if isinstance(value, (bool, int, float, str, np.generic, type(None)))
-        and not name.startswith("_")
+        if isinstance(value, (*PLAIN, np.generic))
+        and (hidden or not name.startswith("_"))
         and not secrets.named(name)
-    }
-
-
-def _state(callback: keras.callbacks.Callback, values: dict[str, Any]) -> dict[str, Any]:
-    """Return those of ``values`` that are state.
-
-    A checkpoint may come from elsewhere: what the configuration says, such as a path to write to,
-    it does not replace, nor a method.
-    """
-    kind = type(callback)
-    parameters = set(inspect.signature(kind).parameters)
-    configured = keras_internals.is_of_keras(kind)  # all texts of Keras' own
-    return {
-        name: value
-        for name, value in values.items()
-        if not (name.startswith("_") or hasattr(kind, name) or secrets.named(name))
-        and isinstance(value, (bool, int, float, str, type(None)))
-        and not (
-            (configured or name in parameters)
-            and (isinstance(value, str) or isinstance(vars(callback).get(name), str))
-        )
     }
 
 

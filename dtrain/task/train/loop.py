@@ -89,6 +89,7 @@ class Loop:
         self._interval, self._epoch = Sums(), Sums()
         #: Results of the epoch that has ended and is to be evaluated.
         self._unvalidated: dict[str, float] | None = None
+        self._cut: int | None = None  # step at which a callback has ended the training
         self._noticed: set[str] = set()  # names of logs that a notice was written of
         self._loss: float | None = None  # of the last call
         # What the tasks have agreed on for the next call; end: a callback ended the training; over:
@@ -111,10 +112,16 @@ class Loop:
         self._callbacks.begin(None if checkpoint is None else checkpoint.meta.get("began"))
         if checkpoint is not None:
             self._restore(checkpoint)
+        self._saving.notice_lost()
         if self._unvalidated is not None:
-            self._end_epoch(self.step // schedule.steps_per_epoch - 1, due=True)
+            self._end_epoch((self.step - 1) // schedule.steps_per_epoch, due=True)
         while self.step < schedule.total_steps:
             count = self._consult()
+            if self._end:
+                self._drain()
+                if self._epoch.steps:  # cut short by a callback: it ends as in Keras' fit
+                    self._cut = self.step
+                    self._end_epoch((self.step - 1) // schedule.steps_per_epoch, due=True)
             if self._end or self._over:
                 break
             epoch, before = self.step // schedule.steps_per_epoch, self.step
@@ -147,6 +154,7 @@ class Loop:
         if self._records.keeps_model and self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.optimizer_scope():
+                self._callbacks.leave_swapped()
                 self._model.optimizer.finalize_variable_values(finetune.trained(self._model))
         hooks.on_train_end(self.logs)
 
@@ -412,6 +420,7 @@ class Loop:
             "examples": self.examples,
             "steps": self._steps.summary(),
             "logs": self.logs,
+            **({"stopped": True} if self._end or self._model.stop_training else {}),
             "pending_validation": self._unvalidated is not None,
             "objective": self._value(),
             "objective_name": self._objective.name,
@@ -424,7 +433,8 @@ class Loop:
     def _value(self) -> float | None:
         """Return the objective of this very step; None where it is not known."""
         late = self._late is not None and self._late.judges
-        if late or self.step % self._schedule.steps_per_epoch or self._unvalidated is not None:
+        inside = self.step % self._schedule.steps_per_epoch and self.step != self._cut
+        if late or inside or self._unvalidated is not None:
             return None  # the logs are of an earlier step
         return self._objective.value(self.logs)
 
@@ -436,7 +446,11 @@ class Loop:
         self.timing.interval_seconds = meta["interval_seconds"]
         self._steps.restore(meta["steps"])
         self._epoch = train_state.unpack_sums("epoch", arrays, meta["epoch"])
-        self._callbacks.restore(arrays, meta["callbacks"])
+        epoch, inside = divmod(self.step, self._schedule.steps_per_epoch)
+        self._callbacks.restore(arrays, meta["callbacks"], epoch if inside else None)
+        if meta.get("stopped"):
+            self._model.stop_training = True
+            self._notice(f"a callback has ended the training at step {self.step}: it ends there")
         if meta["pending_validation"]:
             # A fork with another loss or other metrics has none.
             self._unvalidated = meta.get("epoch_logs") or self._steps.results(self._epoch)

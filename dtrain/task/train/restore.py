@@ -25,7 +25,7 @@ from dtrain.task.model import initial, train_state
 from dtrain.task.train.step_schedule import Schedule
 
 #: Parts of a checkpoint that belong to a position in its data: dropped with it.
-_POSITION = ("optimizer/", "sums/", "callbacks/")
+_POSITION = ("optimizer/", "objects/optimizer", "sums/", "callbacks/")
 #: Begin the names of arrays that variables are set to.
 _VARIABLES = ("model/", "optimizer/", initial.PREFIX)
 
@@ -125,8 +125,11 @@ def restore(
             "trainer.epochs", schedule.epochs, f"the fork begins after {epochs} epochs",
             f"{epochs + 1} or more", f"trainer.epochs={epochs + schedule.epochs}",
         )  # fmt: skip
+    arrays = restored.arrays
+    if restored.meta.get("swapped"):  # as they were when it was taken
+        arrays = train_state.exchange_averages(model, arrays)
     try:
-        train_state.restore(model, strategy, restored.arrays, forked)
+        train_state.restore(model, strategy, arrays, forked)
     except CheckpointError as error:
         if not forked:
             raise
@@ -172,6 +175,7 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     meta: dict[str, Any] = dict(restored.meta)
     meta.pop("objective_name", None)  # a fork chooses its own
     meta.pop("objective_mode", None)
+    meta.pop("stopped", None)
     if changed & set(identity.DATA):
         arrays = {n: a for n, a in restored.arrays.items() if not n.startswith(_POSITION)}
         other = ", ".join(sorted(changed & set(identity.DATA)))
@@ -180,11 +184,13 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     dropped: list[str] = []
     if "optimizer" in changed:
         dropped += [n for n in restored.arrays if n.startswith("optimizer/") and _is_rate(n)]
+        dropped += [n for n in restored.arrays if n.startswith("objects/optimizer")]
         meta["began"] = {**meta["began"], "learning_rate": None}
     if changed & {"trainer.callbacks", "trainer.early_stopping"}:
         dropped += [n for n in restored.arrays if n.startswith("callbacks/")]
         meta["callbacks"] = []
         meta.pop("began", None)
+        meta.pop("swapped", None)
     if changed & {
         "trainer.loss", "trainer.class_weight", "trainer.metrics", "trainer.log", "model",
     }:  # fmt: skip

@@ -60,6 +60,7 @@ class Saving:
         self._identity = identity
         self._at = time.monotonic()
         self._problem: str | None = None  # of the last one
+        self._lost: set[str] = set()
         self._variables: dict[str, Any] = {}  # by name, which they keep for the whole training
         self.step = -1
 
@@ -77,11 +78,28 @@ class Saving:
         of_callbacks, callbacks = self._callbacks.state()
         self._variables = self._variables or train_state.variables(self._model)
         snapshot = self._strategy.read(self._variables)
+        for each in train_state.objects(self._model):
+            snapshot |= each.arrays()
+        if swapped := self._callbacks.have_swapped:  # a checkpoint has what is trained
+            snapshot = train_state.exchange_averages(self._model, snapshot)
+            meta = {**meta, "swapped": swapped}
+        self.notice_lost()
         frozen = finetune.schedule_of(self._model)
         trained = {} if frozen is None else {"trained_epoch": frozen.epoch}
         about = {**self._identity, **trained, **meta, "callbacks": callbacks,
                  "began": self._callbacks.began}  # fmt: skip
         return arrays | of_callbacks | snapshot, about
+
+    def notice_lost(self) -> None:
+        """Say what a resumed run will not have, once."""
+        lost = [each.lost for each in train_state.objects(self._model)]
+        if new := sorted(self._callbacks.lost.union(*lost) - self._lost):
+            self._lost.update(new)
+            message = (
+                f"no checkpoint has {', '.join(new[:5])}: a resumed run begins with what its start "
+                "makes of it; a callback with get_state() and set_state(value) says what is kept"
+            )
+            self._records.event("notice", message=message)
 
     def take_part(self) -> None:
         """Read what the chief copies, one variable after the other, and keep nothing."""
@@ -93,7 +111,9 @@ class Saving:
         self.step, self._at, self._problem = step, time.monotonic(), None
         if snapshot is None:
             return
-        if not self._schedule.terminate_on_nan and (name := non_finite(snapshot[0])):
+        if not self._schedule.terminate_on_nan and (
+            name := non_finite({n: a for n, a in snapshot[0].items() if "objects/" not in n})
+        ):
             self._problem = f"{name} is not finite"
             message = f"no checkpoint at step {step}: {self._problem}"
             self._records.event("notice", message=message)

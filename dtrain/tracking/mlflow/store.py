@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 import sqlite3
 import threading
 import uuid
@@ -196,6 +197,9 @@ class Store:
                 if known.data.tags.get(TOKEN) == past["token"]:
                     if self._is_embedded:
                         self._check_place(str(known.info.artifact_uri))
+                    if known.info.lifecycle_stage == "deleted":
+                        self._check_kept(self.call("get_experiment", known.info.experiment_id))
+                        raise self._deleted("run", past["run_id"])
                     return past["run_id"], True
                 past = None  # that of another folder
             experiment = self._experiment_id()
@@ -236,8 +240,23 @@ class Store:
                 found = self.call("get_experiment_by_name", name)  # perhaps another's
             if self._is_embedded:
                 self._check_place(str(found.artifact_location))
+            self._check_kept(found)
             self._experiment = str(found.experiment_id)
         return self._experiment
+
+    def _check_kept(self, experiment: Any) -> None:
+        """Refuse a deleted experiment, to which nothing can be written."""
+        if experiment.lifecycle_stage == "deleted":
+            raise self._deleted("experiment", experiment.experiment_id)
+
+    def _deleted(self, kind: str, number: str) -> UsageError:
+        restore = f"python -m mlflow {kind}s restore --{kind}-id {number}"
+        return UsageError(
+            "tracking.experiment", self._config.tracking.experiment,
+            f"{self.shown} has the {kind} {number} as deleted",
+            "one that is restored, or another tracking.experiment",
+            f"MLFLOW_TRACKING_URI={shlex.quote(self.shown)} {restore}",
+        )  # fmt: skip
 
     @property
     def _is_embedded(self) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
+from dtrain.files.writing import csv_text
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, write_json
 from dtrain.tracking.choose import tracker
@@ -174,9 +173,7 @@ def _columns(jobs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 def _table(jobs: list[dict[str, Any]]) -> str:
     head, rows = _columns(jobs)
-    text = io.StringIO()
-    csv.writer(text).writerows([head, *rows])
-    return text.getvalue()
+    return csv_text([head, *rows], "\r\n")
 
 
 def _note(jobs: list[dict[str, Any]], best: int | None) -> str:

@@ -13,6 +13,9 @@ from dtrain.data.sources import Source
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.host_forward import HostForward, as_data
 
+#: Part of the path of a variable in which Keras keeps the state of a seed.
+STATE = "seed_generator_state"
+
 
 class Forward(HostForward):
     """Predicts batches of one model, a batch on each row of devices.
@@ -43,5 +46,11 @@ class Forward(HostForward):
         return jax.device_get(self._call(values, x, numbers[0]))
 
     def _predicted(self, values: Any, x: Any, number: Any) -> Any:
-        outputs, _ = self._model.predict_step(values, as_data(x))
+        weights, others = values
+        # What is drawn belongs to the number of the batch.
+        others = [
+            value.at[1].add(number.astype(value.dtype) << 16) if STATE in variable.path else value
+            for variable, value in zip(self._model.non_trainable_variables, others, strict=True)
+        ]
+        outputs, _ = self._model.predict_step((weights, others), as_data(x))
         return outputs

@@ -12,7 +12,7 @@ import jax
 import keras
 import numpy as np
 
-from dtrain.data import nest
+from dtrain.data import generators, nest
 from dtrain.data.sources import Source
 from dtrain.errors import DtrainError, UsageError, unstyled
 from dtrain.task.backends.jax import traceable
@@ -26,6 +26,7 @@ from dtrain.task.data.batch_reader import read_at_once
 from dtrain.task.data.host_pipeline import HostPipeline
 from dtrain.task.data.inputs import Augment, Inputs
 from dtrain.task.data.reading import ArraySpec
+from dtrain.task.keras_internals import layers
 from dtrain.task.keras_internals import without_tensorflow as alone
 from dtrain.task.process import own_code
 
@@ -96,7 +97,8 @@ def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -
 
 def outputs(model: keras.Model, x: Any) -> Any:
     """Return what a model makes of a batch, by one program where its variables are there."""
-    if not model.built:
+    # A subclass may say that it is built, by its build(), before its layers have weights.
+    if not all(layer.built for layer in layers(model)):
         return model(x, training=False)
     variables = model.variables
 
@@ -140,7 +142,9 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
         UsageError: it cannot be compiled, or an example has another structure or shape afterwards.
     """
     try:
-        with _augmenting, on_cpu():
+        # What is drawn while it is traced is a constant: one, whenever that is.
+        drawn = generators.reading(generators.Draws((generators.run_seed,)))
+        with _augmenting, drawn, on_cpu():
             changed = _changing(augment)(x, keys.astype(np.uint32))
     except Exception as error:  # whatever a layer, or a function of the user's, raises
         if isinstance(error, DtrainError):

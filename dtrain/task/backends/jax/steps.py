@@ -9,6 +9,7 @@ import jax
 import keras
 
 from dtrain.data import nest
+from dtrain.task.backends import host_random
 from dtrain.task.backends.host_waiting import Waiting
 from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.batches import Batches
@@ -112,7 +113,8 @@ class Steps(HostSteps):
         self.waiting.traced()
         data = self._feed.batch(shared, own)
         self._shapes.add(tuple(leaf.shape for leaf in jax.tree.leaves(data)))
-        with tracing(rows=self._inputs.global_batch, results=[]):
+        drawn = host_random.seeded(self._inputs.seed)
+        with tracing(rows=self._inputs.global_batch, results=[]), drawn:
             (logs, metrics, after), norms = self._norms.measured(
                 values[0], lambda: self._state.trained(values, data)
             )
@@ -138,7 +140,7 @@ class Steps(HostSteps):
         return self._rows.sums(rows, sum(counts), training=False)
 
     def _evaluation_step(self, values: Values, data: Any, rows: int) -> tuple[list[Any], Vectors]:
-        with tracing(rows=rows, results=[]):
+        with tracing(rows=rows, results=[]), host_random.seeded(self._inputs.seed):
             logs, metrics, held = self._state.evaluated(values, data)
             numbers = self._rows.logs(logs, False)
         return held, self._rows.vectors(metrics, numbers, False)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import nest
+from dtrain.data import generators, nest
 from dtrain.data.foreign import Generated
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
@@ -51,7 +51,8 @@ def _augmented(inputs: Inputs, begin: tf.Tensor, data: tuple[Any, ...]) -> tuple
     # 31 bits of the position are enough to keep 2^31 draws of one experiment apart.
     seed = tf.constant(inputs.seed, tf.int32)
     keys = tf.stack([tf.fill([size], seed), tf.cast(positions % 2**31, tf.int32)], 1)
-    return changed(inputs.augment, data[0], keys), *data[1:]
+    with generators.reading(generators.Draws((inputs.seed,))):  # constants of the graph
+        return changed(inputs.augment, data[0], keys), *data[1:]
 
 
 def changed(augment: Augment, x: Any, keys: tf.Tensor) -> Any:

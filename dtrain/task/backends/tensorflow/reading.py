@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,8 @@ def _taken(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> tuple[A
 
 
 def _in_graph(source: Source, indices: tf.Tensor, key: tf.Tensor | None) -> Example:
-    reader = Reader(source)
+    with ThreadPoolExecutor(1) as outside:  # of the graph: the user's code may use TensorFlow
+        reader = outside.submit(Reader, source).result()
     leaves = reader.like.leaves
 
     def read_rows(rows: np.ndarray, *key: np.ndarray) -> list[np.ndarray]:

@@ -248,7 +248,8 @@ class Steps(RowSteps):
         return tf.cond(count > 0, some, none)
 
     def _counted(self, batch: Any, count: tf.Tensor) -> Any:
-        logs = self._logs(batch, tf.shape(tf.nest.flatten(batch)[0])[0], training=False)
+        with host_random.seeded(self._seed):
+            logs = self._logs(batch, tf.shape(tf.nest.flatten(batch)[0])[0], training=False)
         weights = self._rows.weights(logs, count)
         return {name: value * tf.cast(weights[name], tf.float32) for name, value in logs.items()}
 

@@ -56,13 +56,13 @@ class Draws:
     def step(self, number: int) -> Iterator[None]:
         """Let a training step draw inside what this replica draws in it."""
         own = hashed(self._seed, number, self._rank)
-        _seed(own)
         # In place: the states are parameters of the layers, too.
         offset = hashed(self._seed, self._rank) if self._rank and self.words else 0
         if offset:
             add(self.words, offset)
         try:
             with host_random.seeded(own):
+                _seed(own)
                 yield
         finally:
             if offset:
@@ -77,10 +77,12 @@ class Draws:
     @contextlib.contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """Let an evaluation draw inside by the number of its batch, whichever replica has it."""
-        _seed(hashed(self._seed, number))
+        own = hashed(self._seed, number)
         before = [variable.value.clone() for variable in self.states]
         add(self.words, hashed(number))
         try:
-            yield
+            with host_random.seeded(own):
+                _seed(own)
+                yield
         finally:
             copy([variable.value for variable in self.states], before)

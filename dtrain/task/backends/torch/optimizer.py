@@ -7,6 +7,7 @@ as often as before.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from dtrain.config import targets
 from dtrain.errors import UsageError
+from dtrain.task.model.object_state import Owner
 from dtrain.task.model.optimizers import LateSlots
 
 
@@ -31,6 +33,12 @@ CLIPS: dict[str, Callable[[list[torch.Tensor], float], Any]] = {
     "global_clipnorm": torch.nn.utils.clip_grad_norm_,
     "clipvalue": torch.nn.utils.clip_grad_value_,
 }
+
+
+#: What a function that makes an optimizer calls its first parameter; the last: pairs with names.
+PARAMETERS = ("params", "parameters", "param_groups", "named_parameters")
+#: What an optimizer holds that is kept otherwise, or changes nothing.
+BESIDE = ("defaults", "param_groups", "state", "_opt_called", "_step_count")
 
 
 class _Number:
@@ -97,7 +105,7 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
             UsageError: it calls the loss itself.
         """
         self._weights = list(variables)
-        object.__setattr__(self, "inner", self._make([variable.value for variable in variables]))
+        object.__setattr__(self, "inner", self._make(self._weights))
         if isinstance(self.inner, torch.optim.LBFGS):
             raise UsageError(
                 "optimizer", "LBFGS", "calls the loss several times for an update",
@@ -118,8 +126,10 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
         self._set_rate(float(np.asarray(value)))
 
     def _set_rate(self, rate: float) -> None:
+        first = float(self.learning_rate)
         for group in self.inner.param_groups if vars(self).get("inner") is not None else ():
-            group["lr"] = rate
+            same = first == 0 or group["lr"] == first
+            group["lr"] = rate if same else group["lr"] * (rate / first)
 
     @property
     def iterations(self) -> int:
@@ -151,6 +161,35 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
             for name, value in self.inner.state.get(weight.value, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield _Slot(f"{weight.path}/{name}", value)
+
+    def owner(self) -> Owner:
+        """Return what the optimizer and its schedule hold that is no slot."""
+        inner, weights = self.inner, [weight.value for weight in self._weights]
+        slots = [inner.state.get(weight, {}) for weight in weights]
+        listed = {*map(id, weights)}
+        values = {
+            **{name: each for name, each in vars(inner).items() if name not in BESIDE},
+            "groups": [{n: v for n, v in g.items() if n != "params"} for g in inner.param_groups],
+            "slots": [
+                {n: v for n, v in own.items() if not isinstance(v, torch.Tensor)} for own in slots
+            ],
+            "state": {key: own for key, own in inner.state.items() if id(key) not in listed},
+            "schedule": None if self._schedule is None else self._schedule.state_dict(),
+        }
+        return Owner(inner, values, self._assign)
+
+    def _assign(self, name: str, value: Any) -> None:
+        if name == "schedule" and self._schedule is not None:
+            self._schedule.load_state_dict(value)
+        elif name in ("groups", "slots"):
+            slots = [self.inner.state[weight.value] for weight in self._weights]
+            places = self.inner.param_groups if name == "groups" else slots
+            for place, own in zip(places, value, strict=True):
+                place.update(own)
+        elif name == "state":
+            self.inner.state.update(value)
+        else:
+            setattr(self.inner, name, value)
 
     def expect(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Make the slots that a checkpoint has: PyTorch makes them in the first update.
@@ -188,7 +227,7 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
 def optimizer(
     node: dict[str, Any], schedule: dict[str, Any] | None, steps: int, steps_per_epoch: int
 ) -> TorchOptimizer | None:
-    """Return an optimizer of PyTorch's; None where the target of a node is no such class.
+    """Return an optimizer of PyTorch's; None where the target of a node makes none.
 
     Args:
         node: of the optimizer; ``learning_rate`` is what PyTorch calls ``lr``.
@@ -200,23 +239,38 @@ def optimizer(
     Raises:
         UsageError: the schedule is none of PyTorch's, or a limit is none.
     """
-    if not _is(node, "optimizer", torch.optim.Optimizer):
+    name = node["_target_"]
+    target = targets.locate(name, "optimizer._target_")
+    first = next(iter(inspect.signature(target).parameters), "")
+    if isinstance(target, type):
+        if not issubclass(target, torch.optim.Optimizer):
+            return None
+    elif first not in PARAMETERS:
+        if first in ("model", "module"):
+            raise UsageError(
+                "optimizer._target_", name, f"takes the {first}, and is given its parameters",
+                ", ".join(PARAMETERS), f"def {target.__name__}(named_parameters, ...):",
+            )  # fmt: skip
         return None
-    if schedule is not None and not _is(
-        schedule, "optimizer.schedule", torch.optim.lr_scheduler.LRScheduler
-    ):
-        raise UsageError(
-            "optimizer.schedule._target_", schedule["_target_"],
-            f"is for an optimizer of Keras', and {node['_target_']} is one of PyTorch's",
-            "torch.optim.lr_scheduler.*, or an optimizer of Keras'",
-            "optimizer.schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR",
-        )  # fmt: skip
+    if schedule is not None:
+        _check_schedule(schedule, name)
     clips = {name: _limit(name, node.pop(name)) for name in CLIPS if name in node}
-    rate = node.pop("learning_rate", None)
-    node = {**node, **({} if rate is None else {"lr": rate})}
+    rate = node.get("learning_rate")
+    if "learning_rate" not in inspect.signature(target).parameters:
+        node.pop("learning_rate", None)
+        node = {**node, **({} if rate is None else {"lr": rate})}
 
-    def make(parameters: Any) -> Any:
-        return targets.instantiate(node, "optimizer", params=parameters)
+    def make(variables: list[keras.Variable]) -> Any:
+        named = [(variable.path, variable.value) for variable in variables]
+        values = named if first == PARAMETERS[-1] else [value for _, value in named]
+        made = targets.instantiate(node, "optimizer", **{first: values})
+        if not isinstance(made, torch.optim.Optimizer):
+            raise UsageError(
+                "optimizer._target_", name, f"returned {type(made).__name__}",
+                "a function that returns an optimizer of PyTorch's",
+                "return torch.optim.AdamW(...)",
+            )  # fmt: skip
+        return made
 
     def make_schedule(inner: Any) -> Any:
         return targets.instantiate(
@@ -236,6 +290,21 @@ def _limit(name: str, value: Any) -> float:
     return float(value)
 
 
-def _is(node: Mapping[str, Any], key: str, kind: type) -> bool:
-    target = targets.locate(node["_target_"], f"{key}._target_")
-    return isinstance(target, type) and issubclass(target, kind)
+def _check_schedule(schedule: Mapping[str, Any], name: str) -> None:
+    target = targets.locate(schedule["_target_"], "optimizer.schedule._target_")
+    kinds = torch.optim.lr_scheduler
+    if target is kinds.ReduceLROnPlateau:
+        raise UsageError(
+            "optimizer.schedule._target_", schedule["_target_"],
+            "waits for what an epoch has measured, and a schedule is stepped after each update",
+            "the callback of that name, or another schedule",
+            "optimizer.schedule=null "
+            "'trainer.callbacks=[{_target_: keras.callbacks.ReduceLROnPlateau, monitor: loss}]'",
+        )  # fmt: skip
+    if not (isinstance(target, type) and issubclass(target, kinds.LRScheduler)):
+        raise UsageError(
+            "optimizer.schedule._target_", schedule["_target_"],
+            f"is for an optimizer of Keras', and {name} is one of PyTorch's",
+            "torch.optim.lr_scheduler.*, or an optimizer of Keras'",
+            "optimizer.schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR",
+        )  # fmt: skip

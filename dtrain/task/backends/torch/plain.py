@@ -11,8 +11,10 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import keras
@@ -23,9 +25,13 @@ from dtrain.errors import UsageError
 from dtrain.run import initial
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import LOSS_WEIGHT
+from dtrain.task.backends.torch import gradients
+from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.metrics import metric
-from dtrain.task.backends.torch.optimizer import optimizer
+from dtrain.task.backends.torch.optimizer import TorchOptimizer, optimizer
 from dtrain.task.backends.tracing import now, tracing
+from dtrain.task.model import object_state, optimizers
+from dtrain.task.model.object_state import Owner
 
 __all__ = [
     "as_model",
@@ -38,6 +44,8 @@ __all__ = [
     "weights",
 ]
 
+#: Ends the name in a ``state_dict`` of what a module keeps that is no tensor.
+EXTRA = "_extra_state"
 #: What a module may have in the place of ``trainer.loss``.
 STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
 #: Layers that normalise by the statistics of a batch.
@@ -84,12 +92,61 @@ def buffers(model: keras.Model) -> list[tuple[str, Buffer]]:
     """
     if isinstance(model, PlainModel):
         return []
-    named = {
-        id(each): (f"{layer.name}/{name}", Buffer(layer, name))
-        for layer in reversed(keras_internals.layers(model))
-        for name, each in layer.named_buffers()
+    if model not in _BUFFERS:  # those that are made later are kept as attributes are
+        named = {
+            id(each): (f"{layer.name}/{name}", Buffer(layer, name))
+            for layer in reversed(keras_internals.layers(model))
+            for name, each in layer.named_buffers()
+        }
+        _BUFFERS[model] = list(named.values())[::-1]
+    return _BUFFERS[model]
+
+
+_BUFFERS: weakref.WeakKeyDictionary[keras.Model, Any] = weakref.WeakKeyDictionary()
+
+
+def owners(model: keras.Model, group: str) -> dict[str, Owner]:
+    """Return what holds more than variables.
+
+    Args:
+        model: compiled.
+        group: ``model`` for modules and losses, ``optimizer`` for optimizers and their schedules.
+    """
+    held: dict[str, Owner] = {}
+    if group == "optimizer":
+        for path, optimizer in optimizers.named(model).items():
+            own = isinstance(optimizer, TorchOptimizer)
+            caches = keras_internals.CACHES
+            held[path] = optimizer.owner() if own else object_state.owner(optimizer, caches)
+        return held
+    losses = [getattr(each, "function", each) for each in keras.tree.flatten(model.loss)]
+    internals = {*vars(torch.nn.Module()), *vars(keras.Model(name="model")), "stop_training"}
+    visited: set[torch.nn.Module] = set()
+    for number, each in enumerate([*keras_internals.layers(model), unwrapped(model), *losses]):
+        if isinstance(each, torch.nn.Module):
+            for name, module in each.named_modules(visited):
+                held[f"{number}/{name}"] = _module(module, internals)
+        elif hasattr(each, "__dict__") and not isinstance(each, FunctionType | type):
+            held[f"{number}/loss"] = object_state.owner(each)
+    return held
+
+
+def _module(module: torch.nn.Module, internals: Collection[str]) -> Owner:
+    """Return what a module has beside parameters: attributes, buffers, and its extra state."""
+    values = {
+        **object_state.owner(module, internals).values,
+        **dict(module.named_buffers("", False)),
     }
-    return list(named.values())[::-1]
+    if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+        values[EXTRA] = module.get_extra_state()
+
+    def assign(name: str, value: Any) -> None:
+        if name == EXTRA:
+            module.set_extra_state(value)
+        else:
+            setattr(module, name, value)
+
+    return Owner(module, values, assign)
 
 
 def _variables(module: torch.nn.Module, prefix: str = "") -> dict[int, keras.Variable]:
@@ -114,6 +171,9 @@ class PlainModel(keras.Model):
         compute: the type that it computes in (``torch.autocast``); None for its own.
     """
 
+    #: Of an optimizer that accumulates: of how many batches it has gradients, and what they weigh.
+    _accumulated: Any = None
+
     def __init__(self, module: torch.nn.Module, name: str, compute: torch.dtype | None = None):
         super().__init__(name=name, dtype="float32")
         # Keras would wrap a module that is an attribute, and PyTorch list its parameters twice.
@@ -130,7 +190,8 @@ class PlainModel(keras.Model):
         state = _variables(module)
         self.state = list(state.values())
         #: The variable of each name of the state_dict: parameters may have several.
-        object.__setattr__(self, "names", {n: state[id(t)] for n, t in kept.items()})
+        named = {n: state[id(t)] for n, t in kept.items() if not n.endswith(EXTRA)}
+        object.__setattr__(self, "names", named)
         self.built = True
 
     def compile_forward(self) -> None:
@@ -153,6 +214,9 @@ class PlainModel(keras.Model):
                     "loss(y_true, y_pred), as Keras'", f"def {loss.__name__}(outputs, targets):",
                 )  # fmt: skip
         super().compile(*args, **options)
+        if getattr(self.optimizer, "gradient_accumulation_steps", None):
+            weight = self.optimizer.add_variable((2,), "zeros", name="accumulated_weight")
+            object.__setattr__(self, "_accumulated", weight)
         if isinstance(self.loss, Loss) and not isinstance(self, SteppingModel):
             # Of this instance: what they return is what Keras' steps do.
             object.__setattr__(self, "train_step", self._train_step)
@@ -166,40 +230,86 @@ class PlainModel(keras.Model):
 
     def _train_step(self, data: Any) -> dict[str, Any]:
         self.zero_grad()
-        loss, logs = self._evaluated(data, training=True)
-        self._update(loss)
+        loss, logs, weight = self._evaluated(data, training=True)
+        self._update(loss, weight)
         return logs
 
     def _test_step(self, data: Any) -> dict[str, Any]:
         return self._evaluated(data, training=False)[1]
 
-    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Call the module and its loss without what Keras does around them."""
+    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any], Any]:
+        """Call the module and its loss without what Keras does around them.
+
+        The last is what the loss is the mean over.
+        """
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self.call(x, training=training)
-        divisors: list[Any] | None = None if training else []
+        divisors: list[Any] | None = None if training and self._accumulated is None else []
         with tracing(divisors=divisors):
             loss: torch.Tensor = self.loss(y, outputs, weight)
-        rows, [tracker, *_] = _divisor(loss, divisors or [], len(y)), self.metrics
+        divisor, [tracker, *_] = _divisor(loss, divisors or [], len(y)), self.metrics
+        rows = len(y) if training else divisor
         with torch.no_grad():
             tracker.total.value.add_(loss.detach() * (rows * now().parts))
             tracker.count.value.add_(rows)
-            return loss, self.compute_metrics(x, y, outputs, weight)
+            return loss, self.compute_metrics(x, y, outputs, weight), divisor
 
-    def _update(self, loss: torch.Tensor) -> None:
-        """Update the weights by the gradients of a loss."""
+    def _update(self, loss: torch.Tensor, weight: Any) -> None:
+        """Update the weights by the gradients of a loss, which is the mean over ``weight``."""
         loss.backward()
         weights = self.trainable_weights
         with torch.no_grad():
-            self.optimizer.apply([weight.value.grad for weight in weights], weights)
+            own = [each.value.grad for each in weights]
+            if self._accumulated is not None:
+                own = self._weighed(own, weights, torch.as_tensor(weight))
+            self.optimizer.apply(own, weights)
+
+    def _weighed(self, own: list[Any], weights: list[keras.Variable], weight: Any) -> list[Any]:
+        """Return gradients whose mean over the batches of an update is that over all that counts.
+
+        Keras adds up the gradients of batches, and divides by how many batches there are.
+        """
+        optimizer, step = self.optimizer, gradients.current()
+        if step is not None:
+            weight = gradients.mean([weight])[0] * step.replicas
+        batches, total = self._accumulated.value + torch.stack([torch.ones_like(weight), weight])
+        is_last = batches == optimizer.gradient_accumulation_steps
+        self._accumulated.assign(torch.stack([batches, total]) * ~is_last)
+        share = batches * weight / total.clamp(min=1e-9)  # 1 where all weigh the same
+        sums = [each for each in optimizer.variables if "gradient_accumulator" in each.path]
+        ids = map(id, keras_internals.updated(optimizer))
+        means = {
+            key: each.value / (batches - 1).clamp(min=1)
+            for key, each in zip(ids, sums, strict=True)
+        }
+        return [
+            each if each is None else share * each + (1 - share) * means[id(variable)]
+            for each, variable in zip(own, weights, strict=True)
+        ]
 
     def call(self, x: Any, training: bool | None = None) -> Any:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
         self._enter(training)
         with self._computing(x):
-            if isinstance(x, dict):
-                return self._forward(**x)
-            return self._forward(*x) if isinstance(x, list | tuple) else self._forward(x)
+            return _called(self._forward, x)
+
+    def check_inputs(self, x: Any) -> None:
+        """Refuse inputs by name that the module does not take, as of items that are dicts.
+
+        Raises:
+            UsageError: naming what it takes.
+        """
+        signature = inspect.signature(self.module.forward)
+        try:
+            signature.bind(**x)
+        except TypeError:
+            raise UsageError(
+                "model", f"{type(self.module).__name__}.forward{signature}",
+                f"the dataset gives inputs by name: {', '.join(x)}",
+                f"forward({', '.join(['self', *x])}); items (inputs, targets) of the dataset; or "
+                "a training_step(self, batch), which is given items as they are",
+                f"return item[{next(iter(x))!r}], targets in the dataset",
+            ) from None  # fmt: skip
 
     def _enter(self, training: bool | None) -> None:
         """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
@@ -233,6 +343,12 @@ class PlainModel(keras.Model):
         raise NotImplementedError
 
 
+def _called(forward: Callable[..., Any], x: Any) -> Any:
+    if isinstance(x, dict):
+        return forward(**x)
+    return forward(*x) if isinstance(x, list | tuple) else forward(x)
+
+
 class SteppingModel(PlainModel):
     """A module that has a ``training_step``, and perhaps a ``validation_step``."""
 
@@ -240,9 +356,11 @@ class SteppingModel(PlainModel):
         """Train on a batch, by what the module says is its loss."""
         self._enter(True)
         self.zero_grad()
-        with self._computing(data):
-            loss, numbers, _ = self._outcome(TRAINING, data)
-        self._update(loss)
+        divisors: list[Any] | None = None if self._accumulated is None else []
+        with self._computing(data), tracing(divisors=divisors):
+            loss, numbers, returned = self._outcome(TRAINING, data)
+        rows = _divisor(returned, divisors or [], len(keras.tree.flatten(data)[0]))
+        self._update(loss, numbers.get(LOSS_WEIGHT, rows))
         return {"loss": loss, **numbers}
 
     def test_step(self, data: Any) -> dict[str, Any]:
@@ -283,11 +401,36 @@ def _divisor(loss: Any, divisors: list[tuple[Any, Any]], rows: int) -> Any:
     return next((divisor for each, divisor in divisors if each is loss), rows)
 
 
-def as_model(built: Any, precision: str) -> Any:
+def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
+    """Call a module once, where layers such as ``torch.nn.LazyLinear`` make their parameters then.
+
+    Raises:
+        UsageError: its call does not reach them.
+    """
+    for is_last in (False, True):
+        lazy = [n for n, each in module.state_dict(keep_vars=True).items() if _is_lazy(each)]
+        if lazy and is_last:
+            raise UsageError(
+                "model", f"{type(module).__name__}.{lazy[0]}", "is lazy, and forward(x) does not "
+                "reach it", "layers with sizes, or a forward that calls all that are lazy",
+                "torch.nn.Linear(in_features, out_features)",
+            )  # fmt: skip
+        if lazy:
+            with torch.no_grad(), contextlib.suppress(NotImplementedError):
+                _called(module.eval(), put(x))
+            module.train()
+
+
+def _is_lazy(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value)
+
+
+def as_model(built: Any, precision: str, x: Any) -> Any:
     """Return a module of PyTorch's as a model; anything else as it is.
 
     Args:
         built: what the user's function has returned.
+        x: inputs of one example.
         precision: ``hardware.precision``.
 
     Raises:
@@ -316,6 +459,7 @@ def as_model(built: Any, precision: str) -> Any:
                     f"def {step}(self, batch):",
                 )  # fmt: skip
     module = built.to(keras.ops.zeros([]).device)
+    _make_lazy_parameters(module, x)
     kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
     return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import keras
@@ -47,6 +48,10 @@ class Steps(HostSteps):
             self._batches = iter(HostPipeline(inputs, tasks.size, own))
         if inputs.validation is not None:
             self._held = iter(HostPipeline(inputs, tasks.size, own, training=False))
+            # Of a pass: it takes as many calls as the clock says.
+            self._numbers = itertools.cycle(
+                range(tasks.rank, len(inputs.evaluation_batches(tasks.size)), tasks.size)
+            )
         self._prepare()
 
     def _prepare(self) -> None:
@@ -109,18 +114,17 @@ class Steps(HostSteps):
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
         self._model.eval()
         with self._rows.without_results():
-            table = [self._evaluate(turn) for turn in range(steps + bool(rest))]
+            table = [self._evaluate() for _ in range(steps + bool(rest))]
         examples = steps * self.evaluation_examples + rest
         return self._sums(table, examples, training=False)
 
     @torch.no_grad()
-    def _evaluate(self, turn: int) -> torch.Tensor:
+    def _evaluate(self) -> torch.Tensor:
         [(batch, count)] = next(self._held)
         # A replica without examples does as the others do, and counts nothing.
         real = put(nest.mapped(lambda part: part[: max(1, count)], batch))
         self._rows.begin()
-        number = turn * self._tasks.size + self._tasks.rank
-        with self._draws.batch(number), tracing(rows=max(1, count), results=[]):
+        with self._draws.batch(next(self._numbers)), tracing(rows=max(1, count), results=[]):
             logs = self._rows.logs(self._model.test_step(unwrapped(real)), False)
         row = self._rows.row(logs, max(1, count), training=False)
         return row if count else torch.zeros_like(row)

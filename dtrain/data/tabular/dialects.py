@@ -1,0 +1,439 @@
+"""How a text table is written, as far as its first lines say it; and how it is unpacked."""
+
+from __future__ import annotations
+
+import codecs
+import collections
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import operator
+import re
+import shlex
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import fsspec
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from dtrain.data.files import DataFile
+from dtrain.data.tabular.arrow import sentence
+from dtrain.errors import DataError, UsageError, typed
+
+#: What is typed for the separator that no shell has a plain way to type.
+TAB = "tab"
+#: Cells that are empty. "None" is a category of many tables, and no empty cell.
+EMPTY = [*pacsv.ConvertOptions().null_values, "<NA>"]
+#: Separator of any number of blanks.
+BLANKS = "  "
+#: Keys of text tables.
+KEYS = ("separator", "header", "encoding", "skip_rows", "comment", "quote")
+#: Encodings that are tried, in this order; of a declared one there is no other.
+GUESSES = ("utf8", "windows-1252", "latin-1")
+LATIN = "is no text in UTF-8, and is read as Latin-1; for another: dataset.encoding=NAME"
+#: Bytes from which separator, header and decimal point are found out, and of a line behind them.
+_HEAD, _LINE = 1 << 16, 1 << 22
+#: Lines behind those bytes; lines above the names; and rows that tell what the one above them is.
+_LINES, _ABOVE, _SURE = 5, 5, 10
+#: Separators, those first that stand least often in a cell.
+_SEPARATORS = ("\t", ";", "|", ",", " ", BLANKS)
+_DECIMAL = re.compile(r"[+-]?\d+,\d+")
+_FRACTION = re.compile(r"[+-]?\d+\.\d+(e[+-]?\d+)?", re.I)
+_BYTE_ORDER = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+#: First bytes of packed files, whatever they are called.
+_PACKED = {
+    "gzip": rb"\x1f\x8b", "bz2": rb"BZh\d1AY", "xz": rb"\xfd7zXZ", "zstd": rb"\x28\xb5\x2f\xfd",
+    "zip": rb"PK(\x03\x04|\x05\x06)",
+}  # fmt: skip
+#: Packages by which pandas reads workbooks.
+_WORKBOOKS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods": "odfpy"}
+#: Words that are signs of empty cells, and what begins as others.
+_GAPS = {*map(str.lower, EMPTY), "none", "missing", "unknown"}
+_WORD = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]|[-=:]{3,}$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Attributes:
+        format: of all of them; None: by their contents and names.
+        separator, header, encoding, skip_rows, comment, quote: of text tables, as of
+            :func:`dtrain.datasets.table`.
+        types: of columns of text tables, where they are known.
+        names: of the columns of files without a header.
+        empty: cells that mean nothing.
+    """
+
+    format: str | None = None
+    separator: str | None = None
+    header: bool | None = None
+    encoding: str | None = None
+    skip_rows: int | Sequence[int] | None = None
+    comment: str | None = None
+    quote: str | None = None
+    types: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
+    names: tuple[str, ...] | None = None
+    empty: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """How a file is written.
+
+    Attributes:
+        names: of its columns.
+        separator: between its columns; :data:`BLANKS`: any number of blanks.
+        header: whether the first line has the names.
+        decimal: what stands before fractions.
+        encoding: of its characters.
+        quote: character around cells; empty: none.
+        comment: what lines begin with that are left out; empty: nothing.
+        skipped: numbers of other lines that are left out, from 1.
+        first: number of the line of the first row.
+        notices: what was found out that is not plain to see.
+        empty: cells that mean nothing, beside those that always do.
+    """
+
+    names: tuple[str, ...] = ()
+    separator: str = ","
+    header: bool = True
+    decimal: str = "."
+    encoding: str = "utf8"
+    quote: str = '"'
+    comment: str = ""
+    skipped: frozenset[int] = frozenset()
+    first: int = 1
+    notices: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+
+    def lines(self, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+        """Yield the lines of the table, and their numbers."""
+        is_inside = False  # a cell in quotes
+        for number, line in enumerate(lines, 1):
+            line = line.removeprefix("\ufeff") if number == 1 else line
+            is_comment = bool(self.comment) and line.lstrip(" \t").startswith(self.comment)
+            if not is_inside and (is_comment or number in self.skipped):
+                continue
+            is_inside ^= bool(self.quote) and line.count(self.quote) % 2 == 1
+            yield number, _narrow(line) if self.separator == BLANKS else line
+
+    @property
+    def word(self) -> str:
+        """What messages count: lines, or rows where no number of a line is known."""
+        return "row" if self.comment or any(n > self.first for n in self.skipped) else "line"
+
+    def place(self, row: int) -> str:
+        """Return what messages call a row, by its number among the lines of the table, from 1."""
+        first = 1 if self.word == "row" else self.first
+        return f"{self.word} {row - 1 - self.header + first}"
+
+
+def unreadable(file: DataFile, kind: str, error: BaseException) -> UsageError:
+    """Return the error of a file that is no table."""
+    problem, hint = sentence(error), "a sound file, or dataset.format=FORMAT where it is of another"
+    if is_not_decoded(error):
+        if isinstance(error, UnicodeDecodeError) or "UTF8" in problem:
+            problem = f"is no text in {getattr(error, 'encoding', 'UTF-8')}"
+        hint = "dataset.encoding=NAME, such as cp1252, utf-16-le or shift_jis"
+    accepted = {"CSV": "a text table with a header line", "JSON lines": "an object in each line"}
+    return UsageError(
+        "dataset.path", file.name, f"cannot be read as {kind} ({problem})",
+        accepted.get(kind, f"{'an' if kind[0] == 'A' else 'a'} {kind} file"), hint,
+    )  # fmt: skip
+
+
+def is_not_decoded(error: BaseException) -> bool:
+    """Say whether an error means that bytes are no text."""
+    return isinstance(error, UnicodeError) or "UTF8" in str(error)
+
+
+def refuse_lines(file: DataFile, problem: str, hint: str) -> NoReturn:
+    """Refuse lines that are no rows.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(
+        "dataset.path", file.name, f"cannot be read as CSV ({problem})",
+        "a line of names, and rows of as many cells", hint,
+    )  # fmt: skip
+
+
+def skipping(lines: int | Sequence[int]) -> str:
+    """Return what is typed to leave lines out."""
+    return shlex.quote(f"dataset.skip_rows={str(lines).replace(' ', '')}")
+
+
+def opened(file: DataFile) -> IO[bytes]:
+    """Open a file, unpacked where its first bytes say that it is packed.
+
+    Raises:
+        UsageError: it is a workbook, or has several files in it.
+    """
+    path, place = file.local(), Path(file.name)
+    if package := _WORKBOOKS.get(place.suffix.lower()):
+        other = f"{place.stem}.csv"
+        code = f"import pandas; pandas.read_excel({file.name!r}).to_csv({other!r}, index=False)"
+        raise UsageError(
+            "dataset.path", file.name, "is a workbook, and no text", "a sheet of it, as CSV",
+            f"pip install {package}; {shlex.join(['python', '-c', code])}; and then "
+            f"{shlex.quote(f'dataset.path={other}')}",
+        )  # fmt: skip
+    kind = packing(file)
+    if kind == "zip":
+        return _unzipped(file, zipfile.ZipFile(path))
+    if kind == "zstd":  # for which fsspec needs a package
+        return io.BufferedReader(pa.input_stream(str(path), compression=kind))
+    stream: IO[bytes] = fsspec.open(str(path), "rb", compression=kind).open()
+    return stream
+
+
+def packing(file: DataFile) -> str | None:
+    """Return how a file is packed; None where it is not."""
+    with file.open() as stream:
+        head = stream.read(8)
+    return next((kind for kind, first in _PACKED.items() if re.match(first, head)), None)
+
+
+def _unzipped(file: DataFile, whole: zipfile.ZipFile) -> IO[bytes]:
+    names = [name for name in whole.namelist() if not re.search(r"(^|/)(__MACOSX/|\.)|/$", name)]
+    if len(names) != 1:
+        folder = Path(file.name).stem
+        each = shlex.quote(f"dataset.path={folder}/{names[0] if names else 'FILE'}")
+        raise UsageError(
+            "dataset.path", file.name, f"has {len(names)} files in it ({', '.join(names[:3])})",
+            "a packed file with one table in it",
+            f"{shlex.join(['python', '-m', 'zipfile', '-e', file.name, folder])} and then {each}",
+        )  # fmt: skip
+    return whole.open(names[0])
+
+
+def _head_of(file: DataFile) -> tuple[bytes, bool]:
+    """Return the first lines of a file, and whether there are more."""
+    try:
+        with opened(file) as stream:
+            head = stream.read(_HEAD) + b"".join(stream.readline(_LINE) for _ in range(_LINES))
+            return head, bool(stream.read(1))
+    except (UsageError, DataError):
+        raise
+    except Exception as error:  # each unpacker has errors of its own
+        raise unreadable(file, "CSV", error) from None
+
+
+def is_json(file: DataFile) -> bool:
+    """Say whether the first line of a file is an object in JSON."""
+    line = _head_of(file)[0].removeprefix(codecs.BOM_UTF8).partition(b"\n")[0]
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return line.startswith(b'{"') and len(line) >= _LINE
+
+
+def dialect_of(file: DataFile, reading: Reading) -> Dialect:
+    """Find out how a file is written.
+
+    Args:
+        file: a text table.
+        reading: what is known of it.
+
+    Raises:
+        UsageError: it has no line, or one above its names.
+    """
+    head, is_cut = _head_of(file)
+    encoding, text = _decoded(file, head, is_cut, reading.encoding)
+    notices = [LATIN] if encoding in GUESSES[1:] else []
+    if re.search(r"\.(gz|bz2|xz|zip|zst)$", file.name) and packing(file) is None:
+        notices.append("is not packed, whatever its name says, and is read as it is")
+    chosen, skip = "\t" if reading.separator == TAB else reading.separator, reading.skip_rows or ()
+    skipped = frozenset(range(1, skip + 1) if isinstance(skip, int) else skip)
+    if excel := re.match(r"sep=(.)\s*?[\r\n]", text):
+        chosen, skipped = chosen or excel[1], skipped | {1}
+    quote = {"none": "", None: '"'}.get(reading.quote, reading.quote or "")
+    dialect = Dialect((), "", comment=reading.comment or "", skipped=skipped, quote=quote)
+    lines = list(dialect.lines(io.StringIO(text, newline="")))
+    numbers = [number for number, line in lines if line.strip()] or [1]
+    skipped |= {*range(1, numbers[0])}  # empty lines, too, which pyarrow counts above the names
+    separators = (chosen, *[BLANKS] * (chosen == " ")) if chosen else _SEPARATORS
+    tables = {each: _records(lines, each, quote, is_cut) for each in separators}
+    tried = ((s, table[above:]) for above in (0, _ABOVE) for s, table in tables.items())
+    separator = next((s for s, table in tried if _separates(table, s)), chosen or ",")
+    if separator == " " and tables[" "] and _width(tables[BLANKS])[1] > _width(tables[" "])[1]:
+        separator = BLANKS
+    if chosen is None and separator != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
+        shown = {"\t": "tabs", " ": "blanks", BLANKS: "blanks"}.get(separator, repr(separator))
+        notices.append(f"columns are separated by {shown}")
+    records = tables[separator]
+    if reading.quote is None and any(map(_is_quoted, zip(*records[1:], strict=False))):
+        quote, records = "'", _records(lines, separator, "'", is_cut)
+        notices.append("cells stand in single quotes")
+    first, *rest = records or [[]]
+    if not first:
+        raise UsageError(
+            "dataset.path", file.name, "has no rows", "a table", "dataset.path=FILE.csv"
+        )
+    names, has_names = [name.strip() for name in first], reading.header
+    if reading.names is not None:
+        has_names, names, rest = False, list(reading.names), records
+    elif has_names is None and not (has_names := not _are_values(first)):
+        notices.append(
+            f"the first line has values ({', '.join(first[:3])}, ...), so the columns are "
+            "named 0, 1, ...; dataset.header=true takes it for names"
+        )
+    if has_names:
+        _check_top(file, records, numbers, skipped, reading.types)
+        if encoding == "windows-1252":  # another line may be the one that is not in UTF-8
+            with contextlib.suppress(UnicodeError):
+                names = [name.encode(encoding).decode() for name in names]
+        if all(re.fullmatch("'.+'", name) for name in names):
+            names = [name[1:-1] for name in names]
+        if rest and _width(rest)[0] == len(names) + 1:
+            # R writes no name above those of the rows; others end each row with a separator.
+            ends = all(not row[-1] for row in rest if len(row) == len(names) + 1)
+            names.insert(len(names) if ends else 0, "")
+    elif reading.names is None:
+        names = [str(number) for number in range(len(first))]
+    decimal = "."
+    columns = zip(*(row for row in rest if len(row) == len(names)), strict=True)
+    if separator != "," and any(map(_has_decimal_commas, columns)):
+        decimal = ","
+        notices.append("numbers have decimal commas")
+    unique = _unique(names)
+    if again := [f"{n!r}" for n, name in zip(unique, names, strict=True) if name and n != name]:
+        notices.append(f"names of columns occur twice; the later ones are {', '.join(again)}")
+    return dataclasses.replace(
+        dialect, names=tuple(unique), separator=separator, header=bool(has_names), decimal=decimal,
+        encoding=encoding, quote=quote, skipped=skipped,
+        first=[*numbers, 1 + numbers[-1]][bool(has_names)],
+        notices=tuple(f"{file.name}: {notice}" for notice in notices),
+    )  # fmt: skip
+
+
+def _decoded(file: DataFile, head: bytes, is_cut: bool, declared: str | None) -> tuple[str, str]:
+    """Return the encoding of a head, and its text."""
+    order = _BYTE_ORDER.get(head[:2])
+    for encoding in [codecs.lookup(declared).name] if declared else [order] if order else GUESSES:
+        with contextlib.suppress(UnicodeError):
+            text = codecs.getincrementaldecoder(encoding)().decode(head, not is_cut)
+            if "\0" in text:
+                raise unreadable(file, "CSV", UnicodeError("it is no text"))
+            return encoding, text.lstrip("\ufeff")
+    raise unreadable(file, "CSV", UnicodeDecodeError(encoding, b"", 0, 0, ""))
+
+
+def _narrow(line: str) -> str:
+    """Return a line with one blank for several that are not in quotes, and none around it."""
+    text = line.rstrip("\r\n")
+    narrow = re.sub('("[^"]*")| +', lambda match: match[1] or " ", text.strip(" "))
+    return narrow + line[len(text) :]
+
+
+def _check_top(
+    file: DataFile, records: list[list[str]], numbers: list[int], skipped: frozenset[int],
+    types: Mapping[str, pa.DataType],
+) -> None:  # fmt: skip
+    """Refuse lines above that of the names, and a line of units below it.
+
+    Args:
+        file: for messages.
+        records: cells of the first lines.
+        numbers: of these lines.
+        skipped: lines that are left out already.
+        types: of columns that are known.
+    """
+    width, names = _width(records)[0], len(records[0])
+    if not width - 1 <= names <= width:
+        top = next(at for at, record in enumerate(records) if len(record) == width)
+        signs = {record[0].strip()[:1] for record in records[:top]}
+        hint = f"a line of {width} names" if names > width else skipping(numbers[top] - 1)
+        if names < width and len(signs) == 1 and signs < {*"#%!;/*"}:
+            hint = typed("dataset.comment", signs.pop())
+        refuse_lines(file, f"line {numbers[0]} has {names} cells, and most others {width}", hint)
+    # A line of words above columns of numbers alone.
+    cells = [
+        cell.strip() for name, cell, *others in zip(*records, strict=False)
+        if len(full := [other for other in others if other.strip()]) >= _SURE
+        and all(map(is_number, full)) and types.get(name.strip()) != pa.string()
+    ] if len(records) > _SURE + 1 else []  # fmt: skip
+    words = [cell for cell in cells if _WORD.match(cell) and cell.lower() not in _GAPS]
+    if words and not any(map(is_number, cells)):
+        above, below = (sum(bool(cell.strip()) for cell in record) for record in records[:2])
+        line: Any = numbers[1]
+        skip = line - 1 if above < below else sorted({*skipped, line})
+        problem = f"line {line} has {words[0]!r}, where all others have numbers"
+        refuse_lines(file, problem, skipping(skip))
+
+
+def _records(
+    lines: list[tuple[int, str]], separator: str, quote: str, is_cut: bool
+) -> list[list[str]]:
+    """Return the first rows as lists of cells, without one that is cut off."""
+    texts = (_narrow(line) if separator == BLANKS else line for _, line in lines)
+    own: Any = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
+    records = []
+    with contextlib.suppress(csv.Error):
+        for record in csv.reader(texts, delimiter=separator[0], **own):
+            records.append(record)
+    return [record for record in (records[:-1] if is_cut else records) if record]
+
+
+def _is_quoted(cells: Sequence[str]) -> bool:
+    """Say whether all cells stand in single quotes."""
+    full = [cell.strip() for cell in cells if cell.strip()]
+    return len(full) > 1 and all(re.fullmatch("'.*'", cell, re.S) for cell in full)
+
+
+def _separates(records: list[list[str]], separator: str) -> bool:
+    """Say whether almost all rows have as many cells as the first, and more than one."""
+    if not records:
+        return False
+    width, rows = _width(records)
+    # The first line of R's has a cell less; of blanks that says nothing.
+    first = (width,) if separator[0] == " " else (width, width - 1)
+    return width > 1 and rows >= 0.9 * len(records) - 1 and len(records[0]) in first
+
+
+def _width(records: list[list[str]]) -> tuple[int, int]:
+    """Return how many cells most rows have, and how many rows those are."""
+    return collections.Counter(map(len, records)).most_common(1)[0]
+
+
+def _are_values(names: list[str]) -> bool:
+    """Say whether the cells of a first line are values and not names."""
+    if names == [str(number) for number in range(len(names))]:
+        return False  # of pandas
+    if sum(bool(_FRACTION.fullmatch(name.strip())) for name in names) >= 2:
+        return True
+    return all(map(is_number, names))
+
+
+def is_number(cell: str) -> bool:
+    """Say whether a cell is a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_decimal_commas(cells: tuple[str, ...]) -> bool:
+    full = [cell.strip() for cell in cells if cell.strip() and cell.strip() not in EMPTY]
+    commas = [bool(_DECIMAL.fullmatch(cell)) for cell in full]
+    whole = [cell.lstrip("+-").isdigit() for cell in full]
+    return any(commas) and all(map(operator.or_, commas, whole))
+
+
+def _unique(names: list[str]) -> list[str]:
+    unique: list[str] = []
+    for position, name in enumerate(names):
+        number = names[:position].count(name) if name else 0
+        candidate = f"{name}.{number}" if number else name or f"Unnamed: {position}"
+        while candidate in unique:
+            candidate += "_"
+        unique.append(candidate)
+    return unique

@@ -1,0 +1,111 @@
+"""What is no variable is kept over a stop: the run ends with the bits of one that was not stopped.
+
+The states are in ``tests.kept_state`` and ``tests.kept_callbacks``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import warm
+from tests.conftest import need
+from tests.sampled import sampled
+from tests.test_loop import looped
+from tests.test_steps import prepare, settings
+
+HERE, TORCH = "tests.kept_state", "torch.optim"
+EPOCHS, PER_EPOCH = 3, 5
+
+
+def trained(folder: Path, config: Any, group: str | None, stop: int | None) -> Any:
+    """Train to the end, or to ``stop``, from a checkpoint where there is one."""
+    import keras
+    import numpy as np
+
+    from dtrain.errors import Interrupted
+    from dtrain.run import checkpoint
+    from dtrain.run.folder import RunDir
+    from dtrain.task.train import restore
+    from tests import kept_callbacks
+
+    keras.utils.clear_session()
+    past, _ = checkpoint.newest(folder / "checkpoints")
+    start = past.step if past else 0
+    model, strategy, steps, _ = prepare("OneDevice", 1, settings(**config), start=start)
+    run = looped(
+        folder, steps, model, strategy, kept_callbacks.made(group) if group else (),
+        lambda: run.loop.step == stop, epochs=EPOCHS, steps_per_epoch=PER_EPOCH, log_every=1,
+        validation_examples=21,
+    )  # fmt: skip
+    if past is not None:
+        restore.restore(past, model, strategy, RunDir(folder), run.loop._schedule)
+    try:
+        run.loop.run(past)
+    except Interrupted:
+        return None
+    weights = [np.array(keras.ops.convert_to_numpy(v.value)) for v in model.weights]
+    arrays = {n: a for n, a in run.newest.arrays.items() if "objects" not in n}
+    return run.points("loss"), run.points("val_loss"), weights, arrays, run.loop.step
+
+
+def check(folder: Path, config: Any, group: str | None, stops: tuple[int, ...]) -> None:
+    """Compare a run that is stopped at some steps with one that is not."""
+    import numpy as np
+
+    expected = trained(folder / "whole", config, group, None)
+    for stop in (*stops, None):
+        found = trained(folder / "stopped", config, group, stop)
+    assert (found[:2], found[4]) == (expected[:2], expected[4])
+    assert found[3].keys() == expected[3].keys()
+    for name, array in expected[3].items():
+        np.testing.assert_array_equal(found[3][name], array, err_msg=name)
+    for pair in zip(found[2], expected[2], strict=True):
+        np.testing.assert_array_equal(*pair)
+
+
+def optimizer(name: str, schedule: str | None = None, **options: Any) -> Any:
+    node = {"_target_": name, "learning_rate": 0.01, **options}
+    return node if schedule is None else {**node, "schedule": {"_target_": schedule}}
+
+
+#: Models, losses and optimizers with their schedules.
+KINDS: dict[str, tuple[str, str, Any]] = {
+    "modules": ("Everything", f"{HERE}.Centers", optimizer(f"{HERE}.Counting", f"{HERE}.Falling")),
+    "step": ("Stepping", "torch.nn.CrossEntropyLoss",
+             optimizer(f"{HERE}.Ahead", f"{TORCH}.lr_scheduler.CosineAnnealingLR")),
+    "lazy": ("Lazy", "torch.nn.CrossEntropyLoss",
+             optimizer(f"{HERE}.groups", f"{TORCH}.lr_scheduler.OneCycleLR")),
+    "layers": ("layered", "keras.losses.SparseCategoricalCrossentropy",
+               optimizer(f"{HERE}.OwnSGD")),
+}  # fmt: skip
+
+
+@pytest.mark.task(backend="torch")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_modules_and_optimizers_hold(kind: str, tmp_path: Path) -> None:
+    model, loss, chosen = KINDS[kind]
+    config = {
+        "model": {"_target_": f"{HERE}.{model}"},
+        "trainer": {"loss": {"_target_": loss}, "metrics": []},
+        "optimizer": chosen,
+    }
+    check(tmp_path, config, "rate" if kind == "step" else None, (4, 12))
+
+
+CASES = [(group, backend) for group in ("all", "swap", "stopping")
+         for backend in ("tensorflow", "torch", "jax")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("group", "backend"), sampled(CASES, *CASES[:3], ("swap", "tensorflow"), ("swap", "torch"),
+                                  ("stopping", "torch"))
+)  # fmt: skip
+def test_what_callbacks_hold(group: str, backend: str, tmp_path: Path) -> None:
+    need(backend)
+    chosen = optimizer("keras.optimizers.SGD", use_ema=group == "swap")
+    stops = {"all": (4, 10), "swap": (5, 12), "stopping": (3, 10)}[group]
+    arguments = {"folder": tmp_path, "config": {"optimizer": chosen}, "group": group}
+    warm.call(check, 1, {**arguments, "stops": stops}, backend=backend)
