@@ -194,6 +194,13 @@ _OF_ANY_OUTPUTS = (
 )  # fmt: skip
 
 
+_CROSSENTROPIES = (
+    _OF.BinaryCrossentropy, _OF.CategoricalCrossentropy, _OF.SparseCategoricalCrossentropy,
+)  # fmt: skip
+#: Metrics that are of nothing but probabilities, beside those of any outputs.
+_OF_PROBABILITIES = (*ONE_HOT, *_CROSSENTROPIES, _OF.BinaryAccuracy, _OF.BinaryIoU)
+
+
 def metric_named(name: str, loss: Any, y: Any = None, predicted: Any = None) -> Any:
     """Return the metric that a name stands for: the name itself where it is Keras' to know it.
 
@@ -206,10 +213,14 @@ def metric_named(name: str, loss: Any, y: Any = None, predicted: Any = None) -> 
     metric = _metric_of(name, takes, y, predicted)
     if metric is None:
         return name
-    option = _option_of_logits(metric, takes)
-    if option:
-        metric = type(metric)(name=name, **option)
-    if option or isinstance(metric, _OF_ANY_OUTPUTS):
+    option: dict[str, Any] = {}  # by which it takes logits itself, as its saved model does then
+    if takes.logits and takes.separate and isinstance(metric, _OF.BinaryAccuracy):
+        option = {"threshold": 0.0}
+    elif takes.logits and isinstance(metric, _CROSSENTROPIES):
+        option = {"from_logits": True}
+    metric = type(metric)(name=name, **option) if option else metric
+    of_numbers = takes.tried and not isinstance(metric, _OF_PROBABILITIES)
+    if option or of_numbers or isinstance(metric, _OF_ANY_OUTPUTS):
         takes = dataclasses.replace(takes, logits=False)
     moves = takes.axis not in (-1, len(getattr(predicted, "shape", (0, 0))) - 1)
     changes = takes.logits or takes.signed or takes.ignored is not None or moves
@@ -217,14 +228,6 @@ def metric_named(name: str, loss: Any, y: Any = None, predicted: Any = None) -> 
         return name
     metric.name = name
     return with_classes(metric, takes)
-
-
-def _option_of_logits(metric: Any, takes: LossInputs) -> dict[str, Any]:
-    """Return the option by which a metric takes logits itself, as its saved model does then."""
-    if takes.logits and takes.separate and isinstance(metric, _OF.BinaryAccuracy):
-        return {"threshold": 0.0}
-    kinds = (_OF.BinaryCrossentropy, _OF.CategoricalCrossentropy, _OF.SparseCategoricalCrossentropy)
-    return {"from_logits": True} if takes.logits and isinstance(metric, kinds) else {}
 
 
 def _metric_of(name: str, takes: LossInputs, y: Any, predicted: Any) -> Any:
@@ -385,7 +388,11 @@ def _check_logits(
     named = {m: _metric_of(m, takes, y, predicted) for m in metrics if isinstance(m, str)}
     one = tuple(getattr(predicted, "shape", ()))[1:] in ((), (1,))
     of_any = _OF_ANY_OUTPUTS if one else (*_OF_ANY_OUTPUTS, _OF.FBetaScore)
-    needing = [name for name, each in named.items() if each and not isinstance(each, of_any)]
+    needing = [
+        name
+        for name, each in named.items()
+        if isinstance(each, _OF_PROBABILITIES) and not isinstance(each, of_any)
+    ]
     if needing or takes.logits is not None:
         takes = inputs_of(loss, y, predicted)
     if needing and (takes.logits is None or takes.tried):
