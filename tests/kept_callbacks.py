@@ -115,6 +115,12 @@ class Says(Private):
         self._seen = {"waits": state["waits"], "last": None}
 
 
+class Writes(keras.callbacks.Callback):
+    def __init__(self, path: str):
+        super().__init__()
+        self._path, self.phase = path, "first"
+
+
 class Rate(keras.callbacks.Callback):
     """Changes the rate; as it looks at each step, each is a call."""
 

@@ -118,3 +118,49 @@ def test_what_callbacks_hold(group: str, backend: str, tmp_path: Path) -> None:
 
 def check_stops(stops: Any, **options: Any) -> None:
     check(*(options.pop(name) for name in ("folder", "config", "group")), *stops, **options)
+
+
+@pytest.mark.task(backend="torch")
+def test_what_a_checkpoint_from_elsewhere_may_not_do(tmp_path: Path) -> None:
+    import json
+
+    import numpy as np
+
+    from dtrain.errors import CheckpointError
+    from dtrain.task.model.object_state import Kept, owner
+    from tests.kept_callbacks import Writes
+
+    def made(name: str, *args: Any, is_new: bool = False) -> Any:
+        return {"as": "made", "of": [[name, is_new, list(args)], [False, None], None, None]}
+
+    writes, place = Writes("mine"), tmp_path / "evil"
+    kept = Kept("p", lambda: {"0": owner(writes)}, lambda: ())
+    tree = {
+        "_path": "/b", "on_epoch_end": 5, "__class__": 5, "api_key": "x", "phase": "second",
+        "run": made("os:system", f"touch {place}"), "exec": made("builtins:exec", "1"),
+        "inside": made("collections:_sys.exit"), "open": made("io:FileIO", str(place), "w"),
+        "type": made("builtins:type", "a", [], {}), "other": made("pathlib:Path", is_new=True),
+    }  # fmt: skip
+    text = json.dumps({f"0 Writes.{name}": node for name, node in tree.items()})
+    before = dict(vars(writes))
+    kept.restore({"p": np.frombuffer(text.encode(), np.uint8)})
+    assert vars(writes) == {**before, "phase": "second"} and not place.exists()
+    for wrong in ("{", '{"0 Writes.phase": {"as": "array", "of": 7}}', '{"0 Writes.x": {"as": 1}}'):
+        with pytest.raises(CheckpointError, match="is damaged"):
+            kept.restore({"p": np.frombuffer(wrong.encode(), np.uint8)})
+
+
+@pytest.mark.task(backend="torch")
+def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
+    from dtrain.task.model.object_state import Kept, owner
+    from tests.kept_callbacks import Writes
+
+    writes = Writes("mine")
+    writes.draws = (each for each in [1])
+    kept = Kept("p", lambda: {"0": owner(writes)}, lambda: ())
+    kept.begin()
+    assert kept.lost == {"Writes.draws"}  # before anything is trained
+    writes.file = (tmp_path / "a").open("w")
+    kept.arrays()
+    assert kept.lost == {"Writes.draws", "Writes.file"}
+    writes.file.close()
