@@ -115,10 +115,24 @@ class Says(Private):
         self._seen = {"waits": state["waits"], "last": None}
 
 
+class Writes(keras.callbacks.Callback):
+    def __init__(self, path: str):
+        super().__init__()
+        self._path, self.phase = path, "first"
+
+
 class Rate(keras.callbacks.Callback):
+    """Changes the rate; as it looks at each step, each is a call."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.factor == 1:
+            return
         rate = float(np.asarray(self.model.optimizer.learning_rate))
-        self.model.optimizer.learning_rate = 1.1 * rate
+        self.model.optimizer.learning_rate = self.factor * rate
 
 
 def made(group: str) -> list[Any]:
@@ -127,8 +141,8 @@ def made(group: str) -> list[Any]:
         return [own.SwapEMAWeights(swap_on_epoch=True)]
     if group == "stopping":
         return [own.EarlyStopping("loss", patience=1, restore_best_weights=True, mode="max")]
-    if group == "rate":
-        return [Rate()]
+    if group in ("rate", "steps"):
+        return [Rate(1.1 if group == "rate" else 1)]
     return [
         Private(), Averaging(), Records(), Teacher(), Says(), own.LearningRateScheduler(Schedule()),
         own.ReduceLROnPlateau("loss", patience=0, factor=0.7, min_delta=9),

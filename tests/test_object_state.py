@@ -20,7 +20,7 @@ HERE, TORCH = "tests.kept_state", "torch.optim"
 EPOCHS, PER_EPOCH = 3, 5
 
 
-def trained(folder: Path, config: Any, group: str | None, stop: int | None) -> Any:
+def trained(folder: Path, config: Any, group: str, stop: int | None, epochs: int = EPOCHS) -> Any:
     """Train to the end, or to ``stop``, from a checkpoint where there is one."""
     import keras
     import numpy as np
@@ -36,9 +36,8 @@ def trained(folder: Path, config: Any, group: str | None, stop: int | None) -> A
     start = past.step if past else 0
     model, strategy, steps, _ = prepare("OneDevice", 1, settings(**config), start=start)
     run = looped(
-        folder, steps, model, strategy, kept_callbacks.made(group) if group else (),
-        lambda: run.loop.step == stop, epochs=EPOCHS, steps_per_epoch=PER_EPOCH, log_every=1,
-        validation_examples=21,
+        folder, steps, model, strategy, kept_callbacks.made(group), lambda: run.loop.step == stop,
+        epochs=epochs, steps_per_epoch=PER_EPOCH, log_every=1, validation_examples=21,
     )  # fmt: skip
     if past is not None:
         restore.restore(past, model, strategy, RunDir(folder), run.loop._schedule)
@@ -51,11 +50,17 @@ def trained(folder: Path, config: Any, group: str | None, stop: int | None) -> A
     return run.points("loss"), run.points("val_loss"), weights, arrays, run.loop.step
 
 
-def check(folder: Path, config: Any, group: str | None, stops: tuple[int, ...]) -> None:
-    """Compare a run that is stopped at some steps with one that is not."""
+def check(folder: Path, config: Any, group: str, *stops: int, first: int = EPOCHS) -> None:
+    """Compare a run that is stopped at some steps with one that is not.
+
+    Args:
+        first: how many epochs the one that is stopped has at first.
+    """
     import numpy as np
 
     expected = trained(folder / "whole", config, group, None)
+    if first < EPOCHS:
+        trained(folder / "stopped", config, group, None, first)
     for stop in (*stops, None):
         found = trained(folder / "stopped", config, group, stop)
     assert (found[:2], found[4]) == (expected[:2], expected[4])
@@ -92,7 +97,7 @@ def test_what_modules_and_optimizers_hold(kind: str, tmp_path: Path) -> None:
         "trainer": {"loss": {"_target_": loss}, "metrics": []},
         "optimizer": chosen,
     }
-    check(tmp_path, config, "rate" if kind == "step" else None, (4, 12))
+    check(tmp_path, config, "rate" if kind == "step" else "steps", 4, 12)
 
 
 CASES = [(group, backend) for group in ("all", "swap", "stopping")
@@ -106,6 +111,56 @@ CASES = [(group, backend) for group in ("all", "swap", "stopping")
 def test_what_callbacks_hold(group: str, backend: str, tmp_path: Path) -> None:
     need(backend)
     chosen = optimizer("keras.optimizers.SGD", use_ema=group == "swap")
-    stops = {"all": (4, 10), "swap": (5, 12), "stopping": (3, 10)}[group]
+    first, stops = {"all": (3, (4, 10)), "swap": (2, (12,)), "stopping": (3, (10,))}[group]
     arguments = {"folder": tmp_path, "config": {"optimizer": chosen}, "group": group}
-    warm.call(check, 1, {**arguments, "stops": stops}, backend=backend)
+    warm.call(check_stops, 1, {**arguments, "stops": stops, "first": first}, backend=backend)
+
+
+def check_stops(stops: Any, **options: Any) -> None:
+    check(*(options.pop(name) for name in ("folder", "config", "group")), *stops, **options)
+
+
+@pytest.mark.task(backend="torch")
+def test_what_a_checkpoint_from_elsewhere_may_not_do(tmp_path: Path) -> None:
+    import json
+
+    import numpy as np
+
+    from dtrain.errors import CheckpointError
+    from dtrain.task.model.object_state import Kept, owner
+    from tests.kept_callbacks import Writes
+
+    def made(name: str, *args: Any, is_new: bool = False) -> Any:
+        return {"as": "made", "of": [[name, is_new, list(args)], [False, None], None, None]}
+
+    writes, place = Writes("mine"), tmp_path / "evil"
+    kept = Kept("p", lambda: {"0": owner(writes)}, lambda: ())
+    tree = {
+        "_path": "/b", "on_epoch_end": 5, "__class__": 5, "api_key": "x", "phase": "second",
+        "run": made("os:system", f"touch {place}"), "exec": made("builtins:exec", "1"),
+        "inside": made("collections:_sys.exit"), "open": made("io:FileIO", str(place), "w"),
+        "type": made("builtins:type", "a", [], {}), "other": made("pathlib:Path", is_new=True),
+    }  # fmt: skip
+    text = json.dumps({f"0 Writes.{name}": node for name, node in tree.items()})
+    before = dict(vars(writes))
+    kept.restore({"p": np.frombuffer(text.encode(), np.uint8)})
+    assert vars(writes) == {**before, "phase": "second"} and not place.exists()
+    for wrong in ("{", '{"0 Writes.phase": {"as": "array", "of": 7}}', '{"0 Writes.x": {"as": 1}}'):
+        with pytest.raises(CheckpointError, match="is damaged"):
+            kept.restore({"p": np.frombuffer(wrong.encode(), np.uint8)})
+
+
+@pytest.mark.task(backend="torch")
+def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
+    from dtrain.task.model.object_state import Kept, owner
+    from tests.kept_callbacks import Writes
+
+    writes = Writes("mine")
+    writes.draws = (each for each in [1])
+    kept = Kept("p", lambda: {"0": owner(writes)}, lambda: ())
+    kept.begin()
+    assert kept.lost == {"Writes.draws"}  # before anything is trained
+    writes.file = (tmp_path / "a").open("w")
+    kept.arrays()
+    assert kept.lost == {"Writes.draws", "Writes.file"}
+    writes.file.close()

@@ -93,19 +93,21 @@ class Kept:
         shared: Callable[[], Collection[int]],
     ):
         self._place, self._owners, self._shared = place, owners, shared
-        self._before: dict[str, str] = {}  # digests
+        self._before: dict[str, tuple[str, int]] = {}  # digests, and how much cannot be kept
         self.lost: set[str] = set()
 
     def begin(self) -> None:
         """Take note of what the objects hold as they were made: it need not be kept."""
         for path, packer, node in self._packed():
-            self._before[path] = packer.digest(node)
+            self._before[path] = packer.digest(node), len(packer.lost)
             if any(map(inspect.isgenerator, packer.lost)):  # made anew, it begins anew
                 self.lost.add(path.partition(" ")[2])
 
     def _packed(self) -> Iterator[tuple[str, _Packer, Any]]:
         owners = self._owners()
-        shared = {*self._shared(), *(id(each.object) for each in owners.values())}
+        shared = {id(each.object) for each in owners.values()}.union(
+            self._shared() if owners else ()
+        )
         for place, each in owners.items():
             for name, value in each.values.items():
                 packer = _Packer(shared)
@@ -119,11 +121,12 @@ class Kept:
         arrays: dict[str, np.ndarray] = {}
         tree: dict[str, Any] = {}
         for path, packer, node in self._packed():
-            if self._before.get(path) != packer.digest(node):
+            before, made_anew = self._before.get(path, ("", 0))
+            if before != packer.digest(node):
                 tree[path] = node
                 for i, array in enumerate(packer.arrays):
                     arrays[f"{self._place}/{path}/{i}"] = array.copy()  # training continues
-                self.lost |= {path.partition(" ")[2]} if packer.lost else set()
+                self.lost |= {path.partition(" ")[2]} if len(packer.lost) > made_anew else set()
         if tree:
             arrays[self._place] = np.frombuffer(json.dumps(tree).encode(), np.uint8)
         return arrays
