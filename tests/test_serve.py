@@ -309,7 +309,8 @@ def test_a_request_is_refused_by_its_headers_and_must_arrive(trained: Path, tmp_
         assert raw(client, post + "\r\n" + "x" * 300_000).startswith(b"HTTP/1.1 401"), "at once"
         for line in ("a" * 1_000_000, f"a: {'b' * 60_000}\r\n" * 9):
             with contextlib.suppress(ConnectionError):
-                assert raw(client, post + line + "\r\n") == b"", "headers without an end"
+                answer = raw(client, post + line + "\r\n")
+                assert answer[:12] in (b"", b"HTTP/1.1 400"), "headers without an end"
         body = post + "authorization: Bearer secret\r\n\r\n{"
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for answer in pool.map(lambda head: raw(client, head), ("", post[:30], post, body)):
