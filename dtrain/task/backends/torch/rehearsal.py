@@ -260,9 +260,10 @@ class _Step:
 
     def _named(self, outcome: _Outcome) -> _Outcome:
         """Leave out what gradients are taken of where that is another number of things in parts."""
-        all_ = zip(outcome.names, outcome.numbers, strict=True)
-        pairs = [pair for pair in all_ if pair[0] is not None or not self._of_examples]
-        return outcome._replace(names=[a for a, _ in pairs], numbers=[b for _, b in pairs])
+        pairs = zip(outcome.names, outcome.numbers, strict=True)
+        chosen = [pair for pair in pairs if pair[0] is not None or not self._of_examples]
+        names, numbers = [name for name, _ in chosen], [number for _, number in chosen]
+        return _Outcome(names, numbers, outcome.states, outcome.kept)
 
     def _check_gradients(self, *outcomes: _Outcome) -> None:
         """Refuse gradients that are those of no global batch.
