@@ -208,6 +208,13 @@ def test_what_is_declared_is_what_pandas_reads(
     assert datasets.table("a.csv", **keys).train.info.reading  # of its identity
 
 
+def test_an_empty_cell_in_the_first_row_is_no_unit() -> None:
+    for cell, keys in {"n/a": {}, "see note": {"empty": ["see note"]}}.items():
+        save(TITLES.replace("0.0,", f"{cell},"))
+        x = datasets.table("a.csv", validation_split=0.0, **keys).train.x
+        assert np.isnan(x[0, 0]) and x[1:, 0].tolist() == (np.arange(1, 20) / 4).tolist()
+
+
 def test_packed_files_by_what_is_in_them() -> None:
     wanted = datasets.table(save(ROWS), validation_split=0.0).train.x
     packed: dict[str, bytes] = {

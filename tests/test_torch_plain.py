@@ -267,6 +267,7 @@ def test_a_program_runs_no_code_when_it_is_loaded() -> None:
         assert not mark.exists(), list(hostile)
 
 
+@pytest.mark.task(backend="torch")
 def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
     import numpy as np
     import torch

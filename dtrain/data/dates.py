@@ -53,6 +53,7 @@ def form_of(
     return (best, next(others, None)) if rows[best] >= least * len(texts) else None
 
 
+@functools.lru_cache(1 << 16)  # dates repeat, and batches of them are read in each epoch
 def day_of(text: str, form: str | None) -> float | None:
     """Return the days from 1970-01-01 to a date, with fractions; of one with a zone in UTC.
 

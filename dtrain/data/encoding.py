@@ -105,8 +105,9 @@ class Feature:
         return codes.get(text) or spelled.get(spelling(text), 0)
 
     def unknown(self, cells: np.ndarray) -> collections.Counter[str]:
-        """Count the texts among cells that are none of the categories, nor empty."""
-        return collections.Counter(t for t in texts(cells) if t and not self.code(t))
+        """Count the texts among cells that are none of the categories; of numbers new gaps."""
+        known = self.code if self.is_text else lambda text: self.missing or not is_gap(text)
+        return collections.Counter(text for text in texts(cells) if text and not known(text))
 
     @property
     def width(self) -> int:
@@ -328,6 +329,8 @@ def number_of(text: str, decimal: str | None = None) -> float:
     """
     if decimal is None and _DIGITS.fullmatch(text):
         return float(text)
+    if len(text) > 50:  # of a column of long texts
+        raise ValueError(text)
     match = _WRITTEN.fullmatch(re.sub("\\s", " ", text.strip()).replace("\u2212", "-"))
     if match is None:
         raise ValueError(text)

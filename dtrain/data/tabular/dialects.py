@@ -21,6 +21,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from dtrain.data.encoding import is_gap
 from dtrain.data.files import DataFile
 from dtrain.data.tabular.arrow import sentence
 from dtrain.errors import DataError, UsageError, typed
@@ -52,9 +53,8 @@ _PACKED = {
 }  # fmt: skip
 #: Packages by which pandas reads workbooks.
 _WORKBOOKS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods": "odfpy"}
-#: Words that are signs of empty cells, and what begins as others.
-_GAPS = {*map(str.lower, EMPTY), "none", "missing", "unknown"}
-_WORD = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]|[-=:]{3,}$")
+#: Words, and drawn lines.
+_WORD, _DRAWN = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]"), re.compile(r"[-=:+]{3,}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +286,7 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
             "named 0, 1, ...; dataset.header=true takes it for names"
         )
     if has_names:
-        _check_top(file, records, numbers, skipped, reading.types)
+        _check_top(file, records, numbers, skipped, reading.types, reading.empty)
         if encoding == "windows-1252":  # another line may be the one that is not in UTF-8
             with contextlib.suppress(UnicodeError):
                 names = [name.encode(encoding).decode() for name in names]
@@ -335,7 +335,7 @@ def _narrow(line: str) -> str:
 
 def _check_top(
     file: DataFile, records: list[list[str]], numbers: list[int], skipped: frozenset[int],
-    types: Mapping[str, pa.DataType],
+    types: Mapping[str, pa.DataType], empty: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Refuse lines above that of the names, and a line of units below it.
 
@@ -345,6 +345,7 @@ def _check_top(
         numbers: of these lines.
         skipped: lines that are left out already.
         types: of columns that are known.
+        empty: cells that mean nothing.
     """
     width, names = _width(records)[0], len(records[0])
     if not width - 1 <= names <= width:
@@ -360,7 +361,9 @@ def _check_top(
         if len(full := [other for other in others if other.strip()]) >= _SURE
         and all(map(is_number, full)) and types.get(name.strip()) != pa.string()
     ] if len(records) > _SURE + 1 else []  # fmt: skip
-    words = [cell for cell in cells if _WORD.match(cell) and cell.lower() not in _GAPS]
+    is_drawn = all(_DRAWN.fullmatch(cell.strip()) for cell in records[min(1, len(records) - 1)])
+    words = [cell for cell in cells if is_drawn
+             or (_WORD.match(cell) and not is_gap(cell) and cell not in empty)]  # fmt: skip
     if words and not any(map(is_number, cells)):
         above, below = (sum(bool(cell.strip()) for cell in record) for record in records[:2])
         line: Any = numbers[1]

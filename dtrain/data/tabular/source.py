@@ -501,7 +501,7 @@ def arrays_or_source(source: EncodedSource | None) -> Any:
 
 
 def unseen(held: Any, made: Encoding, what: str = "the validation") -> list[str]:
-    """Return sentences on categories that are evaluated on, and that the encoding has not.
+    """Return sentences on categories and gaps that are evaluated on, and the encoding has not.
 
     Args:
         held: what is evaluated on, or predicted.
@@ -512,7 +512,10 @@ def unseen(held: Any, made: Encoding, what: str = "the validation") -> list[str]
     if not isinstance(source, EncodedSource):
         return []
     sentences, rows = [], np.arange(min(len(source), encoding.EXAMPLES))
-    for feature in made.of("category"):
+    for feature in made.features:
+        is_number = source.table.columns[feature.name].is_number
+        if feature.kind == "text" or (is_number and feature.kind != "category"):
+            continue
         counts = feature.unknown(source.cells(rows, [feature.name])[feature.name])
         if others := sorted(counts):
             more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
@@ -520,6 +523,6 @@ def unseen(held: Any, made: Encoding, what: str = "the validation") -> list[str]
             sentences.append(
                 f"the column {feature.name!r} has {others[0]!r}{more} in {what} "
                 f"({counts.total():,} of {len(rows):,} rows), which the training has not{rarely}: "
-                "it is read as unknown"
+                f"it is read as {'unknown' if feature.is_text else 'empty'}"
             )
     return sentences
