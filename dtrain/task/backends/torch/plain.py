@@ -539,8 +539,7 @@ def check_parameters(model: Any) -> None:
         UsageError: naming one.
     """
     variables = {v.name: v for v in model.state} if isinstance(model, PlainModel) else {}
-    named = parts(model).items() if variables else ()
-    for name, each in ((a + b, p) for a, part in named for b, p in part.named_parameters()):
+    for name, each in named_parameters(model) if variables else ():
         if (
             variable := variables[name]
         ).value is not each or each.requires_grad > variable.trainable:
@@ -606,6 +605,12 @@ def weights(path: Path) -> dict[str, np.ndarray]:
 def parts(model: Any) -> dict[str, torch.nn.Module]:
     """Return the modules that a model is of, by what the names of their variables begin with."""
     return model.parts if isinstance(model, PlainModel) else {"": model}
+
+
+def named_parameters(model: Any) -> list[tuple[str, torch.nn.Parameter]]:
+    """Return the parameters of the modules that a model is of."""
+    named = parts(model).items()
+    return [(a + b, each) for a, part in named for b, each in part.named_parameters()]
 
 
 def unwrapped(model: Any) -> Any:

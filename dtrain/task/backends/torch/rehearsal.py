@@ -54,20 +54,20 @@ def trial(model: keras.Model) -> Trial:
 @contextlib.contextmanager
 def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
     # Numbers of an optimizer of PyTorch's are no tensors, and change in updates alone.
-    tensors = [v for v in variables if isinstance(v.value, torch.Tensor)]
-    before = [variable.value.detach().clone() for variable in tensors]
-    trained = [variable.value.requires_grad for variable in tensors]
+    before = [
+        (variable, variable.value.detach().clone(), variable.value.requires_grad)
+        for variable in variables
+        if isinstance(variable.value, torch.Tensor)
+    ]
     try:
         yield
     finally:
         with torch.no_grad():
-            for variable, value, is_trained in zip(tensors, before, trained, strict=True):
-                if isinstance(variable, replica.Held):
-                    variable.assign(value)
-                else:
-                    variable.value.copy_(value)
-                    if variable.value.is_leaf:
-                        variable.value.requires_grad_(is_trained)
+            for variable, value, is_trained in before:
+                held = isinstance(variable, replica.Held)
+                (variable.assign if held else variable.value.copy_)(value)
+                if variable.value.is_leaf:
+                    variable.value.requires_grad_(is_trained)
 
 
 def _is_copy(value: torch.Tensor) -> bool:
@@ -218,13 +218,12 @@ class _Step:
         for variable, old, value in zip(self._watched, before, whole.kept, strict=True):
             if (old != value).any():
                 variable.assign(keras.ops.convert_to_tensor(value, variable.value.dtype))
-        for each in list(kept):
-            if each.name in self._undeclared:
-                kept.remove(each)
-                try:
-                    across.check_kept(each, SUMS)
-                except UsageError as error:  # a cache, perhaps, that decides nothing
-                    self.held = [str(error).partition("; ")[0]]
+        for each in (each for each in kept if each.name in self._undeclared):
+            try:
+                across.check_kept(each, SUMS)
+            except UsageError as error:  # a cache, perhaps, that decides nothing
+                self.held = [str(error).partition("; ")[0]]
+        kept = [each for each in kept if each.name not in self._undeclared]
         values = [
             across.Value(name, a, b, c, 1) if name == NORM else
             across.Value(
@@ -260,9 +259,10 @@ class _Step:
 
     def _named(self, outcome: _Outcome) -> _Outcome:
         """Leave out what gradients are taken of where that is another number of things in parts."""
-        all_ = zip(outcome.names, outcome.numbers, strict=True)
-        pairs = [pair for pair in all_ if pair[0] is not None or not self._of_examples]
-        return outcome._replace(names=[a for a, _ in pairs], numbers=[b for _, b in pairs])
+        pairs = zip(outcome.names, outcome.numbers, strict=True)
+        chosen = [pair for pair in pairs if pair[0] is not None or not self._of_examples]
+        names, numbers = [name for name, _ in chosen], [number for _, number in chosen]
+        return _Outcome(names, numbers, outcome.states, outcome.kept)
 
     def _check_gradients(self, *outcomes: _Outcome) -> None:
         """Refuse gradients that are those of no global batch.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -67,11 +66,15 @@ class Held:
         self._first = self.held
 
     @property
+    def _owner(self) -> Any:
+        return self._attributes[self._keys[0]] if len(self._keys) > 1 else self._attributes
+
+    @property
     def held(self) -> Any:
         """What it is now; None where it is gone."""
         try:
-            return functools.reduce(lambda items, key: items[key], self._keys, self._attributes)
-        except LookupError:
+            return self._owner[self._keys[-1]]
+        except (LookupError, TypeError):
             return None
 
     @property
@@ -88,10 +91,7 @@ class Held:
         if isinstance(self.held, torch.Tensor):
             self.value.copy_(value)
         elif isinstance(self.held, float):
-            *outer, key = self._keys
-            functools.reduce(lambda items, key: items[key], outer, self._attributes)[key] = float(
-                value
-            )
+            self._owner[self._keys[-1]] = float(value)
 
 
 def held(model: keras.Model) -> list[Held]:
@@ -153,8 +153,7 @@ class Kept:
             self._is_first = False
             differ = self._tasks.sum([self._differs(each.value) for each in self._others])
             self._sent += itertools.compress(self._others, differ)
-            others = zip(self._others, differ, strict=True)
-            self._others = [each for each, differs in others if not differs]
+            self._others = list(itertools.compress(self._others, (not each for each in differ)))
             self._marks = self._marked()
         changed = [a != b for a, b in zip(self._marks, self._marked(), strict=True)]
         every = self._tasks.sum(changed) if changed else []
