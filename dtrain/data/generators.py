@@ -203,7 +203,10 @@ def _hashed(key: Key) -> int:
 
 
 def _states() -> States:
-    states: States = [(np.random.set_state, np.random.get_state()), (random.setstate, random.getstate())]
+    states: States = [
+        (np.random.set_state, np.random.get_state()),
+        (random.setstate, random.getstate()),
+    ]
     if (torch := sys.modules.get("torch")) is not None:
         states.append((torch.default_generator.set_state, torch.default_generator.get_state()))
     return states
