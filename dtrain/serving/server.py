@@ -32,6 +32,7 @@ from fastapi.security import HTTPBearer
 from prometheus_client import Counter, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dtrain.errors import DtrainError, printable
 from dtrain.serving.batching import Batcher
@@ -43,6 +44,7 @@ from dtrain.serving.signature import Signature, labels, model_inputs
 _KEEP_ALIVE = 75
 _SWITCH = 0.001  # seconds, in place of 5 ms: threads that load or compute hold up requests less
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
+_HEAD = 1 << 16  # bytes of the headers of a request, at most
 _BEARER = HTTPBearer(auto_error=False)
 _HEALTH = ("/v2/health/live", "/v2/health/ready", "/ping")
 _OPEN = (*_HEALTH, "/", "/docs", "/docs/oauth2-redirect", "/openapi.json")  # without a token
@@ -93,6 +95,21 @@ def _is_local(name: str) -> bool:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes a connection whose request has more bytes of headers than :data:`_HEAD`."""
+
+    _head = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what has arrived."""
+        last = self.cycle
+        is_body = last is not None and last.more_body
+        super().data_received(data)
+        self._head = 0 if is_body or self.cycle is not last else self._head + len(data)
+        if self._head > _HEAD:
+            self.transport.close()
 
 
 class PatientServer(uvicorn.Server):
@@ -288,7 +305,7 @@ def run(
     server = PatientServer(uvicorn.Config(
         application(current, token, int(options.max_body_mb * (1 << 20)), options.host),
         log_config=None, log_level="error", access_log=False, lifespan="off", ws="none",
-        server_header=False, timeout_keep_alive=_KEEP_ALIVE,
+        server_header=False, http=BoundedProtocol, timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(options.timeout),
         # A body may take a second a megabyte to parse.
     ), options.timeout, options.timeout + options.max_body_mb)  # fmt: skip

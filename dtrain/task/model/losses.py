@@ -76,8 +76,6 @@ def take_logits(config: Config) -> None:
     classes = {CLASSES[0]: "SparseCategoricalCrossentropy", LABELS[0]: "BinaryCrossentropy"}
     if (name := classes.get(str(trainer.loss))) is not None:
         trainer.loss = {"_target_": f"keras.losses.{name}", "from_logits": True}
-    if trainer.metrics == LABELS[1]:
-        trainer.metrics = {"_target_": "keras.metrics.BinaryAccuracy", "threshold": 0.0}
 
 
 def targets_notice(config: Config, splits: Splits) -> str | None:
@@ -269,6 +267,7 @@ def _update(
     metric: Any, takes: LossInputs, y_true: Any, y_pred: Any, sample_weight: Any = None
 ) -> None:
     ops, mask = keras.ops, keras_internals.mask(y_pred)
+    of_keras = keras_internals.is_of_keras(metric)
     y_true = ops.convert_to_tensor(y_true)
     if takes.axis % max(1, len(y_pred.shape)) < len(y_pred.shape) - 1:
         if len(y_true.shape) == len(y_pred.shape):
@@ -289,8 +288,8 @@ def _update(
         counts = ops.not_equal(ops.cast(y_true, "int32"), takes.ignored)
         if mask is not None:
             counts = ops.logical_and(counts, ops.reshape(mask, [-1]))
-        if keras.config.backend() == "torch":  # any function of the user's is right of the rest
-            y_true, y_pred = y_true[counts], y_pred[counts]
+        if keras.config.backend() == "torch" and not (of_keras and not takes.own):
+            y_true, y_pred = y_true[counts], y_pred[counts]  # whatever it makes of examples
             if not len(y_true):
                 return
         else:
@@ -298,7 +297,7 @@ def _update(
             sample_weight = ops.cast(counts, "float32")
     elif mask is not None:
         keras_internals.set_mask(y_pred, mask)
-    if isinstance(metric, ONE_HOT) and keras_internals.is_of_keras(metric):
+    if isinstance(metric, ONE_HOT) and of_keras:
         is_shorter = len(y_true.shape) == len(y_pred.shape) - 1
         if classes == 1:
             y_true = ops.expand_dims(y_true, -1) if is_shorter else y_true
@@ -307,7 +306,16 @@ def _update(
         elif is_shorter or (y_true.shape[-1] == 1 and len(y_true.shape) == len(y_pred.shape)):
             y_true = y_true if is_shorter else ops.squeeze(y_true, -1)
             y_true = ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=y_pred.dtype)
-    type(metric).update_state(metric, y_true, y_pred, sample_weight)
+    try:
+        type(metric).update_state(metric, y_true, y_pred, sample_weight)
+    except framework_errors(ValueError, TypeError):
+        if not takes.own or sample_weight is None:
+            raise
+        raise UsageError(
+            "trainer.metrics", metric.name, "has no value for each example, and the loss ignores "
+            "some of them", "a metric of Keras', or a function that returns a number for each "
+            "example", "keras.ops.mean(..., axis=-1)",
+        ) from None  # fmt: skip
 
 
 def _named(value: Any, key: str) -> Any:

@@ -532,6 +532,26 @@ def returns_logits(model: Any) -> bool:
     return not isinstance(last, torch.nn.Softmax | torch.nn.Sigmoid)
 
 
+def check_parameters(model: Any) -> None:
+    """Refuse parameters that a step has replaced, or has let be trained.
+
+    Raises:
+        UsageError: naming one.
+    """
+    variables = {v.name: v for v in model.state} if isinstance(model, PlainModel) else {}
+    named = parts(model).items() if variables else ()
+    for name, each in ((a + b, p) for a, part in named for b, p in part.named_parameters()):
+        if (
+            variable := variables[name]
+        ).value is not each or each.requires_grad > variable.trainable:
+            raise UsageError(
+                "model", name, "is replaced, or begins to be trained, in a step: the optimizer, "
+                "checkpoints and replicas have what was there before",
+                "a parameter that is there from the beginning, and with torch.no_grad() a copy_ "
+                "into it; finetune.unfreeze", "register_buffer for what a step assigns",
+            )  # fmt: skip
+
+
 def compile_forward(model: keras.Model, several: bool) -> None:
     """Let ``torch.compile`` compile what a model computes, when it is first called.
 

@@ -20,7 +20,7 @@ from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.torch import plain, replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws, hashed
-from dtrain.task.backends.torch.keras_internals import add
+from dtrain.task.backends.torch.keras_internals import Watching, add
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.backends.unsummed import Trial
 from dtrain.task.data import reading
@@ -56,15 +56,18 @@ def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
     # Numbers of an optimizer of PyTorch's are no tensors, and change in updates alone.
     tensors = [v for v in variables if isinstance(v.value, torch.Tensor)]
     before = [variable.value.detach().clone() for variable in tensors]
+    trained = [variable.value.requires_grad for variable in tensors]
     try:
         yield
     finally:
         with torch.no_grad():
-            for variable, value in zip(tensors, before, strict=True):
+            for variable, value, is_trained in zip(tensors, before, trained, strict=True):
                 if isinstance(variable, replica.Held):
                     variable.assign(value)
                 else:
                     variable.value.copy_(value)
+                    if variable.value.is_leaf:
+                        variable.value.requires_grad_(is_trained)
 
 
 def _is_copy(value: torch.Tensor) -> bool:
@@ -160,6 +163,7 @@ class _Step:
         self._metrics = [v for metric in model.metrics for v in metric.variables]
         state = train_state.variables(model).values()
         self.state = list({id(v): v for v in (*state, *held, *self._metrics)}.values())
+        self._is_sharded = any(whole(v.value) is not v.value for v in model.trainable_variables)
         #: Whether a step has drawn random numbers, and whether it takes gradients for each example;
         #: known once it was tried.
         self.drawn = self._of_examples = False
@@ -238,6 +242,22 @@ class _Step:
         )
         return values + [across.Value(name, one[name], two[name], all_[name]) for name in one], kept
 
+    def _check_assigned(self, operation: str, output: Any) -> None:
+        """Refuse a step that assigns a weight where each replica has a part: it would be lost.
+
+        Raises:
+            UsageError: naming the weight.
+        """
+        named = plain.unwrapped(self.model).named_parameters() if operation.endswith("_") else ()
+        for name, each in named:
+            is_whole = isinstance(output, torch.Tensor) and whole(output) is output
+            if is_whole and whole(each) is each and each.data_ptr() == output.data_ptr():
+                raise UsageError(
+                    "model", name, "is assigned in a step, where FSDP throws away what it has "
+                    "gathered", "a buffer (register_buffer), or another strategy",
+                    "strategy=mirrored",
+                )  # fmt: skip
+
     def _named(self, outcome: _Outcome) -> _Outcome:
         """Leave out what gradients are taken of where that is another number of things in parts."""
         all_ = zip(outcome.names, outcome.numbers, strict=True)
@@ -276,7 +296,10 @@ class _Step:
             add(self._draws.words, hashed(number))
             rows = len(keras.tree.flatten(data)[0])
             traced = tracing(step=step, rows=rows, results=[], targets=targets)
-            with self._draws.step(number), traced:
+            watching = (
+                Watching(self._check_assigned) if self._is_sharded else contextlib.nullcontext()
+            )
+            with self._draws.step(number), traced, watching:
                 begun = self._draws.state()
                 returned = model.train_step(unwrapped(data))
                 logs = self._returned.values(returned, training=True) if self._own else {}

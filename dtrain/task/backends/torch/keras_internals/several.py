@@ -52,3 +52,10 @@ def set_timeout(timeout: datetime.timedelta) -> None:
     function = getattr(distributed_c10d, "_set_pg_timeout", None)
     if function is not None:
         function(timeout)
+
+
+def is_transformed() -> bool:
+    """Whether this is inside of a transform of ``torch.func``, such as ``vmap``."""
+    functorch = getattr(torch._C, "_functorch", None)
+    stack = getattr(functorch, "get_interpreter_stack", lambda: None)()
+    return bool(stack)
