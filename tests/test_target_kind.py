@@ -14,7 +14,7 @@ from dtrain.data.convert import adapted
 from dtrain.data.options import OnError, Task
 from dtrain.data.sources import Splits
 from dtrain.data.tabular import reader, source
-from dtrain.errors import UsageError
+from dtrain.errors import DataError, UsageError
 
 #: Targets by what they are, and the number of their classes; None of a regression.
 TARGETS: dict[str, tuple[np.ndarray, int | None]] = {
@@ -93,6 +93,12 @@ def test_texts_of_numbers_are_no_classes_by_the_alphabet(monkeypatch: pytest.Mon
     assert "1 of 52 rows have no y" in made.notices[-1]
     named = datasets.table(saved([*prices, "?"]), empty=["?"], on_error=OnError.skip)
     assert named.count_classes() is None
+    raw = {"inputs": "y", "columns": {"y": "number"}, "validation_split": 0.0}
+    saved([*prices, "?"])
+    found = datasets.table("t.csv", None, **raw).train
+    assert found[np.arange(50)][0].tolist() == [*map(float, prices)]
+    with pytest.raises(DataError, match=r"t\.csv, line 52, column 'y': is empty"):
+        found[np.array([50])]
     pd.DataFrame({"a": range(50), "y": prices}).to_parquet("t.parquet")
     told = datasets.table("t.parquet", "y")
     assert told.count_classes() == 50 and "{y: number}" in told.notices[-1]

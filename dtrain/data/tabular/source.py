@@ -250,6 +250,9 @@ class TableSource(Source):
         for name in filter(self._is_written, names):
             feature = Feature(name, "number")
             values[name] = encoding.as_numbers(feature, values[name], place, fits=True)
+            empty = np.isnan(values[name])
+            if empty.any() and not with_empty:
+                raise DataError(f"{place(int(empty.argmax()))}, column {name!r}", "is empty")
         return values
 
     def _refuse_numbers(self, name: str, numbers: Numbers) -> None:
