@@ -17,7 +17,8 @@ import keras
 import numpy as np
 from keras import layers
 
-from dtrain.data.encoding import MANY, Encoding
+from dtrain.data.encoding import Encoding
+from dtrain.data.fit_encoding import MANY
 from dtrain.errors import UsageError
 from dtrain.host import memory
 

@@ -12,7 +12,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.data.encoding import Encoding, Feature, texts
-from dtrain.data.tabular.source import unseen
+from dtrain.data.tabular.encoded import unseen
 from dtrain.errors import UsageError
 
 

@@ -13,7 +13,7 @@ from dtrain import datasets
 from dtrain.data.convert import adapted
 from dtrain.data.options import OnError, Task
 from dtrain.data.sources import Splits
-from dtrain.data.tabular import reader, source
+from dtrain.data.tabular import encoded, reader
 from dtrain.errors import DataError, UsageError
 
 #: Targets by what they are, and the number of their classes; None of a regression.
@@ -45,7 +45,7 @@ def each_format(y: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> dict[str, Spl
         "arrays": adapted((frame[["a"]].to_numpy(), y)),
     }
     monkeypatch.setattr(reader, "SMALL", 0)
-    monkeypatch.setattr(source, "IN_MEMORY", 0)
+    monkeypatch.setattr(encoded, "IN_MEMORY", 0)
     monkeypatch.setattr("dtrain.datasets.arrays.is_large", lambda size: True)
     return {**made, "large csv": datasets.table("t.csv"), "large npz": datasets.npz("t.npz")}
 

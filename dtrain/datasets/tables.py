@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import yaml
 
-from dtrain.data.encoding import KINDS, Encoding, Numbers, spelling
+from dtrain.data.encoding import KINDS, Encoding, spelling
 from dtrain.data.files import DataFile, files
+from dtrain.data.fit_encoding import Numbers
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided, each_of, is_empty
 from dtrain.data.images import with_images
 from dtrain.data.options import OnError
 from dtrain.data.sources import Splits
 from dtrain.data.streams import known_length
-from dtrain.data.tabular.source import EncodedSource, Fit, TableSource, arrays_or_source, counted
+from dtrain.data.tabular.encoded import EncodedSource, Fit, arrays_or_source
+from dtrain.data.tabular.source import TableSource, counted
 from dtrain.data.tabular.table import Names, Role, Table, described, flat
 from dtrain.data.target_kind import FEW
 from dtrain.errors import UsageError, nearest, typed

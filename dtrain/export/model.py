@@ -14,7 +14,8 @@ from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Splits
-from dtrain.data.tabular.source import ArraysOfTable, TableSource
+from dtrain.data.tabular.encoded import ArraysOfTable
+from dtrain.data.tabular.source import TableSource
 from dtrain.export.built import leaf_names
 from dtrain.run.exports import Signature, Tensor
 from dtrain.task.data import reading

@@ -14,7 +14,7 @@ import pandas as pd
 
 from dtrain.data.encoding import Feature, as_numbers
 from dtrain.data.sources import Arrays, Splits
-from dtrain.data.tabular.source import ArraysOfTable, EncodedSource
+from dtrain.data.tabular.encoded import ArraysOfTable, EncodedSource
 from dtrain.errors import typed
 from dtrain.host.columns import aligned
 

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dtrain.data import cache, encoding
-from dtrain.data.encoding import Encoding, Numbers, is_gap
+from dtrain.data.encoding import Encoding, is_gap
 from dtrain.data.files import DataFile, files, is_full
+from dtrain.data.fit_encoding import Numbers
 from dtrain.data.tabular import arrow, dialects, text
 from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
 from dtrain.data.tabular.dialects import Reading

@@ -22,7 +22,7 @@ from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced, Order, order_of
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in, settle_streams
-from dtrain.data.tabular.source import unseen
+from dtrain.data.tabular.encoded import unseen
 from dtrain.data.target_kind import Counted, ignored_label
 from dtrain.data.transforms import padded, weighted
 from dtrain.errors import UsageError
