@@ -32,6 +32,7 @@ from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import checks, losses, train_state
 from dtrain.task.model.loss_inputs import LossInputs, inputs_of
+from dtrain.task.model.named_metrics import with_classes
 from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
@@ -363,4 +364,4 @@ def confusion_of(loss: Any, predicted: Any) -> Confusion | None:
     if not 0 < classes <= _MOST_CLASSES:
         return None
     made = Confusion(max(2, int(classes)), bool(takes.logits))
-    return losses.with_classes(made, LossInputs(axis=takes.axis))
+    return with_classes(made, LossInputs(axis=takes.axis))
