@@ -15,6 +15,7 @@ DtrainError
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import errno
@@ -292,6 +293,14 @@ def of_a_name(error: OSError) -> str | None:
         return None
     path = shortened(str(error.filename))
     return printable(secrets.mask(f"{path} cannot be a path: {error.strerror}"))
+
+
+def describe(error: BaseException) -> str:
+    """Return the type of an error, and its message if it has one that can be had."""
+    message = ""
+    with contextlib.suppress(Exception):  # of a __str__ of the user's
+        message = str(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def printable(text: str) -> str:

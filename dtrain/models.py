@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 from keras import layers
 
 from dtrain.data.encoding import MANY, Encoding
@@ -177,9 +178,11 @@ def with_columns(model: keras.Model, encoding: Encoding) -> keras.Model:
         dtype = "float64" if feature.offset else "float32"
         x = keras.Input((1,), name=name, dtype="string" if feature.is_text else dtype)
         inputs[feature.name] = x
-        if feature.offset:
-            x = layers.Rescaling(1.0, -feature.offset, dtype="float64")(x)
-            x = keras.ops.cast(x, "float32")
+        rest = feature.offset
+        while rest:  # Keras keeps a number of a layer in float32
+            part = float(np.float32(rest))
+            x, rest = layers.Rescaling(1.0, -part, dtype="float64")(x), rest - part
+        x = keras.ops.cast(x, "float32") if feature.offset else x
         if feature.kind == "category":
             lookup = layers.StringLookup(vocabulary=list(feature.values), num_oov_indices=1)
             x = keras.ops.cast(lookup(x), "float32")

@@ -162,7 +162,7 @@ def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:
             context = tf.distribute.get_replica_context()
             return {
                 "mean": lambda: mean,
-                "each": lambda: each,
+                **dict.fromkeys(("each", "factors"), lambda: each),
                 "divided": lambda: ops.sum(each) / BATCH,
                 "by tensorflow": lambda: tf.nn.compute_average_loss(each, global_batch_size=BATCH),
                 "by replicas": lambda: tf.nn.compute_average_loss(each),
@@ -187,7 +187,8 @@ def stepping(input_shape: Any, classes: int, loss: str = "mean") -> Any:
                 value = self.losses_of(x, y)
             if loss != "nothing":
                 weights = self.trainable_variables
-                self.optimizer.apply(tape.gradient(value, weights), weights)
+                factors = ops.ones_like(value) / x.shape[0] if loss == "factors" else None
+                self.optimizer.apply(tape.gradient(value, weights, factors), weights)
             return {}
 
     inputs = keras.Input(input_shape)
@@ -205,10 +206,11 @@ def stepping_with(loss: str, reduction: str = "mean") -> Any:
 @pytest.mark.task(devices=4)
 def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     same = ("mean", "each", "by tensorflow", "by replicas", "noisy")
-    unknown = ("failing", "not finite", "nothing")
+    unknown, untried = ("not finite", "nothing"), "those of strategy=one_device"
     by_hand = "it is divided by all examples (trainer.gradient_reduction=sum)"
     endings = {
         **dict.fromkeys((*same, *unknown)),
+        "failing": untried,
         "drawn": "keras.random with a keras.random.SeedGenerator draws the same",
         **dict.fromkeys(("divided", "over replicas", "held", "held by replicas"), by_hand),
         **dict.fromkeys(
@@ -222,7 +224,7 @@ def test_what_a_step_of_its_own_wants_gradients_of() -> None:
     same = ("each", "divided", "by tensorflow", "by replicas", "over replicas", "held",
             "held by replicas")  # fmt: skip
     mean = "it is a mean over its examples (trainer.gradient_reduction=mean)"
-    endings = {**dict.fromkeys((*same, *unknown)), "mean": mean}
+    endings = {**dict.fromkeys((*same, *unknown)), "mean": mean, "failing": untried}
     for loss, ending in endings.items():
         notice = notice_of("Mirrored", 4, stepping_with(loss, "sum"))
         assert notice is None if ending is None else (notice or "").endswith(ending), (loss, notice)
@@ -231,6 +233,8 @@ def test_what_a_step_of_its_own_wants_gradients_of() -> None:
 @pytest.mark.task(devices=2)
 def test_losses_of_as_many_tasks_as_a_replica_has_examples_are_means() -> None:
     assert notice_of("Mirrored", 2, stepping_with("tasks")) is None
+    notice = notice_of("Mirrored", 2, stepping_with("factors")) or ""
+    assert notice.endswith("or divide output_gradients by all examples"), notice
     notice = notice_of("Mirrored", 2, stepping_with("divided")) or ""
     assert notice.endswith("it is divided by all examples (trainer.gradient_reduction=sum)")
 

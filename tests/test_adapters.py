@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from dtrain.data import nest
+from dtrain.data import generators, nest
 from dtrain.data.as_numpy import joined
 from dtrain.data.convert import adapted
 from dtrain.data.foreign import Batches, Columns, Rows
@@ -480,6 +480,28 @@ def test_datasets_of_hugging_face_do_not_say_what_is_the_target() -> None:
             "dataset=huggingface")  # fmt: skip
     refused({"train": Hugging(), "test": Hugging()}, "of Hugging Face")
     assert len(adapted(Columns(Hugging(), "text", "label")).train) == 3
+
+
+def test_batches_that_draw_do_so_by_their_pass_whatever_was_kept() -> None:
+    class Drawn:
+        num_batches = 20
+
+        def __getitem__(self, batch: int) -> Any:
+            return np.random.normal(size=(4, 2)), np.arange(4)
+
+    def read(source: Batches, begin: int) -> Any:
+        rows = np.random.default_rng(begin).integers(0, 80, 8)
+        with generators.reading(generators.Draws((3, begin))):
+            return source[rows][0].tolist()
+
+    whole = Batches(Drawn())
+    expected = [read(whole, begin) for begin in range(0, 240, 8)]
+    resumed = Batches(Drawn())
+    assert [read(resumed, begin) for begin in range(104, 240, 8)] == expected[13:]
+    of_passes = [whole._read(0).parts[0].tolist()]
+    with generators.reading(generators.Draws((3, 80))):
+        of_passes.append(whole._read(0).parts[0].tolist())
+    assert of_passes[0] != of_passes[1]
 
 
 @pytest.mark.task

@@ -226,7 +226,7 @@ def test_a_wrong_call_is_refused(given: dict[str, Any], problem: str, tmp_path: 
 @pytest.mark.parametrize(
     "value",
     [1, 1e-5, True, None, "cnn", "", "null", "it's", "a b", "a\\", "\\'", "x,y", "[1]", "{a:1}",
-     "k=v", [1, "b c"], {"a": [1, {"b": "d'"}]}],
+     "k=v", "käuft", [1, "b c"], {"a": [1, {"b": "d'"}]}],
 )  # fmt: skip
 def test_values_are_written_as_hydra_reads_them(value: Any) -> None:
     text = f"key={values.written(value, 'key')}"

@@ -89,6 +89,7 @@ def test_the_usual_environment_is_that_of_the_defaults(monkeypatch: pytest.Monke
     assert task_environment() == {**task_environment(schema.Hardware().onednn)}
     assert task_environment(False) == {
         "KERAS_BACKEND": "tensorflow", "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "1",
+        "PYTHONHASHSEED": "0",
     }  # fmt: skip
 
 

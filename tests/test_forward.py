@@ -158,3 +158,13 @@ def test_columns_are_named_by_outputs_and_by_what_goes_along() -> None:
     ):  # fmt: skip
         with pytest.raises((UsageError, ValueError)):
             forward(one, 8, wrong, **plain)
+
+
+@pytest.mark.task(backend="jax")
+def test_draws_belong_to_the_batch_on_jax_too() -> None:
+    from dtrain.task.backends.jax.strategy import OneDevice
+
+    made, *_ = forward(OneDevice(["cpu:0"]), 4, model={"_target_": "tests.test_forward.drawing"})
+    found = [all_rows(made, 20, threads)["prediction"] for threads in (1, 3)]
+    assert found[0].tobytes() == found[1].tobytes()
+    assert len(set(found[0][:, 0].tolist())) == 20

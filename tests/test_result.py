@@ -101,6 +101,8 @@ def test_each_task_is_quoted_with_its_own_words(
 
 
 def test_a_chief_that_wrote_no_error(rundir: RunDir) -> None:
+    rundir.log("chief-0").write_text("")
+    assert problem(Failure("chief-0"), CLUSTER, rundir, [START]).startswith("chief-0: it left no")
     rundir.log("chief-0").write_text("core dumped\n")
     assert problem(Failure("chief-0"), CLUSTER, rundir, [START]) == (
         "chief-0: core dumped (log: run/logs/chief-0.log)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import random
 import shutil
@@ -305,7 +306,11 @@ def raw(client: Client, text: str, seconds: float = 10) -> bytes:
 def test_a_request_is_refused_by_its_headers_and_must_arrive(trained: Path, tmp_path: Path) -> None:
     post = "POST /invocations HTTP/1.1\r\nhost: a\r\ncontent-length: 15000000\r\n"
     with served(trained / "exports/small", tmp_path, token="secret", timeout=1) as client:
-        assert raw(client, post + "\r\n").startswith(b"HTTP/1.1 401"), "at once"
+        assert raw(client, post + "\r\n" + "x" * 300_000).startswith(b"HTTP/1.1 401"), "at once"
+        for line in ("a" * 1_000_000, f"a: {'b' * 60_000}\r\n" * 9):
+            with contextlib.suppress(ConnectionError):
+                answer = raw(client, post + line + "\r\n")
+                assert answer[:12] in (b"", b"HTTP/1.1 400"), "headers without an end"
         body = post + "authorization: Bearer secret\r\n\r\n{"
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             for answer in pool.map(lambda head: raw(client, head), ("", post[:30], post, body)):

@@ -75,6 +75,8 @@ FOUND: dict[str, tuple[str | bytes, str, str]] = {
         "\n".join([ROWS.split()[0], *(f"'{row}'".replace(",", "','") for row in ROWS.split()[1:])]),
         "age:number city:category size:number", "cells stand in single quotes",
     ),
+    "empty lines above": ("\n\n" + ROWS, "age:number city:category size:number", ""),
+    "some blanks": ("age size y\n1 1.5 0\n2  2.5 1\n3 3.5 0\n", "age:number size:number", "blanks"),
     "several blanks": (
         "age   size y\n 31  1.5   0\n44    2.5  1\n52   3.5 0\n", "age:number size:number",
         "by blanks",
@@ -162,6 +164,7 @@ DECLARED: dict[str, tuple[str | bytes, dict[str, Any], dict[str, Any]]] = {
     "comments": ("# by me\n#\n" + TITLES + "# end\n", {"comment": "#"}, {"comment": "#"}),
     "a title": ("Report,,\n" + TITLES, {"skiprows": 1}, {"skip_rows": 1}),
     "a short title": ("Report\n\n" + TITLES, {"skiprows": 1}, {"skip_rows": 2}),
+    "dashes": (TITLES.replace("y\n", "y\n---,---,---\n"), {"skiprows": [1]}, {"skip_rows": [2]}),
     "units": (TITLES.replace("y\n", "y\n[m],s,\n"), {"skiprows": [1]}, {"skip_rows": [2]}),
     "a row that is none": (TITLES + "1\n2,3,a\n", {"skiprows": [21]}, {"skip_rows": [22]}),
     "quotes": (
@@ -196,13 +199,20 @@ def test_what_is_declared_is_what_pandas_reads(
     assert np.array_equal(train.x, wanted[["x", "n"]].to_numpy(np.float32))
     assert train.info.class_names() == sorted(set(wanted.y))
     assert (np.array(train.info.class_names())[train.y] == wanted.y).all()
-    if name in ("comments", "a title", "a short title", "units", "a row that is none"):
+    if name in ("comments", "a title", "a short title", "units", "dashes", "a row that is none"):
         with pytest.raises(UsageError) as caught:  # and the hint is what was declared
             datasets.table("a.csv")
         [(key, value)] = keys.items()
-        shown = "\"dataset.comment='#'\"" if key == "comment" else f"dataset.{key}={value}"
+        shown = "'dataset.comment=\"#\"'" if key == "comment" else f"dataset.{key}={value}"
         assert shown in str(caught.value)
     assert datasets.table("a.csv", **keys).train.info.reading  # of its identity
+
+
+def test_an_empty_cell_in_the_first_row_is_no_unit() -> None:
+    for cell, keys in {"n/a": {}, "see note": {"empty": ["see note"]}}.items():
+        save(TITLES.replace("0.0,", f"{cell},"))
+        x = datasets.table("a.csv", validation_split=0.0, **keys).train.x
+        assert np.isnan(x[0, 0]) and x[1:, 0].tolist() == (np.arange(1, 20) / 4).tolist()
 
 
 def test_packed_files_by_what_is_in_them() -> None:

@@ -61,6 +61,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_other_files_are_read_by_the_names_of_their_columns(folder, monkeypatch, capfd) -> None:
     from dtrain.__main__ import main
 
+    journals = folder.glob("run/predictions/jobs/*/journal.jsonl")
+    assert any("'fax' in this data (1 of 2 rows)" in path.read_text() for path in journals)
     straight, turned = rows(folder / "straight"), rows(folder / "turned")
     assert straight == turned and len(straight) == 40
     assert {row["class_name"] for row in straight} <= {"yes", "no"}
@@ -81,8 +83,12 @@ def test_a_server_of_it_takes_columns_as_people_write_them(folder, tmp_path) -> 
     predicted = rows(folder / "asked")
     numbers = [[float(row["prediction.0"]), float(row["prediction.1"])] for row in predicted]
     with served(folder / "run/exports/churn", tmp_path, name="churn") as client:
-        status, answer, _ = client("/invocations", {"dataframe_records": ROWS})
+        status, answer, headers = client("/invocations", {"dataframe_records": ROWS})
         assert status == 200, answer
+        assert json.loads(headers["x-unknown-categories"]) == {"channel": 1}
+        assert (
+            "x-unknown-categories" not in client("/invocations", {"dataframe_records": ROWS[1:]})[2]
+        )
         np.testing.assert_allclose(answer["predictions"], numbers, atol=1e-6)
         assert answer["labels"] == [row["class_name"] for row in predicted]
         columns = list(ROWS[0])[::-1]

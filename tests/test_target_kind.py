@@ -131,3 +131,5 @@ def test_the_same_prices_of_two_formats_train_alike(dtrain: Any) -> None:
     assert refused.code == 2 and "a target is -1 (pair.csv, line " in refused.output
     assert "type: dataset.task=regression" in refused.output
     assert dtrain(*pair, "dataset.task=regression").code == 0
+    unnamed = dtrain(*pair, "dataset.inputs=[a]")
+    assert unnamed.code == 2 and "dataset.target=null: no target is named" in unnamed.output

@@ -44,7 +44,7 @@ def config(
     reduction: str = "mean", **model: Any
 ) -> Any:  # fmt: skip
     target = "tests.torch_modules"
-    bare = name == "Routed" or kind == "labelled"
+    bare = name in ("Routed", "OfExamples") or kind == "labelled"
     metrics = ["accuracy", *([{"_target_": F1, "num_classes": 3}] if SCORED else [])]
     loss = loss or {"_target_": "torch.nn.CrossEntropyLoss"}
     return settings(
@@ -76,6 +76,7 @@ def cases() -> dict[str, Any]:
         "loss": config("Two", "several", loss={"_target_": "tests.torch_modules.Weighed"}),
         "hidden": config("Hidden"),
         "adapted": config("Adapted"),
+        "of examples": config("OfExamples"),
         "several": config("Two", "several"),
         "named": config("Two", "named"),
         "tokens": config("Tokens", "tokens"),
@@ -111,8 +112,12 @@ def alone(names: list[str]) -> Any:
 
 
 def shared(cluster: Cluster, task: Task, devices: list[str], kind: str, names: list[str]) -> Any:
+    from dtrain.errors import UsageError
     from dtrain.task import strategies
 
+    if kind == "FullySharded":
+        with pytest.raises(UsageError, match="model=frozen: is assigned in a step, where FSDP"):
+            numbers("hidden", strategies.FullySharded(devices))
     return {case: numbers(case, getattr(strategies, kind)(devices)) for case in names}
 
 
@@ -262,6 +267,7 @@ def test_a_program_runs_no_code_when_it_is_loaded() -> None:
         assert not mark.exists(), list(hostile)
 
 
+@pytest.mark.task(backend="torch")
 def test_a_validation_is_the_mean_over_all_targets_that_count() -> None:
     import numpy as np
     import torch
@@ -316,6 +322,15 @@ WRONG = {
         "torch.zeros(64, 8), torch.zeros(64).long()))",
         ["dataset=custom", "dataset._target_=mine.data"],
         "batches in an order of its own.*return loader.dataset"),
+    "items": (
+        "class Items(torch.utils.data.Dataset):\n    __len__ = lambda self: 64\n"
+        "    __getitem__ = lambda self, i: {'image': torch.zeros(8), 'label': 1}\n"
+        "def data(): return Items()",
+        ["dataset=custom", "dataset._target_=mine.data", "+model.classes=2"],
+        r"forward\(x\): the dataset gives inputs by name: image, label;.*training_step"),
+    "outputs": ("Net.forward = lambda self, x: (self.b(x), x)",
+                ["trainer.loss=torch.nn.CrossEntropyLoss"],
+                "targets are one array, and the model returns .*training_step"),
     "lbfgs": ("", ["optimizer._target_=torch.optim.LBFGS"], "LBFGS: calls the loss several times"),
     **({"matrix": ("", [f"trainer.metrics={{_target_: {MATRIX}, num_classes: 4}}"], "several"),
         "no sums": ("", ["trainer.metrics={_target_: torchmetrics.PearsonCorrCoef}"], "no sums")}
@@ -364,9 +379,19 @@ MODULE = (
 def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> None:
     code, keys, problem = WRONG[case]
     user_code(NET + code)
-    keys = [*QUICK[3:], *keys] if case != "loader" else keys
+    keys = [*QUICK[3:], *keys] if case not in ("loader", "items") else keys
     run = on_torch("tracking=none", *MODULE, *keys)
     assert run.code and re.search(problem, run.output.replace("\n", " ")), run.output
+
+
+@pytest.mark.task(backend="torch")
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_weight_that_a_step_replaces_or_unfreezes_is_refused(replaced: bool) -> None:
+    from dtrain.errors import UsageError
+
+    steps = prepare("OneDevice", 1, config("Changed", replaced=replaced))[2]
+    with pytest.raises(UsageError, match="model=shift: is replaced, or begins to be trained"):
+        steps.train(1)
 
 
 def test_a_function_makes_the_optimizer(on_torch, user_code) -> None:

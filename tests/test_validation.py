@@ -51,16 +51,19 @@ def weighing(input_shape: Any, classes: int, backend: str) -> Any:
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_a_step_says_what_its_loss_is_the_mean_over(backend: str) -> None:
-    warm.call(_weighed, 1, {"backend": backend}, backend=backend)
+    for kind, devices in [("OneDevice", 1), ("Mirrored", 2)][: 1 + (backend == "tensorflow")]:
+        arguments = {"backend": backend, "kind": kind}
+        warm.call(_weighed, devices, arguments, backend=backend)
 
 
-def _weighed(backend: str) -> None:
+def _weighed(backend: str, kind: str, strategy: Any = None) -> None:
     import numpy as np
 
     model = {"_target_": "tests.test_validation.weighing", "backend": backend}
     for batch in (None, 5, 1):
         trainer = {**settings().trainer.__dict__, "validation_batch_size": batch}
-        _, _, steps, splits = prepare("OneDevice", 1, settings(model=model, trainer=trainer))
+        of = settings(model=model, trainer=trainer)
+        _, _, steps, splits = prepare(kind, 2 if kind == "Mirrored" else 1, of, strategy=strategy)
         sums = steps.evaluate(*divmod(HELD, steps.evaluation_examples))
         y = np.asarray(splits.validation[np.arange(HELD)][1])
         assert steps.results(sums, False)["loss"] == pytest.approx(y[y > 0].mean(), rel=1e-5)
@@ -133,6 +136,17 @@ def _cluster(cluster: Any, task: Any, devices: list[str], update: str | None) ->
 def test_on_hosts() -> None:
     tasks = [Task("chief", 0, 1), Task("worker", 0, 1)]
     assert not any(together(_cluster, tasks, 2, update=None))
+
+
+def _weighed_by_servers(cluster: Any, task: Any, devices: list[str]) -> None:
+    from tests.test_parameter_server import strategy_of
+
+    _weighed("tensorflow", "", strategy_of(cluster, task, "async"))
+
+
+@pytest.mark.faults
+def test_parameter_servers_weigh_too() -> None:
+    together(_weighed_by_servers, servers(2, 1), 1)
 
 
 @pytest.mark.parametrize("update", sampled(["sync", "async"]))

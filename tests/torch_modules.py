@@ -142,13 +142,15 @@ class Hidden(nn.Module):
         self.mean, self.lists, self.named = torch.zeros(4), [torch.zeros(4)], {"a": torch.zeros(4)}
         self.number, self.cache = 0.0, torch.zeros(2, 4)
         self.frozen = nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.register_buffer("data", torch.zeros(4), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        shift = self.buffer + self.mean + self.lists[0] + self.named["a"] + self.frozen
+        shift = self.buffer + self.mean + self.lists[0] + self.named["a"] + self.frozen + self.data
         outputs = self.head(x * (1 + shift) + self.number)
         if self.training:
             mean, self.cache = x.detach().mean(0), x.detach()
             self.buffer.lerp_(mean, 0.1)
+            self.data.data.lerp_(mean, 0.1)
             self.mean = 0.9 * self.mean + 0.1 * mean
             self.lists[0] = 0.8 * self.lists[0] + 0.2 * mean
             self.named["a"].lerp_(mean, 0.3)
@@ -186,3 +188,38 @@ class Weighed(nn.Module):
         if self.training:
             self.mean = 0.9 * self.mean + 0.1 * each[0].detach()
         return loss
+
+
+class OfExamples(nn.Module):
+    """Weigh examples by the norms of their gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, CLASSES)
+
+    def training_step(self, batch: Any) -> Any:
+        def loss(weights: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            outputs = torch.func.functional_call(self.head, weights, (x[None],))
+            return cross_entropy(outputs, y[None])
+
+        x, y = batch[0], batch[1].long()
+        weights = {name: each.detach() for name, each in self.head.named_parameters()}
+        each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(weights, x, y)
+        losses = cross_entropy(self.head(x), y, reduction="none")
+        return (each["weight"].flatten(1).norm(dim=1) * losses).mean()
+
+
+class Changed(nn.Module):
+    """A step that lets a weight be trained, or puts another one in its place."""
+
+    def __init__(self, replaced: bool):
+        super().__init__()
+        self.head, self.replaced = nn.Linear(4, CLASSES), replaced
+        self.shift = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and self.replaced:
+            self.shift = nn.Parameter(0.9 * self.shift + x.mean(), requires_grad=False)
+        elif self.training:
+            self.shift.requires_grad_()
+        return self.head(x + self.shift)

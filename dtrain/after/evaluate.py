@@ -31,6 +31,7 @@ from dtrain.task.data import dataset
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import checks, losses, train_state
+from dtrain.task.model.loss_inputs import LossInputs, inputs_of
 from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
@@ -357,9 +358,9 @@ def confusion_of(loss: Any, predicted: Any) -> Confusion | None:
     known = ("crossentropy", "bcewithlogits", "nllloss")
     if not isinstance(name, str) or not any(k in name.lower().replace("_", "") for k in known):
         return None
-    takes = losses.inputs_of(losses.loss_of(loss))
+    takes = inputs_of(losses.loss_of(loss))
     classes = shape[takes.axis if len(shape) > 2 else -1] if len(shape) > 1 else 0
     if not 0 < classes <= _MOST_CLASSES:
         return None
     made = Confusion(max(2, int(classes)), bool(takes.logits))
-    return losses.with_classes(made, losses.LossInputs(axis=takes.axis))
+    return losses.with_classes(made, LossInputs(axis=takes.axis))

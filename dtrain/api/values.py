@@ -9,7 +9,7 @@ from typing import Any
 
 from dtrain.errors import UsageError
 
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _WORDS = ("null", "true", "false", "nan", "inf")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*|\d+")
 

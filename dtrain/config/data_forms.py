@@ -198,9 +198,7 @@ FEATURES = Form(
     "types of features by name; null in a shape is a length that differs", _features,
     "{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}",
 )  # fmt: skip
-KINDS = Form(
-    "kinds, or forms of dates, by column", _kinds, "{city: category, note: text, id: skip}"
-)
+KINDS = Form("kinds or forms by column", _kinds, "{city: category, note: text, id: skip}")
 CELLS = Each(Form("a text or a number", _cell, "'?'"), 1, 1000, "['?', -999]")
 FORMAT = choice("parquet", "arrow", "csv", "json")
 DECODE = choice("example", "npy", "bytes")

@@ -295,7 +295,9 @@ class Job:
         if code == errors.USAGE:
             # Where all refuse the same, another task than the chief may have been the first.
             said_by = self._cluster.chief.name if failure is None else failure.task
-            message = result.error(self._events) or result.last_lines(self._rundir.log(said_by))
+            reason = failure.reason if failure is not None else None
+            log = self._rundir.log(said_by)
+            message = result.error(self._events) or reason or result.last_lines(log)
             self._leave(self._files.discard)
             self._view.detail(f"error: {message}")
             return Outcome(code, error=message)

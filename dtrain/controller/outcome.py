@@ -67,7 +67,7 @@ class Failure:
 
     Attributes:
         task: whose end, or absence, was the first.
-        reason: a clause; None where the task's own last lines say it.
+        reason: a clause, or the task's own words; None where its last lines have to say it.
         port: nothing is wrong but that another program has taken its port.
         silent: tasks of other hosts of which nothing had been heard for a while.
         lost: a process or a host was lost: nothing is wrong with the training itself.

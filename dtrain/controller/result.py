@@ -65,7 +65,9 @@ def problem(
     """Name the task that failed, what it said last, and where the rest is."""
     log = rundir.log(failure.task)
     own = error(events) if failure.task == cluster.chief.name else None
-    said = failure.reason or (_TASK.sub(r"\1-\2", own) if own else last_lines(log))
+    if own is None or not own.startswith(failure.reason or ""):  # else it is the whole of that
+        own = failure.reason
+    said = _TASK.sub(r"\1-\2", own) if own else last_lines(log) or "it left no word"
     lost = f"; nothing came lately from {', '.join(failure.silent)}" if failure.silent else ""
     return f"{failure.task}: {secrets.mask(said)}{lost} (log: {short(log)})"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import signal
 import time
@@ -107,6 +108,7 @@ class Supervisor:
         self._beside_ended = False  # and nothing was made of it yet
         self._over = False  # a stop was asked for before that
         self._unborn = set(self._waited_for)
+        self._causes: dict[str, str] = {}  # what tasks have said of their failures
         self._start_deadline = time.monotonic() + launcher.start_timeout
         self._deadline = math.inf  # for all to end
         self._frozen_since: dict[str, float] = {}
@@ -215,6 +217,8 @@ class Supervisor:
                 self._stop()
             elif status == "reading":
                 self._reads(name)
+            elif status.startswith("failed "):
+                self._causes[name] = json.loads(status[7:])
             elif status == "lost":
                 lost.append(name)
             elif status == "ended":
@@ -290,6 +294,7 @@ class Supervisor:
             self._start_deadline = time.monotonic() + self._launcher.start_timeout
             self.replaced += 1
             return None
+        reason = reason or self._causes.get(name)
         return Failure(name, reason, silent=tuple(self._launcher.silent()), lost=code < 0)
 
     def _absent(self, now: float) -> Failure | None:

@@ -10,9 +10,12 @@ from dtrain.host.frameworks import VARIABLE
 _LOG = "TF_CPP_MIN_LOG_LEVEL"
 #: Whether threads of OpenMP that wait are active.
 _WAIT = "OMP_WAIT_POLICY"
+_HASHING = "PYTHONHASHSEED"
 
 
-def task_environment(onednn: bool = True, backend: str = "tensorflow") -> dict[str, str]:
+def task_environment(
+    onednn: bool = True, backend: str = "tensorflow", hashing: str = "0"
+) -> dict[str, str]:
     """Return them.
 
     They are the same for every kind of device, so that all processes of a job are forked from one
@@ -21,8 +24,11 @@ def task_environment(onednn: bool = True, backend: str = "tensorflow") -> dict[s
     Args:
         onednn: ``hardware.onednn``, of TensorFlow.
         backend: of Keras.
+        hashing: of texts, by which sets are ordered: classes that are numbered by one must not be
+            others in the next process; ``random`` where requests of others are answered.
     """
     common = {VARIABLE: backend, _LOG: os.environ.get(_LOG, "2")}
+    common[_HASHING] = os.environ.get(_HASHING, hashing)
     if backend == "jax":
         return {**common, "JAX_PLATFORMS": "cpu"}  # a task on another device changes it in JAX
     if backend == "torch":

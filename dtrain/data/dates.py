@@ -53,6 +53,7 @@ def form_of(
     return (best, next(others, None)) if rows[best] >= least * len(texts) else None
 
 
+@functools.lru_cache(1 << 16)  # dates repeat, and batches of them are read in each epoch
 def day_of(text: str, form: str | None) -> float | None:
     """Return the days from 1970-01-01 to a date, with fractions; of one with a zone in UTC.
 
@@ -105,13 +106,14 @@ def moments_of(
 
     Args:
         name, cells, place: as of :func:`days_of`.
-        form: of all of them; None: it is found out.
+        form: of all of them; None: it is found out, as it is of ``date``, which has to be one.
 
     Raises:
         UsageError: almost all are dates, or are dates in two forms with other days.
     """
-    if form is None:
-        if (both := form_of(full := [text for text in cells if text])) is None:
+    if form in (None, "date"):
+        full, least = [text for text in cells if text], 0.0 if form else ALMOST_ALL
+        if (both := form_of(full, least)) is None:
             return None
         form, other = both
         if other is not None:

@@ -105,8 +105,9 @@ class Feature:
         return codes.get(text) or spelled.get(spelling(text), 0)
 
     def unknown(self, cells: np.ndarray) -> collections.Counter[str]:
-        """Count the texts among cells that are none of the categories, nor empty."""
-        return collections.Counter(t for t in texts(cells) if t and not self.code(t))
+        """Count the texts among cells that are none of the categories; of numbers new gaps."""
+        known = self.code if self.is_text else lambda text: self.missing or not is_gap(text)
+        return collections.Counter(text for text in texts(cells) if text and not known(text))
 
     @property
     def width(self) -> int:
@@ -264,7 +265,7 @@ def _near(numbers: np.ndarray, offset: float) -> np.ndarray:
 
 
 def as_numbers(
-    feature: Feature, values: np.ndarray, place: Callable[[int], str], other: str | None = None
+    feature: Feature, values: np.ndarray, place: Callable[[int], str], fits: bool = False
 ) -> np.ndarray:
     """Return numbers, booleans as 1 and 0, dates as days since 1970-01-01, with fractions.
 
@@ -274,7 +275,7 @@ def as_numbers(
         feature: the column.
         values: its cells.
         place: gives the place of a row, for messages.
-        other: kind that cells may have that are no numbers; None where a training has decided.
+        fits: whether the column may be another kind, and no training has decided.
 
     Raises:
         UsageError: a cell is no number.
@@ -288,17 +289,17 @@ def as_numbers(
         return dates.days_of(feature.name, cells, form, place)
     if values.dtype.kind in "biu":
         return values
-    if values.dtype.kind != "f" or feature.kind == "date":
+    if values.dtype.kind != "f":
         cells, values = texts(values), np.full(len(values), np.nan)
         for row, text in enumerate(cells):
             try:
                 values[row] = _as_number(feature, text)
             except (ValueError, KeyError):
-                hint = typed("dataset.empty", [text])
+                kinds = {feature.name: "category"}
+                hint = typed("dataset.columns", kinds) if fits else typed("dataset.empty", [text])
                 raise UsageError(
                     "column", feature.name, f"{place(row)}: {text!r} is no {feature.kind}",
-                    f"a {feature.kind}" + ", as in the training" * (other is None),
-                    typed("dataset.columns", {feature.name: other}) if other else hint,
+                    f"a {feature.kind}" + ", as in the training" * (not fits), hint,
                 ) from None  # fmt: skip
     return np.where(np.abs(values) <= _LARGEST, values, np.nan)
 
@@ -328,6 +329,8 @@ def number_of(text: str, decimal: str | None = None) -> float:
     """
     if decimal is None and _DIGITS.fullmatch(text):
         return float(text)
+    if len(text) > 50:  # of a column of long texts
+        raise ValueError(text)
     match = _WRITTEN.fullmatch(re.sub("\\s", " ", text.strip()).replace("\u2212", "-"))
     if match is None:
         raise ValueError(text)
@@ -442,8 +445,6 @@ def _fitted(
     is_text, form = values.dtype.kind not in _PLAIN, None
     if kind is not None and "%" in kind:
         kind, form = "date", kind
-    if kind is None and values.dtype.kind == "f" and len(values) and np.isnan(values).all():
-        return "every cell is empty"
     cells = texts(values) if is_text or kind in ("category", "text") else []
     full = [text for text in cells if text]
     if kind is None and is_text:
@@ -451,7 +452,8 @@ def _fitted(
             return "every cell is empty"
         kind, numbers = _kind_of_texts(full), Numbers.among(full)
         # Of a format with types a few different texts of digits are meant as categories.
-        is_few = kind == "category" and len(numbers.numbers) < MANY and not numbers.are_odd
+        is_plain = not (numbers.gaps or numbers.others or numbers.odd)
+        is_few = kind == "category" and len(numbers.numbers) < MANY and is_plain
         if numbers.are_all and not is_few:
             kind = "number"
         elif kind is None:
@@ -466,14 +468,13 @@ def _fitted(
         feature = Numbers.among(full).feature(name, notices)
     elif gaps := list(filter(is_gap, full)):
         notices.append(f"the column {name!r} has {gaps[0]!r} or so in {len(gaps):,} rows: empty")
-    exact = as_numbers(feature, values, place, "category" if is_text else "number")
+    exact = as_numbers(feature, values, place, fits=True)
     sound = exact[~np.isnan(exact)]
-    if kind is None and not len(sound):
-        return "every cell is empty, infinite or too large"
-    if kind is None and len(exact) > 20 and _ID.fullmatch(name) and _are_ids(exact):
-        return "it has another whole number in each row, as an id has"
     if not len(sound):
-        return dataclasses.replace(feature, missing=1.0)
+        return "every cell is empty" if kind is None else dataclasses.replace(feature, missing=1.0)
+    is_whole = kind is None and len(exact) > 20 and bool((exact % 1 == 0).all())
+    if is_whole and _ID.fullmatch(name) and len(np.unique(exact)) == len(exact):
+        return "it has another whole number in each row, as an id has"
     center = float(np.round(sound.mean(dtype=np.float64)))
     if abs(center) > _FAR * _near(sound, center).std(dtype=np.float64) > 0:
         feature = dataclasses.replace(feature, offset=center)
@@ -482,10 +483,6 @@ def _fitted(
         feature, mean=float(sound.mean()), variance=float(sound.var()),
         missing=1 - len(sound) / len(exact),
     )  # fmt: skip
-
-
-def _are_ids(values: np.ndarray) -> bool:
-    return bool((values % 1 == 0).all()) and len(np.unique(values)) == len(values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -511,10 +508,10 @@ class Numbers:
         del counts[""]
         some = [text for text, _ in zip(counts, range(1000), strict=False)]
         decimal = max((None, ","), key=lambda mark: sum(_is_number(t, mark) for t in some))
-        parts: tuple[dict[str, int], ...] = ({}, {}, {})
-        for text, rows in counts.items():
-            parts[1 if is_gap(text) else 0 if _is_number(text, decimal) else 2][text] = rows
-        return cls(*parts, decimal)
+        gaps = {text: rows for text, rows in counts.items() if is_gap(text)}
+        numbers = {text: rows for text, rows in counts.items() if _is_number(text, decimal)}
+        others = {text: counts[text] for text in counts if text not in gaps and text not in numbers}
+        return cls(numbers, gaps, others, decimal)
 
     @property
     def are_most(self) -> bool:
@@ -534,11 +531,6 @@ class Numbers:
     def odd(self) -> str | None:
         """A number that is not written in digits alone; None: there is none."""
         return next((t for t in self.numbers if not re.fullmatch(r"-?\d+(\.\d*)?", t)), None)
-
-    @property
-    def are_odd(self) -> bool:
-        """Whether some are not digits alone, as numbers of a format with types are."""
-        return bool(self.gaps or self.others or self.odd)
 
     def feature(self, name: str, notices: list[str]) -> Feature:
         """Return a column of these numbers, and say what was taken for what."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import random
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ _held = {"step": 0, "read": 0}
 run_seed = 0
 #: By which something is drawn.
 Key = tuple[int, ...]
+#: What sets generators, with what they held.
+States = list[tuple[Callable[[Any], Any], Any]]
 _current = threading.local()
 
 
@@ -41,7 +44,7 @@ class Draws:
 
     def __init__(self, key: Key):
         self.key = key
-        self.states: list[tuple[Callable[[Any], Any], Any]] = []  # of the generators, after a read
+        self.states: States = []  # of the generators, after a read
         self.of_keras: Any = None
 
 
@@ -57,7 +60,7 @@ def reading_key() -> Key | None:
 
 
 def _take(kind: str, other: str) -> None:
-    own: dict[str, int] = vars(_current).setdefault("held", dict.fromkeys(_held, 0))
+    own: dict[str, int] = vars(_current).setdefault("held", {"step": 0, "read": 0})
     with _turn:
         _turn.wait_for(
             lambda: _held[other] == own[other] and (kind == "step" or _held[kind] == own[kind])
@@ -136,69 +139,59 @@ def seed(key: Key) -> None:
 
 def seed_own(source: Any) -> None:
     """Seed the generators that a source holds by the key that this thread reads by."""
-    key = reading_key() or ()
     for number, generator in enumerate(own_of(source)):
-        words = [*_words(key), number]
+        key = (*(reading_key() or ()), number)
         if isinstance(generator, np.random.Generator):
             bits = generator.bit_generator
-            bits.state = type(bits)(words).state
+            bits.state = type(bits)(_words(key)).state
         elif isinstance(generator, np.random.RandomState):
-            generator.seed(words)
+            generator.seed(_words(key))
         elif isinstance(generator, random.Random):
-            generator.seed(repr((key, number)))
+            generator.seed(repr(key))
         elif hasattr(generator, "manual_seed"):
-            generator.manual_seed(_hashed((*key, number)))
+            generator.manual_seed(_hashed(key))
         else:  # Keras' SeedGenerator
-            generator.state.assign([_hashed((*key, number)) >> 33, 0])
+            generator.state.assign([_hashed(key) >> 33, 0])
 
 
 #: By the identity of a source, which is kept.
 _own: dict[int, tuple[Any, list[Any]]] = {}
+#: Objects of a source that are looked through, at most.
+_MOST = 4096
 
 
 def own_of(source: Any) -> list[Any]:
-    """Return the generators that a source holds: in what it is made of, and in its modules."""
+    """Return the generators that a source holds: in what it is made of, and in its module."""
     if id(source) in _own:
         return _own[id(source)][1]
     torch, keras = (sys.modules.get(name) for name in ("torch", "keras"))
-    kinds: list[Any] = [np.random.Generator, np.random.RandomState, random.Random]
-    kinds += [torch.Generator] if hasattr(torch, "Generator") else []
-    kinds += [keras.random.SeedGenerator] if hasattr(keras, "random") else []
-    shared = [getattr(each, "__self__", None) for each in (np.random.rand, random.random)]
-    visited = {id(each): each for each in (*shared, getattr(torch, "default_generator", None))}
-    own: list[Any] = []
-
-    def walk(value: Any, depth: int) -> None:
-        if id(value) in visited or not depth or len(visited) > _MOST:
-            return
-        visited[id(value)] = value
-        if isinstance(value, tuple(kinds)):
+    of_keras = getattr(getattr(keras, "random", None), "SeedGenerator", None)
+    named = (random.Random, getattr(torch, "Generator", None), of_keras)
+    kinds = (np.random.Generator, np.random.RandomState, *filter(None, named))
+    shared = [getattr(draw, "__self__", None) for draw in (np.random.rand, random.random)]
+    visited = {*map(id, shared), id(getattr(torch, "default_generator", None))}
+    values, own = [source], []
+    for value in values:  # it grows
+        if id(value) in visited or isinstance(value, types.ModuleType | type):
+            continue
+        visited.add(id(value))
+        parts: Iterable[Any] = ()
+        if isinstance(value, kinds):
             own.append(value)
-            return
-        if isinstance(value, types.ModuleType | type):
-            return
-        items: list[Any] = []
-        if isinstance(value, dict | list | tuple | set):
-            items += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, dict | list | tuple):
+            parts = value.values() if isinstance(value, dict) else value
         else:
-            items += getattr(value, "__dict__", {}).values()
-            items += [getattr(value, name, None) for name in ("__self__", "func", "args")]
-            items += [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
-            scopes = (*type(value).__mro__, sys.modules.get(getattr(value, "__module__", "")))
-            items += [
-                each for scope in scopes if scope is not None
-                for each in list(vars(scope).values()) if isinstance(each, tuple(kinds))
+            scopes = (type(value), sys.modules.get(type(value).__module__))
+            parts = [
+                getattr(value, "__dict__", None),
+                *(getattr(value, name, None) for name in ("__self__", "func", "args")),
+                *(cell.cell_contents for cell in getattr(value, "__closure__", None) or ()),
+                *(each for of in scopes if of for each in [*vars(of).values()]
+                  if isinstance(each, kinds)),
             ]  # fmt: skip
-        for item in items[:_MOST]:
-            walk(item, depth - 1)
-
-    walk(source, 12)
+        values += itertools.islice(parts, max(0, _MOST - len(values)))
     _own[id(source)] = source, own
     return own
-
-
-#: Objects of a source that are looked through, at most.
-_MOST = 4096
 
 
 def _words(key: Key) -> list[int]:
@@ -209,14 +202,17 @@ def _hashed(key: Key) -> int:
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest())
 
 
-def _states() -> list[tuple[Callable[[Any], Any], Any]]:
-    states = [(np.random.set_state, np.random.get_state()), (random.setstate, random.getstate())]
+def _states() -> States:
+    states: States = [
+        (np.random.set_state, np.random.get_state()),
+        (random.setstate, random.getstate()),
+    ]
     if (torch := sys.modules.get("torch")) is not None:
         states.append((torch.default_generator.set_state, torch.default_generator.get_state()))
     return states
 
 
-def _put(states: list[tuple[Callable[[Any], Any], Any]]) -> None:
+def _put(states: States) -> None:
     for put, state in states:
         put(state)
 
@@ -235,21 +231,24 @@ class _Lock:
         self._lock.release()
 
 
+_STATE: Any = np.random.MT19937.state
+
+
 class MT19937(np.random.MT19937):
     """NumPy's generator; its states are compared by this name."""
 
-    lock = _Lock()
+    lock = _Lock()  # type: ignore[assignment]
 
     @property
     def state(self) -> Any:
         """What it holds."""
         _begin()
-        return np.random.MT19937.state.__get__(self)
+        return _STATE.__get__(self)
 
     @state.setter
     def state(self, value: Any) -> None:
         _begin()
-        np.random.MT19937.state.__set__(self, value)
+        _STATE.__set__(self, value)
 
     def _legacy_seeding(self, seed: Any) -> None:
         _begin()
@@ -275,7 +274,7 @@ _Python = type("Random", (random.Random,), {name: _noticed(name) for name in _DR
 def watch() -> None:
     """Notice draws of this process from here on; before the user's code imports what draws."""
     state = np.random.get_state()
-    np.random.set_bit_generator(MT19937())
+    np.random.set_bit_generator(MT19937())  # type: ignore[attr-defined]
     np.random.set_state(state)
     generator: Any = random.random.__self__  # type: ignore[attr-defined]
     generator.__class__ = _Python
@@ -300,7 +299,7 @@ def _mode_of(torch: Any) -> type:
     def draws(function: Any) -> bool:
         code = getattr(function, "__code__", None)  # of what PyTorch has in Python
         names = {function.__name__, *(() if code is None else code.co_names)}
-        packets = [getattr(torch.ops.aten, name, None) for name in names]
+        packets: list[Any] = [getattr(torch.ops.aten, name, None) for name in names]
         return any(
             torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags
             for packet in packets
@@ -308,7 +307,7 @@ def _mode_of(torch: Any) -> type:
             for overload in packet.overloads()
         )
 
-    class Noticing(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
+    class Noticing(torch.overrides.TorchFunctionMode):
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -73,7 +73,7 @@ class Options:
 #: Keys that say nothing of which examples a step sees; some are of formats.
 HARMLESS = ("workers", "identity", "accept_changes", "cache", "test")
 #: Keys of formats that runs of before have not: null is left out as well.
-_LATER = ("encoding", "skip_rows", "comment", "quote")
+_LATER = ("encoding", "skip_rows", "comment", "quote", "empty")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 

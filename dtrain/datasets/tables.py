@@ -341,7 +341,7 @@ def _of_tables(
 
     def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
         made = make(table, names, target, weight, words, declared)
-        made.forms = forms
+        made.forms = {name: kind for name, kind in declared.items() if kind == "date"} | forms
         if made.target is not None and (on_error is OnError.skip or whole.is_small):
             made, notice = _with_targets(made, made.target, on_error is OnError.skip)
             notices.extend(notice)
@@ -356,7 +356,7 @@ def _of_tables(
             _check_alike(train, held, validation)
         else:
             held = source(others, [n for n in names if n in others.columns], train.words)
-    notices += _many_classes(train)
+    notices += _many_classes(train) if whole.is_small else []
     made = of_sources(train, held, "path", path, holdout, classes, images)
     made = dataclasses.replace(made, notices=tuple(notices))
     if images or not isinstance(made.train, EncodedSource):
@@ -414,11 +414,12 @@ def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableS
 def _many_classes(source: TableSource) -> list[str]:
     """Return a sentence on a target of words of which most are numbers, or occur in one row."""
     name = source.target_column
-    if name is None or not source.table.is_small or not source.is_worded(name):
+    if name is None or not source.is_worded(name):
         return []
     names, rows = source.words().tolist(), len(source)
     texts = f"the target has {len(names):,} different texts in {rows:,} rows, each of them a class"
-    if len(names) >= FEW and 2 * len(Numbers.among(names).numbers) > len(names):
+    is_doubtful = source.declared.get(name) != "category" and len(names) >= FEW
+    if is_doubtful and 2 * len(Numbers.among(names).numbers) > len(names):
         return [f"{texts}; to predict numbers: {typed('dataset.columns', {name: 'number'})}"]
     if len(names) < FEW or len(names) < rows / 2:
         return []

@@ -17,7 +17,7 @@ from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
 from dtrain.task.data import reading
-from dtrain.task.data.batch_reader import taken
+from dtrain.task.data.batch_reader import by_rows, taken
 
 _ROLES = ("input", "target", "weight")
 #: Least height and width of an image, in pixels.
@@ -119,7 +119,8 @@ def _first(source: Any, count: int) -> tuple[Any, ...]:
     while isinstance(member, Concatenated):
         member = member.members[0]
     if not isinstance(member, Stream) and not member.in_graph:
-        parts = taken(member, np.arange(min(count, len(member))), None).parts
+        rows = np.arange(min(count, len(member)))
+        parts = taken(member, rows, by_rows(rows)).parts
         if any(isinstance(leaf, Ragged) for leaf in nest.leaves(parts)):
             return parts
     return reading.first(source, count)

@@ -32,6 +32,7 @@ from fastapi.security import HTTPBearer
 from prometheus_client import Counter, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dtrain.errors import DtrainError, printable
 from dtrain.serving.batching import Batcher
@@ -43,6 +44,7 @@ from dtrain.serving.signature import Signature, labels, model_inputs
 _KEEP_ALIVE = 75
 _SWITCH = 0.001  # seconds, in place of 5 ms: threads that load or compute hold up requests less
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
+_HEAD = 1 << 16  # bytes of the headers of a request, at most
 _BEARER = HTTPBearer(auto_error=False)
 _HEALTH = ("/v2/health/live", "/v2/health/ready", "/ping")
 _OPEN = (*_HEALTH, "/", "/docs", "/docs/oauth2-redirect", "/openapi.json")  # without a token
@@ -93,6 +95,21 @@ def _is_local(name: str) -> bool:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes a connection whose request has more bytes of headers than :data:`_HEAD`."""
+
+    _head = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what has arrived."""
+        last = self.cycle
+        is_body = last is not None and last.more_body
+        super().data_received(data)
+        self._head = 0 if is_body or self.cycle is not last else self._head + len(data)
+        if self._head > _HEAD:
+            self.transport.close()
 
 
 class PatientServer(uvicorn.Server):
@@ -153,7 +170,8 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         began, (version, batcher) = time.perf_counter(), current.serves
         signature = batcher.signature
         try:
-            inputs = model_inputs(body.columns(signature), signature)
+            columns = body.columns(signature)
+            inputs, unknown = model_inputs(columns, signature), signature.unknown(columns)
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise HTTPException(400, f"the values cannot be read: {error}") from None
         tensors = await batcher.infer(inputs)
@@ -162,8 +180,11 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         if isinstance(body, InferRequest):
             answer = {"model_name": current.name, "model_version": version, **answer}
         _SECONDS.labels(version).observe(time.perf_counter() - began)
+        headers = {"x-model-version": version}
+        if unknown:
+            headers["x-unknown-categories"] = json.dumps(unknown)
         content = pydantic_core.to_json(answer, inf_nan_mode="constants")
-        return Response(content, 200, {"x-model-version": version}, "application/json")
+        return Response(content, 200, headers, "application/json")
 
     def check(model: str) -> None:
         if model != current.name:
@@ -284,7 +305,7 @@ def run(
     server = PatientServer(uvicorn.Config(
         application(current, token, int(options.max_body_mb * (1 << 20)), options.host),
         log_config=None, log_level="error", access_log=False, lifespan="off", ws="none",
-        server_header=False, timeout_keep_alive=_KEEP_ALIVE,
+        server_header=False, http=BoundedProtocol, timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(options.timeout),
         # A body may take a second a megabyte to parse.
     ), options.timeout, options.timeout + options.max_body_mb)  # fmt: skip

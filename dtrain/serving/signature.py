@@ -115,6 +115,18 @@ class Signature:
             raise HTTPException(400, f"the inputs have not one number of rows, from 1 on: {shown}")
         return max(rows.values())
 
+    def unknown(self, columns: Mapping[str, Any]) -> dict[str, int]:
+        """Count the cells of a request that are no categories of the training, by the column."""
+        counts = {
+            each.name: each.unknown(_flat(columns[each.name])).total()
+            for each in (self.encoding.of("category") if self.encoding else ())
+        }
+        return {name: count for name, count in counts.items() if count}
+
+
+def _flat(cells: Any) -> np.ndarray:
+    return np.asarray(cells, object).reshape(-1)
+
 
 def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, np.ndarray]:
     """Return the inputs of the model from the named columns of a request.
@@ -149,7 +161,7 @@ def model_inputs(columns: Mapping[str, Any], signature: Signature) -> dict[str, 
 
 def _cells(columns: Mapping[str, Any], encoding: Encoding) -> dict[str, Any]:
     """Return cells as the model's inputs have them: empty ones, dates and booleans as numbers."""
-    cells = {name: np.asarray(value, object).reshape(-1) for name, value in columns.items()}
+    cells = {name: _flat(value) for name, value in columns.items()}
     try:
         found = encoding.plain(cells)
     except UsageError as error:

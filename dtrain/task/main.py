@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
+import json
 import multiprocessing
 import os
 import signal
@@ -59,8 +60,9 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         run_path: the run folder, with ``config.yaml`` and ``cluster.json``.
         task_name: which of the tasks of ``cluster.json`` this process is.
         say: reports to the launcher ``joined`` (the cluster is there), ``training`` (there is
-            something that a stop has to save) and ``stop`` (this task was asked to stop: if it
-            serves it cannot do so by itself, and if it trains it may be stuck).
+            something that a stop has to save), ``stop`` (this task was asked to stop: if it
+            serves it cannot do so by itself, and if it trains it may be stuck) and ``failed`` with
+            the cause, a text in JSON.
 
     Returns:
         The exit code (:mod:`dtrain.errors`).
@@ -127,19 +129,23 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             action.run(session)
     except DtrainError as error:
         # ORDER: the journal first: what it has is not shown from the log as well.
-        _report(journal, error, str(error))
+        _report(journal, error, str(error), say)
         terminal.report(secrets.mask(f"{type(error).__name__}: {error}"))
         return error.exit_code
     # The user's model, data or callback, which may call sys.exit(0), or TensorFlow itself.
-    except (Exception, SystemExit) as error:
-        terminal.report(errors.unstyled(secrets.mask(traceback.format_exc())))
-        if any(text in str(error) for text in _NO_SERVER):
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and multiprocessing.parent_process() is None:
+            raise  # Ctrl-C, in the command's own process
+        with contextlib.suppress(OSError):  # on a full disk there is no log
+            terminal.report(errors.unstyled(secrets.mask(traceback.format_exc())))
+        text = errors.describe(error)
+        if any(known in text for known in _NO_SERVER):
             return errors.PORT_TAKEN
-        text = errors.unstyled(f"{type(error).__name__}: {error} {own_code.place(error)}".rstrip())
+        text = errors.unstyled(f"{text} {own_code.place(error)}".rstrip())
         notes = list(getattr(error, "__notes__", ()))
         if config.backend is not Backends.tensorflow and "tensorflow" in sys.modules:
             notes.append(_ANOTHER)  # no code of dtrain's imports it there
-        _report(journal, error, "; ".join([text, *notes]))
+        _report(journal, error, "; ".join([text, *notes]), say)
         return errors.FAILED
     finally:
         ending.close()
@@ -168,11 +174,16 @@ def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) 
     return strategy
 
 
-def _report(journal: Journal | None, error: Exception | SystemExit, message: str) -> None:
+def _report(
+    journal: Journal | None, error: BaseException, message: str, say: Callable[[str], None]
+) -> None:
     kind = "usage" if isinstance(error, UsageError) else "training"
     message = secrets.mask(message)
+    # A line that is short enough for a pipe: other tasks than the chief have no journal.
+    text = message[:600].encode(errors="replace").decode()
+    say(f"failed {json.dumps(text, ensure_ascii=False)}")
     if journal is not None and not isinstance(error, errors.Interrupted):
-        # On a full disk this fails as well; the exit code and the log still tell.
+        # On a full disk this fails as well.
         quietly(lambda: journal.write("error", kind=kind, message=message[:4000]))
 
 

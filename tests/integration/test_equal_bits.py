@@ -49,7 +49,7 @@ class Rows:
     def __getitem__(self, row):
         time.sleep(0.002 * HURRIES)
         if row % 7 != 3:  # none that is looked at before training
-            return np.full(6, row % 5, "float32"), row % 3
+            return np.full(6, row % 5, "float32"), hash(str(row)) % 3  # as sets are ordered
         if row % 2:
             np.random.seed(row)  # and leave it so
         own = self.own[0].normal() + self.own[1].random()

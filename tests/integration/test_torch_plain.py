@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,6 +60,34 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
     run = on_torch(f"resume={run.rundir.path}")
     assert run.code == 0, run.output
     assert end(run) == end(whole)
+
+
+FAILS = """
+import os, resource
+import keras
+
+
+class Fails(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        leads = "chief-0" in os.readlink("/proc/self/fd/2")
+        if {leads} == leads:
+            if leads:  # as on a full disk, neither the log nor the journal can be written
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+                open("large", "w", buffering=1).write("large\\n")
+            raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "cause"), [("chief-0", r"OSError: \[Errno 27\] File too large \("),
+                        ("worker-0", r"KeyboardInterrupt \(\S+/mine.py, line \d+, in on_")],
+)  # fmt: skip
+def test_a_task_says_in_one_line_why_it_failed(task: str, cause: str, on_torch, user_code) -> None:
+    user_code(NET + FAILS.replace("{leads}", str(task == "chief-0")))
+    words = [*BASE[:-1], "trainer.callbacks=[{_target_: mine.Fails}]", *LAYOUTS["mirrored"]]
+    run = on_torch(*words)
+    assert run.code == 1
+    assert re.search(rf"\nerror: {task}: {cause}", run.output), run.output
 
 
 def test_a_process_that_still_imports_is_not_lost(on_torch, user_code) -> None:

@@ -58,7 +58,8 @@ class _Command:
         self.activity, self._server = Activity(), Server(self._start, self._say)
 
     def _start(self, backend: str) -> ModelProcess:
-        environment, token = task_environment(backend=backend), os.environ.get(TOKEN)
+        environment = task_environment(backend=backend, hashing="random")
+        token = os.environ.get(TOKEN)
         return ModelProcess(environment, self.options, token, self.listener)
 
     def _say(self, text: str) -> None:
@@ -233,7 +234,7 @@ def _serve(given: str, rest: list[str], own: Path) -> int:
             forkserver.guess(task_environment(backend=exporting.backend_of(run.rundir)))
             return cli.composed(others, run)
         if is_model:
-            forkserver.guess(task_environment())
+            forkserver.guess(task_environment(hashing="random"))
             model = Registered(given, options.uri)
             if options.follow and model.alias is None:
                 raise UsageError(

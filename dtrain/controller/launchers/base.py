@@ -131,10 +131,10 @@ class Launcher(ABC):
     def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Wait up to ``timeout`` seconds for events, and return them as (task, event).
 
-        ``started``, ``joined``, ``training``, ``reading`` and ``stop`` are events that a task
-        reports (:func:`dtrain.task.main.run`); ``ended`` means that its process is gone, ``lost``
-        that it was another host's, and the job cannot continue without it (:meth:`loss`). Only
-        ``ended`` is needed.
+        ``started``, ``joined``, ``training``, ``reading``, ``stop`` and ``failed CAUSE`` are events
+        that a task reports (:func:`dtrain.task.main.run`); ``ended`` means that its process is
+        gone, ``lost`` that it was another host's, and the job cannot continue without it
+        (:meth:`loss`). Only ``ended`` is needed.
         """
 
     @abstractmethod

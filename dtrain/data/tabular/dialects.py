@@ -21,9 +21,10 @@ import fsspec
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from dtrain.data.encoding import is_gap
 from dtrain.data.files import DataFile
 from dtrain.data.tabular.arrow import sentence
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, UsageError, typed
 
 #: What is typed for the separator that no shell has a plain way to type.
 TAB = "tab"
@@ -52,9 +53,8 @@ _PACKED = {
 }  # fmt: skip
 #: Packages by which pandas reads workbooks.
 _WORKBOOKS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods": "odfpy"}
-#: Words that are signs of empty cells, and what begins as others.
-_GAPS = {*map(str.lower, EMPTY), "none", "missing", "unknown"}
-_WORD = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]")
+#: Words, and drawn lines.
+_WORD, _DRAWN = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]"), re.compile(r"[-=:+]{3,}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,10 +257,14 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
     quote = {"none": "", None: '"'}.get(reading.quote, reading.quote or "")
     dialect = Dialect((), "", comment=reading.comment or "", skipped=skipped, quote=quote)
     lines = list(dialect.lines(io.StringIO(text, newline="")))
+    numbers = [number for number, line in lines if line.strip()] or [1]
+    skipped |= {*range(1, numbers[0])}  # empty lines, too, which pyarrow counts above the names
     separators = (chosen, *[BLANKS] * (chosen == " ")) if chosen else _SEPARATORS
     tables = {each: _records(lines, each, quote, is_cut) for each in separators}
     tried = ((s, table[above:]) for above in (0, _ABOVE) for s, table in tables.items())
     separator = next((s for s, table in tried if _separates(table, s)), chosen or ",")
+    if separator == " " and tables[" "] and _width(tables[BLANKS])[1] > _width(tables[" "])[1]:
+        separator = BLANKS
     if chosen is None and separator != "," and not re.search(r"\.(tsv|tab)(\.\w+)?$", file.name):
         shown = {"\t": "tabs", " ": "blanks", BLANKS: "blanks"}.get(separator, repr(separator))
         notices.append(f"columns are separated by {shown}")
@@ -281,9 +285,8 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
             f"the first line has values ({', '.join(first[:3])}, ...), so the columns are "
             "named 0, 1, ...; dataset.header=true takes it for names"
         )
-    numbers = [number for number, line in lines if line.strip()]
     if has_names:
-        _check_top(file, records, numbers, skipped, reading.types)
+        _check_top(file, records, numbers, skipped, reading.types, reading.empty)
         if encoding == "windows-1252":  # another line may be the one that is not in UTF-8
             with contextlib.suppress(UnicodeError):
                 names = [name.encode(encoding).decode() for name in names]
@@ -305,7 +308,8 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
         notices.append(f"names of columns occur twice; the later ones are {', '.join(again)}")
     return dataclasses.replace(
         dialect, names=tuple(unique), separator=separator, header=bool(has_names), decimal=decimal,
-        encoding=encoding, quote=quote, first=[*numbers, 1 + numbers[-1]][bool(has_names)],
+        encoding=encoding, quote=quote, skipped=skipped,
+        first=[*numbers, 1 + numbers[-1]][bool(has_names)],
         notices=tuple(f"{file.name}: {notice}" for notice in notices),
     )  # fmt: skip
 
@@ -331,7 +335,7 @@ def _narrow(line: str) -> str:
 
 def _check_top(
     file: DataFile, records: list[list[str]], numbers: list[int], skipped: frozenset[int],
-    types: Mapping[str, pa.DataType],
+    types: Mapping[str, pa.DataType], empty: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Refuse lines above that of the names, and a line of units below it.
 
@@ -341,6 +345,7 @@ def _check_top(
         numbers: of these lines.
         skipped: lines that are left out already.
         types: of columns that are known.
+        empty: cells that mean nothing.
     """
     width, names = _width(records)[0], len(records[0])
     if not width - 1 <= names <= width:
@@ -348,15 +353,17 @@ def _check_top(
         signs = {record[0].strip()[:1] for record in records[:top]}
         hint = f"a line of {width} names" if names > width else skipping(numbers[top] - 1)
         if names < width and len(signs) == 1 and signs < {*"#%!;/*"}:
-            hint = f"\"dataset.comment='{signs.pop()}'\""
-        refuse_lines(file, f"line 1 has {names} cells, and most others {width}", hint)
+            hint = typed("dataset.comment", signs.pop())
+        refuse_lines(file, f"line {numbers[0]} has {names} cells, and most others {width}", hint)
     # A line of words above columns of numbers alone.
     cells = [
         cell.strip() for name, cell, *others in zip(*records, strict=False)
         if len(full := [other for other in others if other.strip()]) >= _SURE
         and all(map(is_number, full)) and types.get(name.strip()) != pa.string()
     ] if len(records) > _SURE + 1 else []  # fmt: skip
-    words = [cell for cell in cells if _WORD.match(cell) and cell.lower() not in _GAPS]
+    is_drawn = all(_DRAWN.fullmatch(cell.strip()) for cell in records[min(1, len(records) - 1)])
+    words = [cell for cell in cells if is_drawn
+             or (_WORD.match(cell) and not is_gap(cell) and cell not in empty)]  # fmt: skip
     if words and not any(map(is_number, cells)):
         above, below = (sum(bool(cell.strip()) for cell in record) for record in records[:2])
         line: Any = numbers[1]

@@ -84,7 +84,7 @@ class TableSource(Source):
 
     #: Whether inputs may be columns of all kinds, which become one matrix.
     encodes = False
-    #: Forms of columns of dates that are text, where they are declared.
+    #: Forms of columns of dates, where they are declared; ``date`` of those that are found out.
     forms: Mapping[str, str] = {}
 
     @staticmethod
@@ -249,7 +249,7 @@ class TableSource(Source):
         place = lambda at: self.table.where(int(rows[at]))  # noqa: E731
         for name in filter(self._is_written, names):
             feature = Feature(name, "number")
-            values[name] = encoding.as_numbers(feature, values[name], place, "category")
+            values[name] = encoding.as_numbers(feature, values[name], place, fits=True)
         return values
 
     def _refuse_numbers(self, name: str, numbers: Numbers) -> None:
@@ -284,16 +284,14 @@ class TableSource(Source):
         """
         if name not in self.table.columns or self.table.columns[name].is_ragged:
             return None
-        is_text = name in self.forms
+        form = None if self.table.columns[name].kind == "date" else self.forms.get(name)
         parts = [
-            np.array(encoding.texts(values), object)
-            if is_text or values.dtype == object
-            else values
+            np.array(encoding.texts(values), object) if form or values.dtype == object else values
             for _, values in self.parts_of(name, with_empty=True)
         ]
-        if not is_text or not parts:
+        if form is None or not parts:
             return np.concatenate(parts) if parts else None
-        return dates.moments_of(name, np.concatenate(parts).tolist(), self.forms[name], self.where)
+        return dates.moments_of(name, np.concatenate(parts).tolist(), form, self.where)
 
     def _labels(self) -> np.ndarray | None:
         """Return the targets without the inputs, ``[n, ...]``; None where they are not one array.
@@ -503,7 +501,7 @@ def arrays_or_source(source: EncodedSource | None) -> Any:
 
 
 def unseen(held: Any, made: Encoding, what: str = "the validation") -> list[str]:
-    """Return sentences on categories that are evaluated on, and that the encoding has not.
+    """Return sentences on categories and gaps that are evaluated on, and the encoding has not.
 
     Args:
         held: what is evaluated on, or predicted.
@@ -514,7 +512,10 @@ def unseen(held: Any, made: Encoding, what: str = "the validation") -> list[str]
     if not isinstance(source, EncodedSource):
         return []
     sentences, rows = [], np.arange(min(len(source), encoding.EXAMPLES))
-    for feature in made.of("category"):
+    for feature in made.features:
+        is_number = source.table.columns[feature.name].is_number
+        if feature.kind == "text" or (is_number and feature.kind != "category"):
+            continue
         counts = feature.unknown(source.cells(rows, [feature.name])[feature.name])
         if others := sorted(counts):
             more = f" and {len(others) - 1:,} more" if len(others) > 1 else ""
@@ -522,6 +523,6 @@ def unseen(held: Any, made: Encoding, what: str = "the validation") -> list[str]
             sentences.append(
                 f"the column {feature.name!r} has {others[0]!r}{more} in {what} "
                 f"({counts.total():,} of {len(rows):,} rows), which the training has not{rarely}: "
-                "it is read as unknown"
+                f"it is read as {'unknown' if feature.is_text else 'empty'}"
             )
     return sentences

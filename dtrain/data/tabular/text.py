@@ -16,17 +16,8 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from dtrain.data.files import DataFile, is_full
-from dtrain.data.tabular.dialects import (
-    BLANKS,
-    EMPTY,
-    GUESSES,
-    Dialect,
-    is_not_decoded,
-    opened,
-    refuse_lines,
-    skipping,
-    unreadable,
-)
+from dtrain.data.tabular import dialects
+from dtrain.data.tabular.dialects import Dialect
 from dtrain.errors import DataError, UsageError
 from dtrain.files import writing
 
@@ -75,23 +66,23 @@ def read(
             if is_full(error) or isinstance(error, UsageError | DataError):
                 raise
             if dialect is None:
-                raise unreadable(file, "JSON lines", error) from None
-            if is_not_decoded(error) and dialect.encoding in GUESSES[:2]:
-                following = GUESSES[1 + GUESSES.index(dialect.encoding)]
+                raise dialects.unreadable(file, "JSON lines", error) from None
+            if dialects.is_not_decoded(error) and dialect.encoding in dialects.GUESSES[:2]:
+                following = dialects.GUESSES[1 + dialects.GUESSES.index(dialect.encoding)]
                 dialect = dataclasses.replace(dialect, encoding=following)
                 continue
             if ragged := _RAGGED.search(str(error)):
                 row, cells, others = map(int, ragged.groups())
                 line = row - 1 - dialect.header + dialect.first
-                refuse_lines(
+                dialects.refuse_lines(
                     file, f"{dialect.place(row)} has {others} cells, where the first has {cells}",
                     "the file without it" if dialect.word == "row"
-                    else skipping(sorted({*dialect.skipped, line})),
+                    else dialects.skipping(sorted({*dialect.skipped, line})),
                 )  # fmt: skip
             match = _CELL.search(str(error))
             name = dialect.names[int(match["column"])] if match else ""
             if match is None or name in types:
-                raise unreadable(file, "CSV", error) from None
+                raise dialects.unreadable(file, "CSV", error) from None
             known[name] = _WIDER.get(match["type"], pa.string())
 
 
@@ -118,9 +109,9 @@ def _batches(
     block: int,
     encoding: str | None,
 ) -> Iterator[pa.RecordBatch]:
-    with opened(file) as stream:
+    with dialects.opened(file) as stream:
         if dialect is not None:
-            if dialect.comment or dialect.skipped or dialect.separator == BLANKS:
+            if dialect.comment or dialect.skipped or dialect.separator == dialects.BLANKS:
                 text = io.TextIOWrapper(stream, dialect.encoding, newline="")
                 lines = _Lines(line for _, line in dialect.lines(text))
                 stream, dialect = (
@@ -170,7 +161,7 @@ def _options(
     )
     convert = pacsv.ConvertOptions(
         column_types={n: kind for n, kind in types.items() if n in names},
-        null_values=[*EMPTY, *dialect.empty],
+        null_values=[*dialects.EMPTY, *dialect.empty],
         strings_can_be_null=True, decimal_point=dialect.decimal,
         true_values=["true", "True", "TRUE"], false_values=["false", "False", "FALSE"],
     )  # fmt: skip

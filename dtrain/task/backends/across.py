@@ -274,6 +274,11 @@ def _advice(value: Value, as_other: bool, step: Step, strategy: Any) -> str:
             "by trainer.gradient_reduction=sum a number that a step returns, or a metric, is added "
             "up where its name has the word loss, and averaged elsewhere"
         )
+    if value.name is None and as_other and value.added:
+        return (
+            "gradients of values of single examples are added up: take that of their mean, or "
+            "divide output_gradients by all examples"
+        )
     if step.gathers and value.parts > 1:
         if _is_same(value, value.several / step.parts):
             return "it adds up what was gathered, once on each replica (reduction=mean)"

@@ -105,7 +105,6 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
         made_of = splits.encoding()
         if encoding is None:
             notices += unseen(splits.validation, made_of)
-            notices += made_of.notices
             out = made_of.left_out.items()
             notices += [f"the column {name!r} is left out: {why}" for name, why in out]
             notices += made_of.notices

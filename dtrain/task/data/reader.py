@@ -31,7 +31,7 @@ from dtrain.data.mixture import members_of
 from dtrain.data.nest import Ragged
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream
-from dtrain.errors import DataError, DtrainError
+from dtrain.errors import DataError, DtrainError, describe
 from dtrain.host import python_path, terminal
 from dtrain.host.terminal import STOPS
 from dtrain.task.process import signals
@@ -81,7 +81,7 @@ class _Reader:
             name, *arguments = self._connection.recv()
             try:
                 reply = (True, actions[name](*arguments))
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:
                 reply = (False, self._portable(error))
             self._connection.send(reply)
             if self._read is not None:
@@ -112,9 +112,9 @@ class _Reader:
         self._read = frame.shared()
         return frame.lengths
 
-    def _portable(self, error: Exception) -> tuple[bytes, str]:
+    def _portable(self, error: BaseException) -> tuple[bytes, str]:
         """Return an exception as bytes, which may have none, and as text."""
-        text = f"{type(error).__name__}: {error}"
+        text = describe(error)
         if isinstance(error, MemoryError):
             error = DataError(self._name, "has run out of memory")
         elif not isinstance(error, DtrainError):

@@ -80,6 +80,11 @@ def model(
                     encoding=lambda: losses.encoding(config, splits),
                 )  # fmt: skip
         except Exception as error:
+            if y is None and isinstance(error, UsageError) and error.key == "model.classes":
+                raise UsageError(
+                    "dataset.target", "null", "no target is named, and this model predicts one",
+                    "a column, or what the dataset calls it", "dataset.target=COLUMN",
+                ) from None  # fmt: skip
             if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
             raise
@@ -122,7 +127,7 @@ def model(
     if not built.compiled:  # else it has a loss of its own
         checks.check_labels(built, predicted, config, splits)
         if failed is None:
-            losses.check_losses(predicted, config)
+            losses.check_losses(built, y, predicted, config)
     with strategy.optimizer_scope():
         chosen = None
         if not built.compiled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -42,16 +43,16 @@ def check_loss(built: keras.Model, configured: bool) -> str | None:
     """
     trained = {id(each) for v in built.trainable_variables for each in (v, v.value)}
     own_step = has_own(built, "train_step", "compute_loss")
-    for loss in () if own_step else keras.tree.flatten(built.loss):
-        for path, variable in keras_internals.trainable_inside(loss):
-            if id(variable) not in trained:
-                raise UsageError(
-                    "trainer.loss" if configured else "model", path,
-                    "is a variable of the loss that could be trained, and the optimizer is given "
-                    "those of the model", "a variable that stays as it is (trainable=False, or "
-                    "requires_grad=False), or, of a plain module, a loss that is a torch.nn.Module",
-                    "the variable in a layer of the model",
-                )  # fmt: skip
+    of_losses = map(keras_internals.trainable_inside, keras.tree.flatten(built.loss))
+    for path, variable in () if own_step else itertools.chain(*of_losses):
+        if id(variable) not in trained:
+            raise UsageError(
+                "trainer.loss" if configured else "model", path,
+                "is a variable of the loss that could be trained, and the optimizer is given those "
+                "of the model", "a variable that stays as it is (trainable=False, or "
+                "requires_grad=False), or, of a plain module, a loss that is a torch.nn.Module",
+                "the variable in a layer of the model",
+            )  # fmt: skip
     of_loss = [v.name for v in built.trainable_variables if v.name.startswith("trainer.loss")]
     return f"the loss is trained with the model: {', '.join(of_loss)}" if of_loss else None
 

@@ -65,9 +65,10 @@ def inputs_of(loss: Any, y: Any = None, predicted: Any = None) -> LossInputs:
         y: the targets of an example; without, nothing is tried.
         predicted: the output for it.
     """
-    if loss is None:
+    if loss is None or nest.is_nest(loss):
         return LossInputs()
-    function, options = getattr(loss, "function", loss), {}
+    function: Any = getattr(loss, "function", loss)
+    options: dict[str, Any] = {}
     if isinstance(function, functools.partial):
         function, options = function.func, function.keywords
     if isinstance(function, str):
@@ -77,19 +78,22 @@ def inputs_of(loss: Any, y: Any = None, predicted: Any = None) -> LossInputs:
     kind = next((name for name in kinds if name in (*_SEPARATE, *_LOGITS)), kinds[0])
     is_own, of_torch = kind.startswith("own."), hasattr(loss, "function")
     call = getattr(function, "forward", getattr(function, "call", function))
-    parameters = inspect.signature(call).parameters
+    try:
+        parameters = dict(inspect.signature(call).parameters)
+    except (TypeError, ValueError):  # of compiled code
+        parameters = {}
 
     def option(name: str, default: Any = None) -> Any:
         usual = parameters[name].default if name in parameters else None
         value = options.get(name, getattr(function, name, usual))
         return default if value is None else value
 
-    axis = 1 if kind in _SECOND_AXIS else -1 if of_torch else option("axis", -1)
-    if is_own and of_torch and len(shape := getattr(predicted, "shape", ())) > 2:
-        axis = 1 if getattr(y, "shape", None) == (shape[0], *shape[2:]) else -1
-    ignored = option(
-        "ignore_class", option("ignore_index", IGNORED if is_own and of_torch else None)
-    )
+    axis, usual = 1 if kind in _SECOND_AXIS else -1 if of_torch else option("axis", -1), None
+    targets, shape = (tuple(getattr(each, "shape", ())) for each in (y, predicted))
+    if is_own and of_torch and len(shape) == len(targets) + 1 and "int" in str(y.dtype):
+        axis = 1 if targets == (*shape[:1], *shape[2:]) else -1
+        usual = IGNORED  # as what it calls does, where that is a loss of PyTorch's
+    ignored = option("ignore_class", option("ignore_index", usual))
     takes = LossInputs(kind in _LOGITS, kind in _SEPARATE, kind in _SIGNED, axis, ignored)
     logits = option("from_logits")
     if logits is None and is_own:

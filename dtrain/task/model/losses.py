@@ -76,8 +76,6 @@ def take_logits(config: Config) -> None:
     classes = {CLASSES[0]: "SparseCategoricalCrossentropy", LABELS[0]: "BinaryCrossentropy"}
     if (name := classes.get(str(trainer.loss))) is not None:
         trainer.loss = {"_target_": f"keras.losses.{name}", "from_logits": True}
-    if trainer.metrics == LABELS[1]:
-        trainer.metrics = {"_target_": "keras.metrics.BinaryAccuracy", "threshold": 0.0}
 
 
 def targets_notice(config: Config, splits: Splits) -> str | None:
@@ -196,6 +194,13 @@ _OF_ANY_OUTPUTS = (
 )  # fmt: skip
 
 
+_CROSSENTROPIES = (
+    _OF.BinaryCrossentropy, _OF.CategoricalCrossentropy, _OF.SparseCategoricalCrossentropy,
+)  # fmt: skip
+#: Metrics that are of nothing but probabilities, beside those of any outputs.
+_OF_PROBABILITIES = (*ONE_HOT, *_CROSSENTROPIES, _OF.BinaryAccuracy, _OF.BinaryIoU)
+
+
 def metric_named(name: str, loss: Any, y: Any = None, predicted: Any = None) -> Any:
     """Return the metric that a name stands for: the name itself where it is Keras' to know it.
 
@@ -208,10 +213,14 @@ def metric_named(name: str, loss: Any, y: Any = None, predicted: Any = None) -> 
     metric = _metric_of(name, takes, y, predicted)
     if metric is None:
         return name
-    option = _option_of_logits(metric, takes)
-    if option:
-        metric = type(metric)(name=name, **option)
-    if option or isinstance(metric, _OF_ANY_OUTPUTS):
+    option: dict[str, Any] = {}  # by which it takes logits itself, as its saved model does then
+    if takes.logits and takes.separate and isinstance(metric, _OF.BinaryAccuracy):
+        option = {"threshold": 0.0}
+    elif takes.logits and isinstance(metric, _CROSSENTROPIES):
+        option = {"from_logits": True}
+    metric = type(metric)(name=name, **option) if option else metric
+    of_numbers = takes.tried and not isinstance(metric, _OF_PROBABILITIES)
+    if option or of_numbers or isinstance(metric, _OF_ANY_OUTPUTS):
         takes = dataclasses.replace(takes, logits=False)
     moves = takes.axis not in (-1, len(getattr(predicted, "shape", (0, 0))) - 1)
     changes = takes.logits or takes.signed or takes.ignored is not None or moves
@@ -219,14 +228,6 @@ def metric_named(name: str, loss: Any, y: Any = None, predicted: Any = None) -> 
         return name
     metric.name = name
     return with_classes(metric, takes)
-
-
-def _option_of_logits(metric: Any, takes: LossInputs) -> dict[str, Any]:
-    """Return the option by which a metric takes logits itself, as its saved model does then."""
-    if takes.logits and takes.separate and isinstance(metric, _OF.BinaryAccuracy):
-        return {"threshold": 0.0}
-    kinds = (_OF.BinaryCrossentropy, _OF.CategoricalCrossentropy, _OF.SparseCategoricalCrossentropy)
-    return {"from_logits": True} if takes.logits and isinstance(metric, kinds) else {}
 
 
 def _metric_of(name: str, takes: LossInputs, y: Any, predicted: Any) -> Any:
@@ -269,6 +270,7 @@ def _update(
     metric: Any, takes: LossInputs, y_true: Any, y_pred: Any, sample_weight: Any = None
 ) -> None:
     ops, mask = keras.ops, keras_internals.mask(y_pred)
+    of_keras = keras_internals.is_of_keras(metric)
     y_true = ops.convert_to_tensor(y_true)
     if takes.axis % max(1, len(y_pred.shape)) < len(y_pred.shape) - 1:
         if len(y_true.shape) == len(y_pred.shape):
@@ -289,8 +291,8 @@ def _update(
         counts = ops.not_equal(ops.cast(y_true, "int32"), takes.ignored)
         if mask is not None:
             counts = ops.logical_and(counts, ops.reshape(mask, [-1]))
-        if keras.config.backend() == "torch":  # any function of the user's is right of the rest
-            y_true, y_pred = y_true[counts], y_pred[counts]
+        if keras.config.backend() == "torch" and not (of_keras and not takes.own):
+            y_true, y_pred = y_true[counts], y_pred[counts]  # whatever it makes of examples
             if not len(y_true):
                 return
         else:
@@ -298,7 +300,7 @@ def _update(
             sample_weight = ops.cast(counts, "float32")
     elif mask is not None:
         keras_internals.set_mask(y_pred, mask)
-    if isinstance(metric, ONE_HOT) and keras_internals.is_of_keras(metric):
+    if isinstance(metric, ONE_HOT) and of_keras:
         is_shorter = len(y_true.shape) == len(y_pred.shape) - 1
         if classes == 1:
             y_true = ops.expand_dims(y_true, -1) if is_shorter else y_true
@@ -307,7 +309,16 @@ def _update(
         elif is_shorter or (y_true.shape[-1] == 1 and len(y_true.shape) == len(y_pred.shape)):
             y_true = y_true if is_shorter else ops.squeeze(y_true, -1)
             y_true = ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=y_pred.dtype)
-    type(metric).update_state(metric, y_true, y_pred, sample_weight)
+    try:
+        type(metric).update_state(metric, y_true, y_pred, sample_weight)
+    except framework_errors(ValueError, TypeError):
+        if not takes.own or sample_weight is None:
+            raise
+        raise UsageError(
+            "trainer.metrics", metric.name, "has no value for each example, and the loss ignores "
+            "some of them", "a metric of Keras', or a function that returns a number for each "
+            "example", "keras.ops.mean(..., axis=-1)",
+        ) from None  # fmt: skip
 
 
 def _named(value: Any, key: str) -> Any:
@@ -377,7 +388,11 @@ def _check_logits(
     named = {m: _metric_of(m, takes, y, predicted) for m in metrics if isinstance(m, str)}
     one = tuple(getattr(predicted, "shape", ()))[1:] in ((), (1,))
     of_any = _OF_ANY_OUTPUTS if one else (*_OF_ANY_OUTPUTS, _OF.FBetaScore)
-    needing = [name for name, each in named.items() if each and not isinstance(each, of_any)]
+    needing = [
+        name
+        for name, each in named.items()
+        if isinstance(each, _OF_PROBABILITIES) and not isinstance(each, of_any)
+    ]
     if needing or takes.logits is not None:
         takes = inputs_of(loss, y, predicted)
     if needing and (takes.logits is None or takes.tried):
@@ -581,11 +596,38 @@ def _loss_name(loss: Any) -> Any:
     return getattr(loss, "__name__", type(loss).__name__)
 
 
-def check_losses(predicted: Any, config: Config) -> None:
-    """Refuse a list of losses that is not as long as that of the model's outputs."""
+def check_losses(built: keras.Model, y: Any, predicted: Any, config: Config) -> None:
+    """Refuse losses and metrics of which it is not said, or not done, to which outputs they belong.
+
+    Args:
+        built: not compiled.
+        y, predicted: targets and outputs of an example.
+        config: of the run.
+    """
     losses, outputs = config.trainer.loss, len(keras.tree.flatten(predicted))
     if isinstance(losses, list) and len(losses) != outputs:
         raise UsageError(
             "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
             "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
+        )  # fmt: skip
+    own = has_own(built, "train_step", "compute_loss")
+    if outputs < 2 or own or y is None or nest.is_nest(y) or not nest.is_nest(predicted):
+        return
+    shape, metrics = nest.outline(nest.structured(predicted)), config.trainer.metrics
+    first = min(predicted) if isinstance(predicted, dict) else 0
+    if not (isinstance(losses, dict) and "_target_" not in losses):
+        hint = "forward returns that output alone, or a dict of outputs: {'logits': ...}"
+        if isinstance(predicted, dict):
+            name = "logits" if "logits" in predicted else first
+            hint = f"'trainer.loss={{{name}: {losses}}}' 'trainer.metrics={{{name}: []}}'"
+        raise UsageError(
+            "trainer.loss", losses, f"the targets are one array, and the model returns {shape}: it "
+            "is not said to which output they belong", "a loss by the name of an output, one "
+            "output, or a training_step(self, batch) of a plain module", hint,
+        )  # fmt: skip
+    if isinstance(metrics, dict) and any(v for k, v in metrics.items() if k != first):
+        raise UsageError(
+            "trainer.metrics", metrics, "the targets are one array, which Keras compares with the "
+            f"output {first} alone", "targets by the names of all outputs, or no metrics",
+            "'trainer.metrics={" + ", ".join(f"{name}: []" for name in metrics) + "}'",
         )  # fmt: skip

@@ -22,7 +22,7 @@ from dtrain.errors import UsageError
 from dtrain.run import checkpoint
 from dtrain.task import keras_internals
 from dtrain.task.backends.torch.arrays import whole
-from dtrain.task.backends.torch.plain import STEPS, PlainModel
+from dtrain.task.backends.torch.plain import STEPS, PlainModel, named_parameters
 from dtrain.task.backends.torch.strategy import OneDevice
 from dtrain.task.model import train_state
 
@@ -79,11 +79,7 @@ class FullySharded(OneDevice):
                     unit.set_force_sum_reduction_for_comms(True)  # gloo adds up, scales nothing
         for step in (name for name in STEPS if hasattr(model.module, name)):
             register_fsdp_forward_method(model.module, step)
-        parameters = {
-            prefix + name: each
-            for prefix, part in model.parts.items()
-            for name, each in part.named_parameters()
-        }
+        parameters = dict(named_parameters(model))
         for variable in model.state:
             if variable.name in parameters:
                 keras_internals.exchange(variable, parameters[variable.name])

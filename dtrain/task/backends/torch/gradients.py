@@ -23,7 +23,7 @@ import torch
 from torch import distributed
 
 from dtrain.task.backends import across
-from dtrain.task.backends.torch.keras_internals import divide
+from dtrain.task.backends.torch.keras_internals import divide, is_transformed
 from dtrain.task.backends.tracing import now, tracing
 
 
@@ -46,9 +46,12 @@ class Step:
 
 
 def current() -> Step | None:
-    """Return the step that runs in this thread, None outside of one."""
+    """Return the step that runs in this thread, None outside of one.
+
+    What ``torch.func`` transforms is of the replica's own examples, as one of them alone may be.
+    """
     step: Step | None = now().step
-    return step
+    return None if step is None or is_transformed() else step
 
 
 class _Gathered(torch.autograd.Function):

@@ -293,6 +293,24 @@ class PlainModel(keras.Model):
         with self._computing(x):
             return _called(self._forward, x)
 
+    def check_inputs(self, x: Any) -> None:
+        """Refuse inputs by name that the module does not take, as of items that are dicts.
+
+        Raises:
+            UsageError: naming what it takes.
+        """
+        signature = inspect.signature(self.module.forward)
+        try:
+            signature.bind(**x)
+        except TypeError:
+            raise UsageError(
+                "model", f"{type(self.module).__name__}.forward{signature}",
+                f"the dataset gives inputs by name: {', '.join(x)}",
+                f"forward({', '.join(['self', *x])}); items (inputs, targets) of the dataset; or "
+                "a training_step(self, batch), which is given items as they are",
+                f"return item[{next(iter(x))!r}], targets in the dataset",
+            ) from None  # fmt: skip
+
     def _enter(self, training: bool | None) -> None:
         """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
         if training is not None and self.module.training != training:
@@ -514,6 +532,25 @@ def returns_logits(model: Any) -> bool:
     return not isinstance(last, torch.nn.Softmax | torch.nn.Sigmoid)
 
 
+def check_parameters(model: Any) -> None:
+    """Refuse parameters that a step has replaced, or has let be trained.
+
+    Raises:
+        UsageError: naming one.
+    """
+    variables = {v.name: v for v in model.state} if isinstance(model, PlainModel) else {}
+    for name, each in named_parameters(model) if variables else ():
+        if (
+            variable := variables[name]
+        ).value is not each or each.requires_grad > variable.trainable:
+            raise UsageError(
+                "model", name, "is replaced, or begins to be trained, in a step: the optimizer, "
+                "checkpoints and replicas have what was there before",
+                "a parameter that is there from the beginning, and with torch.no_grad() a copy_ "
+                "into it; finetune.unfreeze", "register_buffer for what a step assigns",
+            )  # fmt: skip
+
+
 def compile_forward(model: keras.Model, several: bool) -> None:
     """Let ``torch.compile`` compile what a model computes, when it is first called.
 
@@ -568,6 +605,12 @@ def weights(path: Path) -> dict[str, np.ndarray]:
 def parts(model: Any) -> dict[str, torch.nn.Module]:
     """Return the modules that a model is of, by what the names of their variables begin with."""
     return model.parts if isinstance(model, PlainModel) else {"": model}
+
+
+def named_parameters(model: Any) -> list[tuple[str, torch.nn.Parameter]]:
+    """Return the parameters of the modules that a model is of."""
+    named = parts(model).items()
+    return [(a + b, each) for a, part in named for b, each in part.named_parameters()]
 
 
 def unwrapped(model: Any) -> Any:

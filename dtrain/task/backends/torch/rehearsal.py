@@ -20,7 +20,7 @@ from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.torch import plain, replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws, hashed
-from dtrain.task.backends.torch.keras_internals import add
+from dtrain.task.backends.torch.keras_internals import Watching, add
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.backends.unsummed import Trial
 from dtrain.task.data import reading
@@ -54,17 +54,20 @@ def trial(model: keras.Model) -> Trial:
 @contextlib.contextmanager
 def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
     # Numbers of an optimizer of PyTorch's are no tensors, and change in updates alone.
-    tensors = [v for v in variables if isinstance(v.value, torch.Tensor)]
-    before = [variable.value.detach().clone() for variable in tensors]
+    before = [
+        (variable, variable.value.detach().clone(), variable.value.requires_grad)
+        for variable in variables
+        if isinstance(variable.value, torch.Tensor)
+    ]
     try:
         yield
     finally:
         with torch.no_grad():
-            for variable, value in zip(tensors, before, strict=True):
-                if isinstance(variable, replica.Held):
-                    variable.assign(value)
-                else:
-                    variable.value.copy_(value)
+            for variable, value, is_trained in before:
+                held = isinstance(variable, replica.Held)
+                (variable.assign if held else variable.value.copy_)(value)
+                if variable.value.is_leaf:
+                    variable.value.requires_grad_(is_trained)
 
 
 def _is_copy(value: torch.Tensor) -> bool:
@@ -160,6 +163,7 @@ class _Step:
         self._metrics = [v for metric in model.metrics for v in metric.variables]
         state = train_state.variables(model).values()
         self.state = list({id(v): v for v in (*state, *held, *self._metrics)}.values())
+        self._is_sharded = any(whole(v.value) is not v.value for v in model.trainable_variables)
         #: Whether a step has drawn random numbers, and whether it takes gradients for each example;
         #: known once it was tried.
         self.drawn = self._of_examples = False
@@ -214,13 +218,12 @@ class _Step:
         for variable, old, value in zip(self._watched, before, whole.kept, strict=True):
             if (old != value).any():
                 variable.assign(keras.ops.convert_to_tensor(value, variable.value.dtype))
-        for each in list(kept):
-            if each.name in self._undeclared:
-                kept.remove(each)
-                try:
-                    across.check_kept(each, SUMS)
-                except UsageError as error:  # a cache, perhaps, that decides nothing
-                    self.held = [str(error).partition("; ")[0]]
+        for each in (each for each in kept if each.name in self._undeclared):
+            try:
+                across.check_kept(each, SUMS)
+            except UsageError as error:  # a cache, perhaps, that decides nothing
+                self.held = [str(error).partition("; ")[0]]
+        kept = [each for each in kept if each.name not in self._undeclared]
         values = [
             across.Value(name, a, b, c, 1) if name == NORM else
             across.Value(
@@ -238,11 +241,28 @@ class _Step:
         )
         return values + [across.Value(name, one[name], two[name], all_[name]) for name in one], kept
 
+    def _check_assigned(self, operation: str, output: Any) -> None:
+        """Refuse a step that assigns a weight where each replica has a part: it would be lost.
+
+        Raises:
+            UsageError: naming the weight.
+        """
+        named = plain.unwrapped(self.model).named_parameters() if operation.endswith("_") else ()
+        for name, each in named:
+            is_whole = isinstance(output, torch.Tensor) and whole(output) is output
+            if is_whole and whole(each) is each and each.data_ptr() == output.data_ptr():
+                raise UsageError(
+                    "model", name, "is assigned in a step, where FSDP throws away what it has "
+                    "gathered", "a buffer (register_buffer), or another strategy",
+                    "strategy=mirrored",
+                )  # fmt: skip
+
     def _named(self, outcome: _Outcome) -> _Outcome:
         """Leave out what gradients are taken of where that is another number of things in parts."""
-        all_ = zip(outcome.names, outcome.numbers, strict=True)
-        pairs = [pair for pair in all_ if pair[0] is not None or not self._of_examples]
-        return outcome._replace(names=[a for a, _ in pairs], numbers=[b for _, b in pairs])
+        pairs = zip(outcome.names, outcome.numbers, strict=True)
+        chosen = [pair for pair in pairs if pair[0] is not None or not self._of_examples]
+        names, numbers = [name for name, _ in chosen], [number for _, number in chosen]
+        return _Outcome(names, numbers, outcome.states, outcome.kept)
 
     def _check_gradients(self, *outcomes: _Outcome) -> None:
         """Refuse gradients that are those of no global batch.
@@ -276,7 +296,10 @@ class _Step:
             add(self._draws.words, hashed(number))
             rows = len(keras.tree.flatten(data)[0])
             traced = tracing(step=step, rows=rows, results=[], targets=targets)
-            with self._draws.step(number), traced:
+            watching = (
+                Watching(self._check_assigned) if self._is_sharded else contextlib.nullcontext()
+            )
+            with self._draws.step(number), traced, watching:
                 begun = self._draws.state()
                 returned = model.train_step(unwrapped(data))
                 logs = self._returned.values(returned, training=True) if self._own else {}

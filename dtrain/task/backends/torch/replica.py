@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -67,11 +66,15 @@ class Held:
         self._first = self.held
 
     @property
+    def _owner(self) -> Any:
+        return self._attributes[self._keys[0]] if len(self._keys) > 1 else self._attributes
+
+    @property
     def held(self) -> Any:
         """What it is now; None where it is gone."""
         try:
-            return functools.reduce(lambda items, key: items[key], self._keys, self._attributes)
-        except LookupError:
+            return self._owner[self._keys[-1]]
+        except (LookupError, TypeError):
             return None
 
     @property
@@ -88,10 +91,7 @@ class Held:
         if isinstance(self.held, torch.Tensor):
             self.value.copy_(value)
         elif isinstance(self.held, float):
-            *outer, key = self._keys
-            functools.reduce(lambda items, key: items[key], outer, self._attributes)[key] = float(
-                value
-            )
+            self._owner[self._keys[-1]] = float(value)
 
 
 def held(model: keras.Model) -> list[Held]:
@@ -141,30 +141,34 @@ class Kept:
     """
 
     def __init__(self, model: keras.Model, tasks: Tasks):
-        self._model, self._tasks = model, tasks
+        self._tasks = tasks
         variables = [v for v in kept_by_hand(model) if not v.trainable]
-        self._buffers = [v for v in variables if isinstance(v, Buffer)]
+        self._sent: list[Any] = [v for v in variables if isinstance(v, Buffer)]
         self._others = [v for v in variables if not isinstance(v, Buffer)] + held(model)
-        self._marks, self._checked = self._marked(), False
+        self._marks, self._is_first = self._marked(), True
 
     def average(self) -> None:
-        """Let all replicas have the same.
-
-        Raises:
-            UsageError: a frozen weight was assigned where PyTorch does not say so.
-        """
-        changed = [float(a != b) for a, b in zip(self._marks, self._marked(), strict=True)]
+        """Let all replicas have the same."""
+        if self._is_first:  # what is assigned by its ``data`` has no mark
+            self._is_first = False
+            differ = self._tasks.sum([self._differs(each.value) for each in self._others])
+            self._sent += itertools.compress(self._others, differ)
+            self._others = list(itertools.compress(self._others, (not each for each in differ)))
+            self._marks = self._marked()
+        changed = [a != b for a, b in zip(self._marks, self._marked(), strict=True)]
         every = self._tasks.sum(changed) if changed else []
-        chosen = [*self._buffers, *itertools.compress(self._others, every)]
+        chosen = [*self._sent, *itertools.compress(self._others, every)]
         values = [variable.value for variable in chosen]
         average(values, self._tasks.size)
         for variable, value in zip(chosen, values, strict=True):
             if isinstance(variable, Held):  # of a number it is a tensor made for it
                 variable.assign(value)
-        if not self._checked:
-            check_copies(self._model, self._others, self._tasks.size)
-            self._checked = True
         self._marks = self._marked() if any(every) else self._marks
+
+    def _differs(self, value: torch.Tensor) -> bool:
+        mean = value.detach().clone()
+        average([mean], self._tasks.size)
+        return not torch.equal(mean, value)
 
     def _marked(self) -> list[Any]:
         """Return of what may be sent what changes where it is assigned."""

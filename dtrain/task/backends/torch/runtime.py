@@ -79,6 +79,8 @@ def attempt(model: keras.Model, function: Callable[..., None], *examples: Any) -
 
 def outputs(model: keras.Model, x: Any) -> Any:
     """Return what a model makes of a batch, at once."""
+    if isinstance(model, PLAIN.PlainModel) and isinstance(x, dict):
+        model.check_inputs(x)
     with torch.no_grad():
         return model(put(x), training=False)
 

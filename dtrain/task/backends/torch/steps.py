@@ -18,6 +18,7 @@ from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws
+from dtrain.task.backends.torch.plain import check_parameters
 from dtrain.task.backends.torch.rows import Rows
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.host_pipeline import HostPipeline
@@ -70,6 +71,7 @@ class Steps(HostSteps):
         self.waiting.traced()
         with self._rows.without_results():
             table = [self._train() for _ in range(steps)]
+        check_parameters(self._model)
         return self._sums(table, steps * self._inputs.global_batch, training=True)
 
     def _train(self) -> torch.Tensor:

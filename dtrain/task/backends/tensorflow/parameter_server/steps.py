@@ -281,6 +281,9 @@ class CoordinatedSteps(Steps):
         weights[self._rows.width :] = [rows * self._rows.parts(name, training) for name in names]
         row = np.zeros(len(weights))
         for vector in vectors:
+            if not training:
+                returned = dict(zip(names, vector[self._rows.width :], strict=True))
+                weights[self._rows.width :] = [*self._rows.weights(returned, rows).values()]
             row = row + vector * weights
         sums = self._rows.sums(row[None], rows * len(vectors), training)
         sums.steps = steps

@@ -216,7 +216,7 @@ class Step:
         nested: list[list[tf.Tensor]] = []
         mapping = [(v, value) for (v, _), value in zip(self._state.values(), values, strict=True)]
         # A tape differentiates by the variables themselves.
-        own = {id(v): v.value for v in self.model.trainable_variables if self._differentiates}
+        own = {id(v): v.value for v in self.model.trainable_variables}
         applied: list[Any] = []
         tapes = tracing(step=now) if self._differentiates else gradients.tried(now, nested)
         with (

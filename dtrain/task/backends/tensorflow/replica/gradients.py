@@ -232,7 +232,11 @@ def _averaged(original: Any, is_jacobian: bool) -> Any:
             raise across.gradients_of_examples("train_step")
         with tracing(inside=True):
             if of_variables and traced.targets is not None:
-                traced.targets.append(_tensors(target))
+                factors = None if is_jacobian else kwargs.get("output_gradients", (*args, None)[0])
+                targets = _tensors(target)
+                if factors is not None:
+                    targets = [t * f for t, f in zip(targets, _tensors(factors), strict=True)]
+                traced.targets.append(targets)
                 of_each = tf.shape(target) if is_jacobian else tf.zeros([0], tf.int32)
                 return tf.nest.map_structure(
                     lambda v: tf.zeros(tf.concat([of_each, v.shape], 0), v.dtype), sources

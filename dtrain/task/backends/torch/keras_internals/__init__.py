@@ -14,6 +14,7 @@ from dtrain.task.backends.torch.keras_internals.several import (
     add,
     copy,
     divide,
+    is_transformed,
     set_timeout,
     version,
 )
@@ -26,5 +27,5 @@ from dtrain.task.backends.torch.keras_internals.watching import (
 
 __all__ = [
     "Watching", "add", "copy", "divide", "divide_added_losses", "gradient_label", "gradient_lines",
-    "label", "load_program", "set_timeout", "summed_states", "version",
+    "is_transformed", "label", "load_program", "set_timeout", "summed_states", "version",
 ]  # fmt: skip

@@ -49,6 +49,10 @@ def version(tensor: torch.Tensor) -> int:
 
 def set_timeout(timeout: datetime.timedelta) -> None:
     """Let collectives wait for so long from now on, where this version can be told."""
-    function = getattr(distributed_c10d, "_set_pg_timeout", None)
-    if function is not None:
-        function(timeout)
+    getattr(distributed_c10d, "_set_pg_timeout", lambda timeout: None)(timeout)
+
+
+def is_transformed() -> bool:
+    """Whether this is inside of a transform of ``torch.func``, such as ``vmap``."""
+    functorch = getattr(torch._C, "_functorch", None)
+    return bool(getattr(functorch, "get_interpreter_stack", list)())
