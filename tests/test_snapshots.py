@@ -14,6 +14,7 @@ class _Callbacks:
     """Stands for those of a run that has none."""
 
     began: dict[str, Any] = {}
+    have_swapped, lost = False, set[str]()
 
     def state(self) -> tuple[dict[str, Any], list[Any]]:
         return {}, []

@@ -1,8 +1,8 @@
 """Optimizers and schedules of ``torch.optim``, as the rest of a task sees an optimizer.
 
 Slots are found by the names of their weights, and not by numbers, as in ``state_dict`` of an
-optimizer. A schedule is a function of the number of updates: where a run continues, it is stepped
-as often as before.
+optimizer. What a schedule and a parameter group hold is kept with them; of a checkpoint of another
+optimizer, a schedule is stepped as often as that was.
 """
 
 from __future__ import annotations
