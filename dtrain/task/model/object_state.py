@@ -122,7 +122,7 @@ class Kept:
         tree: dict[str, Any] = {}
         for path, packer, node in self._packed():
             before, made_anew = self._before.get(path, ("", 0))
-            if before != packer.digest(node):
+            if before != packer.digest(node) and (packer.lost or node != _AS_IT_IS):
                 tree[path] = node
                 for i, array in enumerate(packer.arrays):
                     arrays[f"{self._place}/{path}/{i}"] = array.copy()  # training continues
