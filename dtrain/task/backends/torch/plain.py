@@ -8,12 +8,9 @@ its loss is.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
-import re
 import weakref
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -22,12 +19,13 @@ import numpy as np
 import torch
 
 from dtrain.errors import UsageError
-from dtrain.run import initial
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import LOSS_WEIGHT
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import put
+from dtrain.task.backends.torch.losses import TARGETS_FIRST, Loss, loss
 from dtrain.task.backends.torch.metrics import metric
+from dtrain.task.backends.torch.module_state import EXTRA, Buffer, owner_of, variables_of, weights
 from dtrain.task.backends.torch.optimizer import TorchOptimizer, optimizer
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.model import object_state, optimizers
@@ -44,8 +42,6 @@ __all__ = [
     "weights",
 ]
 
-#: Ends the name in a ``state_dict`` of what a module keeps that is no tensor.
-EXTRA = "_extra_state"
 #: What a module may have in the place of ``trainer.loss``.
 STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
 #: Layers that normalise by the statistics of a batch.
@@ -57,31 +53,6 @@ STATISTICS = (
 LOSS = "trainer.loss"
 #: What names of a ``validation_step`` need not begin with: every number of a validation does.
 PREFIX = "val_"
-
-
-#: How first parameters begin by which a function says that it is given outputs first, as PyTorch's
-#: are, or targets, as Keras'.
-OUTPUTS_FIRST = ("input", "output", "pred", "logit", "y_pred", "y_hat")
-TARGETS_FIRST = ("y_true", "target", "label")
-
-
-class Buffer(keras.Variable):
-    """A buffer of a module, which the module may replace by another tensor.
-
-    Args:
-        module: that has it.
-        name: of it, in the ``state_dict``.
-        prefix: of the name of the variable.
-    """
-
-    def __init__(self, module: torch.nn.Module, name: str, prefix: str = ""):
-        self._buffer: Callable[[], torch.Tensor] = lambda: module.get_buffer(name)
-        super().__init__(self._buffer(), trainable=False, autocast=False, name=prefix + name)
-
-    @property
-    def value(self) -> torch.Tensor:
-        """What it holds."""
-        return self._buffer()
 
 
 def buffers(model: keras.Model) -> list[tuple[str, Buffer]]:
@@ -125,41 +96,10 @@ def owners(model: keras.Model, group: str) -> dict[str, Owner]:
     for number, each in enumerate([*keras_internals.layers(model), unwrapped(model), *losses]):
         if isinstance(each, torch.nn.Module):
             for name, module in each.named_modules(visited):
-                held[f"{number}/{name}"] = _module(module, internals)
+                held[f"{number}/{name}"] = owner_of(module, internals)
         elif hasattr(each, "__dict__") and not isinstance(each, FunctionType | type):
             held[f"{number}/loss"] = object_state.owner(each)
     return held
-
-
-def _module(module: torch.nn.Module, internals: Collection[str]) -> Owner:
-    """Return what a module has beside parameters: attributes, buffers, and its extra state."""
-    values = {
-        **object_state.owner(module, internals).values,
-        **dict(module.named_buffers("", False)),
-    }
-    if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
-        values[EXTRA] = module.get_extra_state()
-
-    def assign(name: str, value: Any) -> None:
-        if name == EXTRA:
-            module.set_extra_state(value)
-        else:
-            setattr(module, name, value)
-
-    return Owner(module, values, assign)
-
-
-def _variables(module: torch.nn.Module, prefix: str = "") -> dict[int, keras.Variable]:
-    """Return the variables of a module by the identities of its parameters and buffers."""
-    kept = module.state_dict()
-    parameters = {
-        id(each): keras.Variable(
-            each, trainable=each.requires_grad, autocast=False, name=prefix + name
-        )
-        for name, each in module.named_parameters()
-    }
-    buffers = [(name, each) for name, each in module.named_buffers() if name in kept]
-    return parameters | {id(each): Buffer(module, name, prefix) for name, each in buffers}
 
 
 class PlainModel(keras.Model):
@@ -187,7 +127,7 @@ class PlainModel(keras.Model):
         self.parts: dict[str, torch.nn.Module]
         object.__setattr__(self, "parts", {"": module})
         kept = module.state_dict(keep_vars=True)
-        state = _variables(module)
+        state = variables_of(module)
         self.state = list(state.values())
         #: The variable of each name of the state_dict: parameters may have several.
         named = {n: state[id(t)] for n, t in kept.items() if not n.endswith(EXTRA)}
@@ -226,7 +166,7 @@ class PlainModel(keras.Model):
             if isinstance(part, torch.nn.Module) and not isinstance(self, SteppingModel):
                 prefix = f"{LOSS}{number or ''}."
                 self.parts[prefix] = part.to(keras.ops.zeros([]).device)
-                self.state.extend(_variables(part, prefix).values())
+                self.state.extend(variables_of(part, prefix).values())
 
     def _train_step(self, data: Any) -> dict[str, Any]:
         self.zero_grad()
@@ -464,66 +404,6 @@ def as_model(built: Any, precision: str, x: Any) -> Any:
     return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
 
 
-#: Names of PyTorch's losses that compare each output with its own target; the others take classes.
-OF_NUMBERS = re.compile(
-    r"(MSE|L1|SmoothL1|Huber|BCE|BCEWithLogits|PoissonNLL|KLDiv|SoftMargin)Loss"
-    r"|(mse|l1|smooth_l1|huber)_loss|binary_cross_entropy(_with_logits)?"
-)
-
-
-class Loss(keras.losses.Loss):
-    """A loss of PyTorch's, or one that takes what PyTorch's do: ``loss(outputs, targets)``.
-
-    Args:
-        function: a module, or a function.
-    """
-
-    def __init__(self, function: Callable[..., Any]):
-        name = getattr(function, "__name__", type(function).__name__)
-        super().__init__(name=name)
-        self.__name__ = name
-        object.__setattr__(self, "function", function)
-
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Return the loss of a batch, one number.
-
-        Raises:
-            UsageError: targets have another shape than the outputs, or the loss is no number.
-        """
-        name, y_true = self.name, keras.ops.convert_to_tensor(y_true)
-        if sample_weight is not None:
-            raise UsageError(
-                "dataset", "weights", f"{name} takes no weights of examples",
-                "a loss of Keras', or a module with a training_step", "trainer.loss=mse",
-            )  # fmt: skip
-        shapes = tuple(y_true.shape), tuple(y_pred.shape)
-        of_numbers = y_true.is_floating_point() or OF_NUMBERS.fullmatch(name) is not None
-        if shapes[0] != shapes[1] and (of_numbers or shapes[1] == (*shapes[0], 1)):
-            raise UsageError(
-                "trainer.loss", name,
-                f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
-                "PyTorch would compare each with all", "outputs of the targets' shape",
-                "outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
-            )  # fmt: skip
-        loss = self.function(y_pred, y_true.to(y_pred.dtype) if of_numbers else y_true.long())
-        if loss.ndim:
-            raise UsageError(
-                "trainer.loss", name, f"has the shape {tuple(loss.shape)}, and is to be one number",
-                "a loss with reduction=mean or sum", "reduction='mean'",
-            )  # fmt: skip
-        return loss
-
-
-def loss(value: Any) -> Any:
-    """Return a loss that takes ``(outputs, targets)`` as Keras calls one; another as it is."""
-    if isinstance(value, torch.nn.Module):
-        return Loss(value)
-    if not (inspect.isfunction(value) or isinstance(value, functools.partial)):
-        return value
-    first = next(iter(inspect.signature(value).parameters), "")
-    return Loss(value) if first.startswith(OUTPUTS_FIRST) else value
-
-
 def returns_logits(model: Any) -> bool:
     """Say whether outputs of a model are logits, as a loss of PyTorch's takes them."""
     if not isinstance(model, PlainModel):
@@ -583,23 +463,6 @@ def state_dict(model: Any) -> dict[str, np.ndarray] | None:
         name: np.array(keras.ops.convert_to_numpy(variable.value))
         for name, variable in model.names.items()
     }
-
-
-def weights(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a ``state_dict`` that ``torch.save`` has written.
-
-    Raises:
-        UsageError: it has something else in it.
-        pickle.UnpicklingError: what is in it is more than tensors and plain values.
-    """
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    state = saved.get("state_dict", saved) if isinstance(saved, dict) else {"": saved}
-    for name, value in (state if isinstance(state, dict) else {"state_dict": state}).items():
-        if not isinstance(value, torch.Tensor):
-            raise initial.refused(
-                str(path), f"has {name!r} in it, a {type(value).__name__}, and is no state_dict"
-            )
-    return {str(name): keras.ops.convert_to_numpy(value) for name, value in state.items()}
 
 
 def parts(model: Any) -> dict[str, torch.nn.Module]:
