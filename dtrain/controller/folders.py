@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -142,10 +143,14 @@ def runs_below(folder: Path) -> list[Path]:
 
 
 def age(run: Path) -> tuple[float, str]:
-    """Return what runs are ordered by: when a run began, in seconds since 1970, and its folder."""
-    began = 0.0
-    with contextlib.suppress(DtrainError, OSError, LookupError, TypeError, ValueError):
-        began = float((reading.read_json(RunDir(run).command) or {})["began"])
+    """Return what runs are ordered by: when a run began, in seconds since 1970, and its folder.
+
+    One that cannot be read may be the newest: who looks for that passes over it, and says so.
+    """
+    try:
+        began = float((read_command(RunDir(run)) or {}).get("began", 0.0))
+    except (DtrainError, OSError, TypeError, ValueError):
+        began = math.inf
     return began, str(run)
 
 
