@@ -10,6 +10,7 @@ import pickle
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -566,7 +567,10 @@ def test_generators_of_a_source_are_looked_for_without_its_code() -> None:
     if random is None:
         absent = 0
     source = Source()
-    assert generators.own_of(source) == [source.own]
+    assert generators.own_of(source) == generators.own_of(source) == [source.own]
+    alive = weakref.ref(source)
+    del source
+    assert alive() is None
     generators.watch()
     assert pickle.loads(pickle.dumps(random.choice))([1]) == 1
 

@@ -17,6 +17,7 @@ import random
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -50,7 +51,7 @@ class Draws:
     @property
     def began(self) -> bool:
         """Whether anything was drawn, after a read."""
-        return self.states is not None or self.of_torch is not None
+        return self is _owner or self.states is not None or self.of_torch is not None
 
 
 #: Of all threads that do not read.
@@ -100,7 +101,7 @@ def _count(steps: int) -> None:
 
 @contextlib.contextmanager
 def reading(draws: Draws) -> Iterator[None]:
-    """Let this thread draw inside as ``draws`` says, and leave the generators as they were."""
+    """Let this thread draw inside as ``draws`` says, and as before afterwards."""
     watch()
     before = getattr(_current, "draws", None)
     _current.draws = draws
@@ -110,10 +111,7 @@ def reading(draws: Draws) -> Iterator[None]:
             yield
     finally:
         draws.of_keras = exchange_keras(of_keras)
-        _current.draws = before
-        if _owner is draws:
-            with _lock:
-                _switch()
+        _current.draws = before  # whoever draws next sets the generators
 
 
 def _switch() -> None:
@@ -180,7 +178,7 @@ def seed_own(source: Any) -> None:
             generator.state.assign([_hashed(key) >> 33, 0])
 
 
-#: By the identity of a source, which is kept.
+#: By the identity of a source, of which a weak reference is kept where it has any.
 _own: dict[int, tuple[Any, list[Any]]] = {}
 #: Objects of a source that are looked through, at most.
 _MOST = 4096
@@ -188,8 +186,9 @@ _MOST = 4096
 
 def own_of(source: Any) -> list[Any]:
     """Return the generators that a source holds: in what it is made of, and in its module."""
-    if id(source) in _own:
-        return _own[id(source)][1]
+    number = id(source)
+    if number in _own:
+        return _own[number][1]
     torch, keras = (sys.modules.get(name) for name in ("torch", "keras"))
     of_keras = getattr(getattr(keras, "random", None), "SeedGenerator", None)
     named = (random.Random, getattr(torch, "Generator", None), of_keras)
@@ -206,7 +205,11 @@ def own_of(source: Any) -> list[Any]:
         else:
             parts = _parts(value, kinds)
             values += itertools.islice(parts, max(0, _MOST - len(values)))
-    _own[id(source)] = source, own
+    try:
+        kept = weakref.ref(source, lambda _: _own.pop(number, None))
+    except TypeError:
+        kept = source
+    _own[number] = kept, own
     return own
 
 
