@@ -558,6 +558,7 @@ def test_a_generator_that_a_stream_holds_is_seeded_by_the_pass() -> None:
 def test_generators_of_a_source_are_looked_for_without_its_code() -> None:
     class Source:
         def __init__(self) -> None:
+            self.examples = [(str(row), row) for row in range(100_000)]
             self.draw, self.own = random.choice, np.random.default_rng()
             self.empty = lambda: absent
 
@@ -568,6 +569,9 @@ def test_generators_of_a_source_are_looked_for_without_its_code() -> None:
         absent = 0
     source = Source()
     assert generators.own_of(source) == generators.own_of(source) == [source.own]
+    transformed = functools.partial(zip, list(range(100_000)), [], [source])
+    assert generators.own_of(transformed) == [source.own]
+    del transformed
     alive = weakref.ref(source)
     del source
     assert alive() is None

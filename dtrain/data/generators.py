@@ -180,8 +180,10 @@ def seed_own(source: Any) -> None:
 
 #: By the identity of a source, of which a weak reference is kept where it has any.
 _own: dict[int, tuple[Any, list[Any]]] = {}
-#: Objects of a source that are looked through, at most.
-_MOST = 4096
+#: Objects of a source that are looked through, at most; and of one list, which may be of examples.
+_MOST, _OF_LIST = 2**14, 1024
+#: What holds no generator.
+_PLAIN = types.ModuleType | type | str | bytes | int | float | np.ndarray | None
 
 
 def own_of(source: Any) -> list[Any]:
@@ -196,15 +198,15 @@ def own_of(source: Any) -> list[Any]:
     shared = [getattr(draw, "__self__", None) for draw in (np.random.rand, random.random)]
     visited = {*map(id, shared), id(getattr(torch, "default_generator", None))}
     values, own = [source], []
-    for value in values:  # it grows
-        if id(value) in visited or isinstance(value, types.ModuleType | type):
+    for value in itertools.islice(values, _MOST):  # it grows
+        if id(value) in visited:
             continue
         visited.add(id(value))
         if isinstance(value, kinds):
             own.append(value)
         else:
-            parts = _parts(value, kinds)
-            values += itertools.islice(parts, max(0, _MOST - len(values)))
+            parts = itertools.islice(_parts(value, kinds), _OF_LIST)
+            values += [part for part in parts if not isinstance(part, _PLAIN)]
     try:
         kept = weakref.ref(source, lambda _: _own.pop(number, None))
     except TypeError:
