@@ -142,18 +142,13 @@ def _by_torch(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
             generator.manual_seed(_hashed(draws.key))
         else:
             generator.set_state(draws.of_torch)
+        _current.draws = None  # ORDER: a read inside of a read notices each draw twice
         try:
             return function(*args, **options)
         finally:
+            _current.draws = draws
             draws.of_torch = generator.get_state()
             generator.set_state(outside)
-
-
-def seed(key: Key) -> None:
-    """Seed the generators of the process; where nobody else draws."""
-    _seed(key)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.default_generator.manual_seed(_hashed(key))
 
 
 def _seed(key: Key) -> None:
