@@ -577,6 +577,7 @@ def test_generators_of_a_source_are_looked_for_without_its_code() -> None:
     assert alive() is None
     generators.watch()
     assert pickle.loads(pickle.dumps(random.choice))([1]) == 1
+    pickle.loads(pickle.dumps(np.random.seed))(1)  # as an initializer of processes
 
 
 @pytest.mark.task
