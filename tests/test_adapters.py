@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 import pickle
+import random
+import threading
+import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -482,12 +487,16 @@ def test_datasets_of_hugging_face_do_not_say_what_is_the_target() -> None:
     assert len(adapted(Columns(Hugging(), "text", "label")).train) == 3
 
 
-def test_batches_that_draw_do_so_by_their_pass_whatever_was_kept() -> None:
+@pytest.mark.parametrize("has_own", [False, True])
+def test_batches_that_draw_do_so_by_their_pass_whatever_was_kept(has_own: bool) -> None:
     class Drawn:
         num_batches = 20
 
+        def __init__(self) -> None:
+            self.own = np.random.default_rng() if has_own else None
+
         def __getitem__(self, batch: int) -> Any:
-            return np.random.normal(size=(4, 2)), np.arange(4)
+            return (self.own or np.random).normal(size=(4, 2)), np.arange(4)
 
     def read(source: Batches, begin: int) -> Any:
         rows = np.random.default_rng(begin).integers(0, 80, 8)
@@ -502,6 +511,73 @@ def test_batches_that_draw_do_so_by_their_pass_whatever_was_kept() -> None:
     with generators.reading(generators.Draws((3, 80))):
         of_passes.append(whole._read(0).parts[0].tolist())
     assert of_passes[0] != of_passes[1]
+
+
+def test_reads_that_draw_wait_for_no_other_thread_and_draw_by_their_keys() -> None:
+    lock, drawn = threading.Lock(), dict[int, list[float]]()
+
+    def read(key: int) -> None:
+        numbers = drawn[key] = []
+        with generators.reading(generators.Draws((key,))):
+            for _ in range(20):
+                with lock:  # the user's own
+                    numbers += random.random(), np.random.normal()
+                    time.sleep(1e-4)
+                np.random.seed(len(numbers))
+
+    def readers() -> list[threading.Thread]:
+        return [threading.Thread(target=read, args=(key,), daemon=True) for key in range(3)]
+
+    before = random.getstate(), str(np.random.get_state())
+    for thread in readers():
+        thread.start()
+        thread.join()
+    alone, threads = dict(drawn), readers()
+    with generators.stepping():
+        for thread in threads:
+            thread.start()
+        own = random.random()
+        for thread in threads:
+            thread.join(20)
+    assert drawn == alone and not any(thread.is_alive() for thread in threads)
+    random.setstate(before[0])
+    assert own == random.random() and str(np.random.get_state()) == before[1]
+
+
+def test_a_generator_that_a_stream_holds_is_seeded_by_the_pass() -> None:
+    own = np.random.default_rng()
+    stream: Any = adapted(lambda: ((own.normal(size=2), 1) for _ in range(3))).train
+
+    def read() -> list[Any]:
+        return [batch[0].tolist() for batch in itertools.islice(stream.endless(3), 2)]
+
+    first = read()
+    assert read() == first and first[0] != first[1]
+
+
+def test_generators_of_a_source_are_looked_for_without_its_code() -> None:
+    class Source:
+        def __init__(self) -> None:
+            self.examples = [(str(row), row) for row in range(100_000)]
+            self.draw, self.own = random.choice, np.random.default_rng()
+            self.empty = lambda: absent
+
+        def __getattr__(self, name: str) -> Any:
+            raise KeyError(name)
+
+    if random is None:
+        absent = 0
+    source = Source()
+    assert generators.own_of(source) == generators.own_of(source) == [source.own]
+    transformed = functools.partial(zip, list(range(100_000)), [], [source])
+    assert generators.own_of(transformed) == [source.own]
+    del transformed
+    alive = weakref.ref(source)
+    del source
+    assert alive() is None
+    generators.watch()
+    assert pickle.loads(pickle.dumps(random.choice))([1]) == 1
+    pickle.loads(pickle.dumps(np.random.seed))(1)  # as an initializer of processes
 
 
 @pytest.mark.task

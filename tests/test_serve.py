@@ -318,6 +318,13 @@ def test_a_request_is_refused_by_its_headers_and_must_arrive(trained: Path, tmp_
         assert client("/ping", None, {"host": "evil.example"})[0] == 200, "it has a token"
 
 
+def test_a_server_with_small_limits_is_not_taken_for_silent(trained: Path, tmp_path: Path) -> None:
+    limits = {"timeout": 0.1, "max_body_mb": 0.01}
+    with served(trained / "exports/small", tmp_path, **limits) as client:
+        time.sleep(2)
+        assert (client("/ping")[0], client.notices) == (200, [])
+
+
 def test_a_foreign_name_is_refused(small: Client) -> None:
     """A page of an attacker's could be made to lead to this machine."""
     port = small.address.rpartition(":")[2]

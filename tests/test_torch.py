@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dtrain.data import generators
 from dtrain.run.cluster import Cluster, Task
 from tests import warm
 from tests.conftest import need
@@ -243,6 +244,25 @@ def test_what_modules_in_layers_keep_is_in_checkpoints() -> None:
     steps.train(2)
     train_state.restore(model, strategy, state)
     assert steps.results(steps.evaluate(2, 5), training=False) == expected
+
+
+@pytest.mark.task(backend="torch")
+def test_a_read_inside_of_a_read_draws_by_its_own_key() -> None:
+    import torch
+
+    def draw() -> list[float]:
+        return [torch.rand(()).item(), torch.empty(()).uniform_().item(), torch.rand(()).item()]
+
+    with generators.reading(generators.Draws((2,))):
+        alone = draw()
+    with generators.reading(generators.Draws((1,))):
+        others = draw()
+    with generators.reading(generators.Draws((1,))):
+        first = torch.rand(()).item()
+        with generators.reading(generators.Draws((2,))):
+            assert draw() == alone
+        assert [first, torch.empty(()).uniform_().item()] == others[:2]
+    assert len({*alone, *others}) == 6
 
 
 @pytest.mark.task(backend="torch")

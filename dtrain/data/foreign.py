@@ -158,9 +158,10 @@ class Batches(Source):
             convert = functools.partial(structured, key=self._key, name=name)
             draws = generators.Draws(key)
             with generators.reading(draws):
+                generators.seed_own(self._dataset)
                 made = Example.of(self._dataset[batch], convert, self._key, name)
             check_rows(made, self._key, name)
-            by = key if draws.states else None
+            by = key if draws.began or generators.own_of(self._dataset) else None
             while len(self._kept) >= self.KEPT:
                 del self._kept[next(iter(self._kept))]
         self._kept[batch] = by, made  # the newest is the last
@@ -348,6 +349,7 @@ class Generated(Stream):
         draws = generators.Draws((generators.run_seed, number))
         with failures.kept():
             with generators.reading(draws):
+                generators.seed_own(self._make)
                 iterator = iter(self._make())
             for number in itertools.count():
                 with _stepping, generators.reading(draws):

@@ -1,9 +1,9 @@
 """The random generators of the process, kept apart: a read draws by its own key, a step by its own.
 
 Those of NumPy, Python and PyTorch belong to the process, and threads read beside the steps. So each
-draw of a thread that reads is noticed before it happens. From the first one to the end of the read
-these generators are the read's, seeded by its key, and then what they were before. Such a read and
-a step (:func:`stepping`) wait for each other. A read that draws nothing waits for none.
+draw is noticed before it happens: the generators then hold what the thread that draws has, seeded
+by the key of its read, and what the others have is put aside. A read that draws nothing costs
+nothing. What PyTorch draws in a step is not noticed: a read that draws by PyTorch waits for it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import random
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-#: Told of whoever takes the generators or returns them.
+#: Held while something is drawn by NumPy or Python.
+_lock = threading.RLock()
+#: Held while a read draws by PyTorch, which waits for the steps.
 _turn = threading.Condition()
-#: How many steps have them together: replicas, which take turns; and how many reads, nested ones.
-_held = {"step": 0, "read": 0}
+_steps = 0
 #: Of the experiment, for what is drawn where none is told.
 run_seed = 0
 #: By which something is drawn.
 Key = tuple[int, ...]
-#: What sets generators, with what they held.
-States = list[tuple[Callable[[Any], Any], Any]]
 _current = threading.local()
 
 
@@ -44,8 +44,20 @@ class Draws:
 
     def __init__(self, key: Key):
         self.key = key
-        self.states: States = []  # of the generators, after a read
+        self.states: tuple[Any, Any] | None = None  # of NumPy's and Python's, while put aside
+        self.of_torch: Any = None
         self.of_keras: Any = None
+
+    @property
+    def began(self) -> bool:
+        """Whether anything was drawn, after a read."""
+        return self is _owner or self.states is not None or self.of_torch is not None
+
+
+#: Of all threads that do not read.
+_outside = Draws(())
+#: Whose states the generators of NumPy and Python hold.
+_owner = _outside
 
 
 def exchange_keras(generator: Any) -> Any:
@@ -59,28 +71,11 @@ def reading_key() -> Key | None:
     return None if draws is None else draws.key
 
 
-def _take(kind: str, other: str) -> None:
-    own: dict[str, int] = vars(_current).setdefault("held", {"step": 0, "read": 0})
-    with _turn:
-        _turn.wait_for(
-            lambda: _held[other] == own[other] and (kind == "step" or _held[kind] == own[kind])
-        )
-        _held[kind] += 1
-        own[kind] += 1
-
-
-def _return(kind: str) -> None:
-    with _turn:
-        _held[kind] -= 1
-        _current.held[kind] -= 1
-        _turn.notify_all()
-
-
 def _forked() -> None:
     """Let a process that was forked wait for none of the threads that it does not have."""
-    global _turn
-    _turn = threading.Condition()
-    _held.update(vars(_current).get("held", {"step": 0, "read": 0}))
+    global _lock, _turn, _steps
+    _lock, _turn = threading.RLock(), threading.Condition()
+    _steps = getattr(_current, "steps", 0)
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -88,53 +83,77 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextlib.contextmanager
 def stepping() -> Iterator[None]:
-    """Let a step have the generators inside, beside other steps and while no read draws."""
-    _take("step", "read")
+    """Let no read draw by PyTorch beside the step inside."""
+    _count(1)
     try:
         yield
     finally:
-        _return("step")
+        _count(-1)
+
+
+def _count(steps: int) -> None:
+    global _steps
+    with _turn:
+        _steps += steps
+        _current.steps = getattr(_current, "steps", 0) + steps
+        _turn.notify_all()
 
 
 @contextlib.contextmanager
 def reading(draws: Draws) -> Iterator[None]:
-    """Let this thread draw inside as ``draws`` says, and leave the generators as they were."""
+    """Let this thread draw inside as ``draws`` says, and as before afterwards."""
     watch()
-    before = getattr(_current, "draws", None), getattr(_current, "outside", None)
-    _current.draws, _current.outside = draws, None
+    before = getattr(_current, "draws", None)
+    _current.draws = draws
     of_keras = exchange_keras(draws.of_keras)
     try:
         with _watching_torch():
             yield
     finally:
         draws.of_keras = exchange_keras(of_keras)
-        if (outside := _current.outside) is not None:
-            draws.states = _states()
-            _put(outside)
-            _return("read")
-        _current.draws, _current.outside = before
+        _current.draws = before  # whoever draws next sets the generators
 
 
-def _begin() -> None:
-    """Make the generators those of the read of this thread, if it reads; before each draw."""
-    draws: Draws | None = getattr(_current, "draws", None)
-    if draws is None or _current.outside is not None:
-        return
-    _take("read", "step")
-    _current.outside = []  # ORDER: to look at the generators is no draw
-    _current.outside = _states()
-    if draws.states:
-        _put(draws.states)
-    else:
-        seed(draws.key)
+def _switch() -> None:
+    """Make the generators of NumPy and Python those of this thread; :data:`_lock` is held."""
+    global _owner
+    draws: Draws = getattr(_current, "draws", None) or _outside
+    if draws is not _owner:
+        # ORDER: to look at the generators comes here again.
+        before, _owner = _owner, draws
+        before.states = random.getstate(), np.random.get_state()
+        if draws.states is None:
+            _seed(draws.key)
+        else:
+            random.setstate(draws.states[0])
+            np.random.set_state(draws.states[1])
 
 
-def seed(key: Key) -> None:
-    """Seed the generators of the process; where nobody else draws."""
+def _by_torch(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call what draws by PyTorch's generator, which is this thread's meanwhile, if it reads."""
+    draws = getattr(_current, "draws", None)
+    if draws is None:
+        return function(*args, **options)
+    generator = sys.modules["torch"].default_generator
+    with _turn:
+        _turn.wait_for(lambda: _steps == getattr(_current, "steps", 0))
+        outside = generator.get_state()
+        if draws.of_torch is None:
+            generator.manual_seed(_hashed(draws.key))
+        else:
+            generator.set_state(draws.of_torch)
+        _current.draws = None  # ORDER: a read inside of a read notices each draw twice
+        try:
+            return function(*args, **options)
+        finally:
+            _current.draws = draws
+            draws.of_torch = generator.get_state()
+            generator.set_state(outside)
+
+
+def _seed(key: Key) -> None:
     np.random.seed(_words(key))
     random.seed(repr(key))
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.default_generator.manual_seed(_hashed(key))
 
 
 def seed_own(source: Any) -> None:
@@ -154,16 +173,19 @@ def seed_own(source: Any) -> None:
             generator.state.assign([_hashed(key) >> 33, 0])
 
 
-#: By the identity of a source, which is kept.
+#: By the identity of a source, of which a weak reference is kept where it has any.
 _own: dict[int, tuple[Any, list[Any]]] = {}
-#: Objects of a source that are looked through, at most.
-_MOST = 4096
+#: Objects of a source that are looked through, at most; and of one list, which may be of examples.
+_MOST, _OF_LIST = 2**14, 1024
+#: What holds no generator.
+_PLAIN = types.ModuleType | type | str | bytes | int | float | np.ndarray | None
 
 
 def own_of(source: Any) -> list[Any]:
     """Return the generators that a source holds: in what it is made of, and in its module."""
-    if id(source) in _own:
-        return _own[id(source)][1]
+    number = id(source)
+    if number in _own:
+        return _own[number][1]
     torch, keras = (sys.modules.get(name) for name in ("torch", "keras"))
     of_keras = getattr(getattr(keras, "random", None), "SeedGenerator", None)
     named = (random.Random, getattr(torch, "Generator", None), of_keras)
@@ -171,27 +193,40 @@ def own_of(source: Any) -> list[Any]:
     shared = [getattr(draw, "__self__", None) for draw in (np.random.rand, random.random)]
     visited = {*map(id, shared), id(getattr(torch, "default_generator", None))}
     values, own = [source], []
-    for value in values:  # it grows
-        if id(value) in visited or isinstance(value, types.ModuleType | type):
+    for value in itertools.islice(values, _MOST):  # it grows
+        if id(value) in visited:
             continue
         visited.add(id(value))
-        parts: Iterable[Any] = ()
         if isinstance(value, kinds):
             own.append(value)
-        elif isinstance(value, dict | list | tuple):
-            parts = value.values() if isinstance(value, dict) else value
         else:
-            scopes = (type(value), sys.modules.get(type(value).__module__))
-            parts = [
-                getattr(value, "__dict__", None),
-                *(getattr(value, name, None) for name in ("__self__", "func", "args")),
-                *(cell.cell_contents for cell in getattr(value, "__closure__", None) or ()),
-                *(each for of in scopes if of for each in [*vars(of).values()]
-                  if isinstance(each, kinds)),
-            ]  # fmt: skip
-        values += itertools.islice(parts, max(0, _MOST - len(values)))
-    _own[id(source)] = source, own
+            parts = itertools.islice(_parts(value, kinds), _OF_LIST)
+            values += [part for part in parts if not isinstance(part, _PLAIN)]
+    try:
+        kept = weakref.ref(source, lambda _: _own.pop(number, None))
+    except TypeError:
+        kept = source
+    _own[number] = kept, own
     return own
+
+
+def _parts(value: Any, kinds: tuple[type, ...]) -> Iterable[Any]:
+    """Return what an object is made of; none of the user's code runs."""
+    if isinstance(value, dict | list | tuple):
+        return value.values() if isinstance(value, dict) else value
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    parts, scopes = [], [vars(type(value)), vars(sys.modules.get(type(value).__module__, types))]
+    if isinstance(value, types.FunctionType):
+        scopes.append(value.__globals__)
+        for cell in value.__closure__ or ():
+            with contextlib.suppress(ValueError):  # it is empty
+                parts.append(cell.cell_contents)
+    with contextlib.suppress(AttributeError):
+        parts.append(object.__getattribute__(value, "__dict__"))
+    return [*parts, *(each for of in scopes for each in [*of.values()] if isinstance(each, kinds))]
 
 
 def _words(key: Key) -> list[int]:
@@ -202,33 +237,15 @@ def _hashed(key: Key) -> int:
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest())
 
 
-def _states() -> States:
-    states: States = [
-        (np.random.set_state, np.random.get_state()),
-        (random.setstate, random.getstate()),
-    ]
-    if (torch := sys.modules.get("torch")) is not None:
-        states.append((torch.default_generator.set_state, torch.default_generator.get_state()))
-    return states
-
-
-def _put(states: States) -> None:
-    for put, state in states:
-        put(state)
-
-
 class _Lock:
     """Of NumPy's generator, which takes it before each draw."""
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # as NumPy: it seeds inside
-
     def __enter__(self) -> None:
-        _begin()
-        self._lock.acquire()
+        _lock.acquire()  # again, as NumPy: it seeds inside
+        _switch()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        _lock.release()
 
 
 _STATE: Any = np.random.MT19937.state
@@ -242,32 +259,34 @@ class MT19937(np.random.MT19937):
     @property
     def state(self) -> Any:
         """What it holds."""
-        _begin()
-        return _STATE.__get__(self)
+        with self.lock:
+            return _STATE.__get__(self)
 
     @state.setter
     def state(self, value: Any) -> None:
-        _begin()
-        _STATE.__set__(self, value)
+        with self.lock:
+            _STATE.__set__(self, value)
 
     def _legacy_seeding(self, seed: Any) -> None:
-        _begin()
-        super()._legacy_seeding(seed)
+        with self.lock:
+            super()._legacy_seeding(seed)
 
 
-def _noticed(name: str) -> Callable[..., Any]:
-    original = getattr(random.Random, name)
-
+def _noticed(original: Any) -> Callable[..., Any]:
     @functools.wraps(original)
-    def draw(self: Any, *args: Any, **options: Any) -> Any:
-        _begin()
-        return original(self, *args, **options)
+    def draw(*args: Any, **options: Any) -> Any:
+        with MT19937.lock:
+            return original(*args, **options)
 
     return draw
 
 
-_DRAWING = ("random", "getrandbits", "gauss", "seed", "getstate", "setstate")
-_Python = type("Random", (random.Random,), {name: _noticed(name) for name in _DRAWING})
+class Python(random.Random):
+    """Python's generator."""
+
+
+for _name in ("random", "getrandbits", "gauss", "seed", "getstate", "setstate"):
+    setattr(Python, _name, _noticed(getattr(random.Random, _name)))
 
 
 @functools.cache
@@ -276,8 +295,10 @@ def watch() -> None:
     state = np.random.get_state()
     np.random.set_bit_generator(MT19937())  # type: ignore[attr-defined]
     np.random.set_state(state)
+    for name in ("seed", "get_state", "set_state"):  # of more than NumPy's lock is for
+        setattr(np.random, name, _noticed(getattr(np.random, name)))
     generator: Any = random.random.__self__  # type: ignore[attr-defined]
-    generator.__class__ = _Python
+    generator.__class__ = Python
     for name, value in list(vars(random).items()):
         if getattr(value, "__self__", None) is generator:
             setattr(random, name, getattr(generator, name))
@@ -311,16 +332,15 @@ def _mode_of(torch: Any) -> type:
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if draws(function):
-                _begin()
-            return function(*args, **(kwargs or {}))
+            call = functools.partial(_by_torch, function) if draws(function) else function
+            return call(*args, **(kwargs or {}))
 
     class Generator:
         """That of ``torch.manual_seed``, ``torch.get_rng_state`` and the like."""
 
         def __getattr__(self, name: str) -> Any:
-            _begin()
-            return getattr(torch.default_generator, name)
+            value = getattr(torch.default_generator, name)
+            return functools.partial(_by_torch, value) if callable(value) else value
 
     torch.random.default_generator = Generator()
     return Noticing

@@ -79,7 +79,10 @@ class Doorkeeper:
         headers, error = dict(scope.get("headers", ())), None
         name = headers.get(b"host", b"localhost").decode("latin-1")
         if self._local and not _is_local(name):
-            error = HTTPException(400, f"this server is not called {name[:60]!r}")
+            error = HTTPException(
+                400, f"this server is not called {name[:60]!r}: ask for localhost, or serve with a "
+                "token in DTRAIN_SERVE_TOKEN",
+            )  # fmt: skip
         elif self._expected and scope["path"] not in _OPEN:
             value = headers.get(b"authorization", b"")
             if not hmac.compare_digest(value[:7].title() + value[7:], self._expected):
@@ -307,8 +310,8 @@ def run(
         log_config=None, log_level="error", access_log=False, lifespan="off", ws="none",
         server_header=False, http=BoundedProtocol, timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(options.timeout),
-        # A body may take a second a megabyte to parse.
-    ), options.timeout, options.timeout + options.max_body_mb)  # fmt: skip
+        # A body may take a second a megabyte to parse; a look at the loop is due each second.
+    ), options.timeout, max(10.0, options.timeout + options.max_body_mb))  # fmt: skip
 
     def follow() -> None:
         try:
