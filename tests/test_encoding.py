@@ -299,6 +299,10 @@ def test_codes_are_no_numbers_with_gaps() -> None:
     assert codes.values == ("0", "1", "2", "3", "3+", "4")
     [_, digits] = read([*"01234" * 20], "parquet")[1].features
     assert digits.kind == "category", "a few texts of digits, where the format has numbers, too"
+    [_, plz] = read([str(1010 + n) for n in range(50)] * 2, "parquet")[1].features
+    assert plz.kind == "category"
+    assert "{x: number}" in read([str(n) for n in range(1000, 1060)], "parquet")[1].left_out["x"]
+    assert read([f"{n}.5" for n in range(60)], "parquet")[1].features[0].kind == "number"
     assert "x" in read([f"0{n}" for n in NUMBERS], "parquet")[1].left_out
     assert (
         read([f"0{n}" for n in NUMBERS] * 2, columns={"x": "category"})[1]
