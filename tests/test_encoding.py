@@ -128,6 +128,12 @@ def test_days_below_13_are_told_with_the_key_that_decides() -> None:
     assert other.train.x[:, 0].tolist() == wanted.dt.days.tolist()
 
 
+def test_a_first_cell_that_is_no_date_is_named() -> None:
+    frame = pd.DataFrame({"when": ["tbd", *["28/12/2024"] * 60], "churn": [0, *[0, 1] * 30]})
+    with pytest.raises(UsageError, match="'tbd' is no date"):
+        fitted(frame, validation_split=0.0)
+
+
 def test_numbers_are_dates_where_they_are_written_so() -> None:
     days = pd.date_range("2024-01-25", periods=40)
     frame = pd.DataFrame({"when": days.strftime("%Y%m%d"), "churn": np.arange(40) % 2})
@@ -378,6 +384,8 @@ def test_an_id_is_left_out_in_every_format() -> None:
         for name in ("paid", "day", "x"):
             assert not read(np.arange(50), format, name)[1].left_out
     assert not read(np.arange(50), "csv", "id", columns={"id": "number"})[1].left_out
+    [*_, chosen] = read(order, "csv", "user_id", inputs=["z", "user_id"])[1].features
+    assert chosen.kind == "number"
 
 
 def test_cells_that_mean_nothing_are_named() -> None:

@@ -23,7 +23,9 @@ _DAYS = (
 _TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p")
 #: Texts that are looked at first.
 _SAMPLE = 1000
-_DATED = re.compile(r"\d{1,4}[-./ ]\w{1,9}[-./ ]\d{1,4}|[A-Z][a-z]{2,8} \d|\d{8}T\d|\d{4}-W\d\d")
+_DATED = re.compile(
+    r"\s*(\d{1,4}[-./ ]\w{1,9}[-./ ]\d{1,4}|[A-Z][a-z]{2,8} \d|\d{8}T\d|\d{4}-W\d\d)"
+)
 
 
 def form_of(
@@ -39,7 +41,7 @@ def form_of(
         It, and, where as many are dates in another form that makes other days of them, that form;
         None where they are no dates.
     """
-    if not texts or (least and not _DATED.match(texts[0].strip())):
+    if not texts or (least and not any(map(_DATED.match, texts[:100]))):
         return None
     shapes = {_shape(text) for text in texts[:: 1 + len(texts) // _SAMPLE]}
     forms = [None, *(form for form, shape in _forms().items() if shape in shapes)]

@@ -89,7 +89,8 @@ class Feature:
     def unknown(self, cells: np.ndarray) -> collections.Counter[str]:
         """Count the texts among cells that are none of the categories; of numbers new gaps."""
         known = self.code if self.is_text else lambda text: self.missing or not is_gap(text)
-        return collections.Counter(text for text in texts(cells) if text and not known(text))
+        counts = collections.Counter(texts(cells))
+        return collections.Counter({t: n for t, n in counts.items() if t and not known(t)})
 
     @property
     def width(self) -> int:
@@ -227,7 +228,9 @@ def _encoded(feature: Feature, values: Any, place: Callable[[int], str]) -> np.n
     """Return one column, ``[rows, width]``."""
     values = np.asarray(values)
     if feature.kind == "category":
-        return np.array([feature.code(word) for word in texts(values)], np.float32)[:, None]
+        cells = texts(values)
+        codes = {word: feature.code(word) for word in set(cells)}
+        return np.array([codes[word] for word in cells], np.float32)[:, None]
     if feature.kind == "text":
         numbers = {value: at for at, value in enumerate(feature.values)}
         made = np.zeros((len(values), feature.width), np.float32)

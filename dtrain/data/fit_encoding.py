@@ -77,7 +77,9 @@ def fit(
         if values.dtype.kind not in _PLAIN and kind in (None, "date"):
             kind, notice = _form_of_dates(name, kind, values, whole or read)
             notices += [notice] if notice else []
-        feature = _fitted(name, kind, values, place, notices, whole or read)
+        feature: Feature | str = "it has another whole number in each row, as an id has"
+        if kind is not None or chosen or not _is_id(name, values):
+            feature = _fitted(name, kind, values, place, notices, whole or read)
         if isinstance(feature, Feature):
             features.append(feature)
         elif chosen:
@@ -133,9 +135,6 @@ def _fitted(
     sound = exact[~np.isnan(exact)]
     if not len(sound):
         return "every cell is empty" if kind is None else dataclasses.replace(feature, missing=1.0)
-    is_whole = kind is None and len(exact) > 20 and bool((exact % 1 == 0).all())
-    if is_whole and _ID.fullmatch(name) and len(np.unique(exact)) == len(exact):
-        return "it has another whole number in each row, as an id has"
     center = float(np.round(sound.mean(dtype=np.float64)))
     if abs(center) > _FAR * subtract_offset(sound, center).std(dtype=np.float64) > 0:
         feature = dataclasses.replace(feature, offset=center)
@@ -144,6 +143,13 @@ def _fitted(
         feature, mean=float(sound.mean()), variance=float(sound.var()),
         missing=1 - len(sound) / len(exact),
     )  # fmt: skip
+
+
+def _is_id(name: str, values: np.ndarray) -> bool:
+    """Say whether numbers tell which row it is, by the name of the column."""
+    if not _ID.fullmatch(name) or values.dtype.kind not in "iuf" or len(values) <= 20:
+        return False
+    return bool((values % 1 == 0).all()) and len(np.unique(values)) == len(values)
 
 
 @dataclasses.dataclass(frozen=True)
