@@ -50,6 +50,8 @@ def form_of(
         tried = {f: {t: d for t in counts if (d := day_of(t, f)) is not None} for f in forms}
         rows = {form: sum(counts[text] for text in days) for form, days in tried.items()}
         best = max(forms, key=rows.__getitem__)  # the first one
+        if rows[best] < least / 2 * counts.total():
+            return None
         forms = [form for form in forms if rows[form] >= ALMOST_ALL * rows[best]]
     others = (f for f in forms if rows[f] == rows[best] > 0 and tried[f] != tried[best])
     return (best, next(others, None)) if rows[best] >= least * len(texts) else None
