@@ -349,6 +349,16 @@ def test_a_category_has_one_spelling_in_other_files_where_it_is_of_one_alone() -
     assert plain["x"].tolist() == ["1", "2"]
 
 
+def test_a_long_cell_takes_no_time() -> None:
+    digits = "1" * 1_000_000
+    made = Encoding((Feature("c", "category", values=("1" * 5000, "a")), Feature("n", "number")))
+    cells = {"c": np.array(["1" * 5000, digits + "x"], object), "n": np.array(["1", digits])}
+    encoded = made.encode(cells)
+    assert encoded[:, 0].tolist() == [1, 0] and np.isnan(encoded[1, 1])
+    with pytest.raises(UsageError, match="is no number"):  # nor what is typed against it
+        made.encode({**cells, "n": np.array(["1", digits + "\\" * 100_000 + "x"])})
+
+
 def test_whole_numbers_where_dates_were_are_days_of_the_calendar() -> None:
     made = Encoding((Feature("when", "date"),))
     days = np.array(["2021-09-20", "1970-01-02"], "M8[D]").astype(np.int64)

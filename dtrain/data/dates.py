@@ -21,8 +21,8 @@ _DAYS = (
     "%d/%m/%y", "%d-%b-%y",
 )  # fmt: skip
 _TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p")
-#: Texts that are looked at first.
-_SAMPLE = 1000
+#: Texts that are looked at first, and characters of a date.
+_SAMPLE, _LONGEST = 1000, 100
 _DATED = re.compile(
     r"\s*(\d{1,4}[-./ ]\w{1,9}[-./ ]\d{1,4}|[A-Z][a-z]{2,8} \d|\d{8}T\d|\d{4}-W\d\d)"
 )
@@ -57,12 +57,16 @@ def form_of(
     return (best, next(others, None)) if rows[best] >= least * len(texts) else None
 
 
-@functools.lru_cache(1 << 16)  # dates repeat, and batches of them are read in each epoch
 def day_of(text: str, form: str | None) -> float | None:
     """Return the days from 1970-01-01 to a date, with fractions; of one with a zone in UTC.
 
     None is of a text that is no date of the form.
     """
+    return _day_of(text, form) if len(text) <= _LONGEST else None
+
+
+@functools.lru_cache(1 << 16)  # dates repeat, and batches of them are read in each epoch
+def _day_of(text: str, form: str | None) -> float | None:
     text = " ".join(text.split())
     try:
         moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
