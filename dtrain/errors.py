@@ -267,7 +267,8 @@ def _quoted(value: str) -> str:
     """Return a text as Hydra reads it: a backslash is one unless it stands before a quote."""
     if re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.A) and value.lower() not in _VALUES:
         return value
-    return '"' + re.sub(r'(\\*)("|$)', lambda m: m[1] * 2 + ('\\"' if m[2] else ""), value) + '"'
+    ends = r'(?<!\\)(\\*)("|\Z)'
+    return '"' + re.sub(ends, lambda m: m[1] * 2 + ('\\"' if m[2] else ""), value) + '"'
 
 
 def shortened(text: str) -> str:

@@ -128,6 +128,12 @@ def test_days_below_13_are_told_with_the_key_that_decides() -> None:
     assert other.train.x[:, 0].tolist() == wanted.dt.days.tolist()
 
 
+def test_a_first_cell_that_is_no_date_is_named() -> None:
+    frame = pd.DataFrame({"when": ["tbd", *["28/12/2024"] * 60], "churn": [0, *[0, 1] * 30]})
+    with pytest.raises(UsageError, match="'tbd' is no date"):
+        fitted(frame, validation_split=0.0)
+
+
 def test_numbers_are_dates_where_they_are_written_so() -> None:
     days = pd.date_range("2024-01-25", periods=40)
     frame = pd.DataFrame({"when": days.strftime("%Y%m%d"), "churn": np.arange(40) % 2})
@@ -299,6 +305,10 @@ def test_codes_are_no_numbers_with_gaps() -> None:
     assert codes.values == ("0", "1", "2", "3", "3+", "4")
     [_, digits] = read([*"01234" * 20], "parquet")[1].features
     assert digits.kind == "category", "a few texts of digits, where the format has numbers, too"
+    [_, plz] = read([str(1010 + n) for n in range(50)] * 2, "parquet")[1].features
+    assert plz.kind == "category"
+    assert "{x: number}" in read([str(n) for n in range(1000, 1060)], "parquet")[1].left_out["x"]
+    assert read([f"{n}.5" for n in range(60)], "parquet")[1].features[0].kind == "number"
     assert "x" in read([f"0{n}" for n in NUMBERS], "parquet")[1].left_out
     assert (
         read([f"0{n}" for n in NUMBERS] * 2, columns={"x": "category"})[1]
@@ -339,6 +349,16 @@ def test_a_category_has_one_spelling_in_other_files_where_it_is_of_one_alone() -
     assert plain["x"].tolist() == ["1", "2"]
 
 
+def test_a_long_cell_takes_no_time() -> None:
+    digits = "1" * 1_000_000
+    made = Encoding((Feature("c", "category", values=("1" * 5000, "a")), Feature("n", "number")))
+    cells = {"c": np.array(["1" * 5000, digits + "x"], object), "n": np.array(["1", digits])}
+    encoded = made.encode(cells)
+    assert encoded[:, 0].tolist() == [1, 0] and np.isnan(encoded[1, 1])
+    with pytest.raises(UsageError, match="is no number"):  # nor what is typed against it
+        made.encode({**cells, "n": np.array(["1", digits + "\\" * 100_000 + "x"])})
+
+
 def test_whole_numbers_where_dates_were_are_days_of_the_calendar() -> None:
     made = Encoding((Feature("when", "date"),))
     days = np.array(["2021-09-20", "1970-01-02"], "M8[D]").astype(np.int64)
@@ -374,6 +394,8 @@ def test_an_id_is_left_out_in_every_format() -> None:
         for name in ("paid", "day", "x"):
             assert not read(np.arange(50), format, name)[1].left_out
     assert not read(np.arange(50), "csv", "id", columns={"id": "number"})[1].left_out
+    [*_, chosen] = read(order, "csv", "user_id", inputs=["z", "user_id"])[1].features
+    assert chosen.kind == "number"
 
 
 def test_cells_that_mean_nothing_are_named() -> None:

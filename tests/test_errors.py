@@ -134,7 +134,7 @@ def test_exceptions_travel() -> None:
 
 def test_an_override_is_typed_as_hydra_and_the_shell_read_it() -> None:
     values: list[Any] = [
-        "käuft", "y", "a b", 'a"b', "it's", "#x", "1", "true", ["?", "ä'", "-999"],
+        "käuft", "y", "a b", 'a"b', "it's", "#x", "1", "true", "a\\\n", ["?", "ä'", "-999"],
         {"a": "skip"}, {"käuft": "skip", "b": "%d/%m/%Y"}, {"it's: #": "text"}, {"null": "number"},
     ]  # fmt: skip
     for value in values:

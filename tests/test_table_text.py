@@ -215,6 +215,15 @@ def test_an_empty_cell_in_the_first_row_is_no_unit() -> None:
         assert np.isnan(x[0, 0]) and x[1:, 0].tolist() == (np.arange(1, 20) / 4).tolist()
 
 
+def test_sound_rows_that_look_like_units_and_quotes() -> None:
+    save("k,t,y\nother,z,a\n" + TITLES.partition("\n")[2])
+    assert len(datasets.table("a.csv", validation_split=0.0).train) == 21
+    save("t,u,y\n" + "".join(f"'w{n % 4}',\"hello, {n % 5}\",{n % 2}\n" for n in range(20)))
+    encoding = datasets.table("a.csv").encoding
+    assert encoding is not None
+    assert [feature.values[0] for feature in encoding().features] == ["'w0'", "hello, 0"]
+
+
 def test_packed_files_by_what_is_in_them() -> None:
     wanted = datasets.table(save(ROWS), validation_split=0.0).train.x
     packed: dict[str, bytes] = {

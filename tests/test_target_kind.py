@@ -12,7 +12,7 @@ import pytest
 from dtrain import datasets
 from dtrain.data.convert import adapted
 from dtrain.data.options import OnError, Task
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tabular import encoded, reader
 from dtrain.errors import DataError, UsageError
 
@@ -112,6 +112,40 @@ def test_a_target_of_one_value_is_refused() -> None:
         assert splits.encoding is not None
         with pytest.raises(UsageError, match=r"dataset\.target=y: is .* in every row"):
             splits.encoding()
+
+
+def test_classes_of_one_word_are_told() -> None:
+    y = ["Yes", "yes ", "No", "maybe"] * 9
+    pd.DataFrame({"a": range(36), "y": y}).to_csv("t.csv", index=False)
+    splits = datasets.table("t.csv")
+    assert splits.count_classes() == 4 and "('Yes', 'yes ')" in splits.notices[-1]
+    pd.DataFrame({"a": range(36), "y": ["Yes", "No"] * 18}).to_csv("t.csv", index=False)
+    assert not any("capitals" in notice for notice in datasets.table("t.csv").notices)
+
+
+@pytest.mark.task
+def test_classes_of_which_there_is_one_are_refused_in_every_format() -> None:
+    import keras
+
+    from dtrain.task.model.checks import check_targets
+    from tests.test_schema import composed
+
+    class Own(keras.Model):
+        def compute_loss(self, **parts: Any) -> Any:
+            return 0.0
+
+    x, y = np.zeros((9, 2)), np.full(9, 3)
+    np.savez("t.npz", x=x, y=y)
+    pd.DataFrame({"a": range(9), "y": "yes"}).to_csv("t.csv", index=False)
+    made = [datasets.npz("t.npz"), adapted((x, y)), datasets.table("t.csv", "y", "a")]
+    for loss in ("sparse_categorical_crossentropy", "torch.nn.CrossEntropyLoss"):
+        config = composed(f"trainer.loss={loss}")
+        for splits in [*made, Splits(Arrays(x, y), None, 1)]:
+            with pytest.raises(UsageError, match=r"all \d examples have it"):
+                check_targets(keras.Model(), config, splits)
+            check_targets(Own(), config, splits)
+        check_targets(keras.Model(), config, Splits(Arrays(x, y), None, 10))
+    check_targets(keras.Model(), composed("trainer.loss=mse"), made[0])
 
 
 def test_the_same_prices_of_two_formats_train_alike(dtrain: Any) -> None:

@@ -21,9 +21,11 @@ _DAYS = (
     "%d/%m/%y", "%d-%b-%y",
 )  # fmt: skip
 _TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p")
-#: Texts that are looked at first.
-_SAMPLE = 1000
-_DATED = re.compile(r"\d{1,4}[-./ ]\w{1,9}[-./ ]\d{1,4}|[A-Z][a-z]{2,8} \d|\d{8}T\d|\d{4}-W\d\d")
+#: Texts that are looked at first, and characters of a date.
+_SAMPLE, _LONGEST = 1000, 100
+_DATED = re.compile(
+    r"\s*(\d{1,4}[-./ ]\w{1,9}[-./ ]\d{1,4}|[A-Z][a-z]{2,8} \d|\d{8}T\d|\d{4}-W\d\d)"
+)
 
 
 def form_of(
@@ -39,7 +41,7 @@ def form_of(
         It, and, where as many are dates in another form that makes other days of them, that form;
         None where they are no dates.
     """
-    if not texts or (least and not _DATED.match(texts[0].strip())):
+    if not texts or (least and not any(map(_DATED.match, texts[:100]))):
         return None
     shapes = {_shape(text) for text in texts[:: 1 + len(texts) // _SAMPLE]}
     forms = [None, *(form for form, shape in _forms().items() if shape in shapes)]
@@ -48,17 +50,23 @@ def form_of(
         tried = {f: {t: d for t in counts if (d := day_of(t, f)) is not None} for f in forms}
         rows = {form: sum(counts[text] for text in days) for form, days in tried.items()}
         best = max(forms, key=rows.__getitem__)  # the first one
+        if rows[best] < least / 2 * counts.total():
+            return None
         forms = [form for form in forms if rows[form] >= ALMOST_ALL * rows[best]]
     others = (f for f in forms if rows[f] == rows[best] > 0 and tried[f] != tried[best])
     return (best, next(others, None)) if rows[best] >= least * len(texts) else None
 
 
-@functools.lru_cache(1 << 16)  # dates repeat, and batches of them are read in each epoch
 def day_of(text: str, form: str | None) -> float | None:
     """Return the days from 1970-01-01 to a date, with fractions; of one with a zone in UTC.
 
     None is of a text that is no date of the form.
     """
+    return _day_of(text, form) if len(text) <= _LONGEST else None
+
+
+@functools.lru_cache(1 << 16)  # dates repeat, and batches of them are read in each epoch
+def _day_of(text: str, form: str | None) -> float | None:
     text = " ".join(text.split())
     try:
         moment = datetime.strptime(text, form) if form else datetime.fromisoformat(text)

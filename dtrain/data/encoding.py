@@ -34,7 +34,7 @@ _GAPS = frozenset((
     "missing", "unknown", "undefined", "#n/a", "#div/0!", "#value!", "#ref!", "#name?", "#num!",
 ))  # fmt: skip
 #: Numbers in digits alone, and as people write them: with a currency, thousands, a percent sign.
-_DIGITS = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.I)
+_DIGITS = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.I)
 _MONEY = "(?:US\\$|[$\u20ac\u00a3\u00a5\u20b9]|kr|z\u0142|Fr\\.|USD|EUR|GBP|JPY|CHF|INR|CNY)?"
 _WRITTEN = re.compile(
     rf"(?P<minus>[(-]|{_MONEY} ?-|\+)? ?{_MONEY} ?(?P<digits>\d[\d.,'\u2019 ]*|[.,]\d+)"
@@ -42,6 +42,8 @@ _WRITTEN = re.compile(
 )  # fmt: skip
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?P<mark>[,'\u2019 ])(?:\d{2,3}(?P=mark))*\d{3}(?:\.\d*)?")
 _LARGEST = float(np.finfo(np.float32).max)
+#: Characters of a number that is written in another way.
+_LONGEST = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Feature:
     def unknown(self, cells: np.ndarray) -> collections.Counter[str]:
         """Count the texts among cells that are none of the categories; of numbers new gaps."""
         known = self.code if self.is_text else lambda text: self.missing or not is_gap(text)
-        return collections.Counter(text for text in texts(cells) if text and not known(text))
+        counts = collections.Counter(texts(cells))
+        return collections.Counter({t: n for t, n in counts.items() if t and not known(t)})
 
     @property
     def width(self) -> int:
@@ -227,7 +230,9 @@ def _encoded(feature: Feature, values: Any, place: Callable[[int], str]) -> np.n
     """Return one column, ``[rows, width]``."""
     values = np.asarray(values)
     if feature.kind == "category":
-        return np.array([feature.code(word) for word in texts(values)], np.float32)[:, None]
+        cells = texts(values)
+        codes = {word: feature.code(word) for word in set(cells)}
+        return np.array([codes[word] for word in cells], np.float32)[:, None]
     if feature.kind == "text":
         numbers = {value: at for at, value in enumerate(feature.values)}
         made = np.zeros((len(values), feature.width), np.float32)
@@ -311,7 +316,7 @@ def number_of(text: str, decimal: str | None = None) -> float:
     """
     if decimal is None and _DIGITS.fullmatch(text):
         return float(text)
-    if len(text) > 50:  # of a column of long texts
+    if len(text) > _LONGEST:  # of a column of long texts
         raise ValueError(text)
     match = _WRITTEN.fullmatch(re.sub("\\s", " ", text.strip()).replace("\u2212", "-"))
     if match is None:
@@ -328,7 +333,7 @@ def number_of(text: str, decimal: str | None = None) -> float:
 def spelling(text: str) -> str:
     """Return a number or a truth value as it is spelled among categories; others as they are."""
     text = text.strip()
-    if not _DIGITS.fullmatch(text) or re.match(r"[+-]?0\d", text):
+    if len(text) > _LONGEST or not _DIGITS.fullmatch(text) or re.match(r"[+-]?0\d", text):
         return text.lower() if text.lower() in _BOOLEANS else text
     value: float = float(text) if re.search("[.e]", text, re.I) else int(text)
     return str(int(value)) if abs(value) < _LARGEST and value == int(value) else str(value)

@@ -62,7 +62,7 @@ def fit(
         chosen: whether the user has named the columns: then none is left out.
         left_out: columns that are left out already.
         place: gives the place of a row, in the order in which they are read.
-        whole: reads one of all examples, where those of the training leave its dates open.
+        whole: reads one of all examples, where those of the training leave open what it is.
 
     Raises:
         UsageError: a column cannot be what it is declared to be, or none is left.
@@ -77,7 +77,9 @@ def fit(
         if values.dtype.kind not in _PLAIN and kind in (None, "date"):
             kind, notice = _form_of_dates(name, kind, values, whole or read)
             notices += [notice] if notice else []
-        feature = _fitted(name, kind, values, place, notices)
+        feature: Feature | str = "it has another whole number in each row, as an id has"
+        if kind is not None or chosen or not _is_id(name, values):
+            feature = _fitted(name, kind, values, place, notices, whole or read)
         if isinstance(feature, Feature):
             features.append(feature)
         elif chosen:
@@ -100,6 +102,7 @@ def _fitted(
     values: np.ndarray,
     place: Callable[[int], str],
     notices: list[str],
+    whole: Callable[[str], np.ndarray],
 ) -> Feature | str:
     """Return what a column is, and say what was taken for it; or return why it is left out."""
     is_text, form = values.dtype.kind not in _PLAIN, None
@@ -111,14 +114,14 @@ def _fitted(
         if not full:
             return "every cell is empty"
         kind, numbers = _kind_of_texts(full), Numbers.among(full)
-        # Of a format with types a few different texts of digits are meant as categories.
-        is_plain = not (numbers.gaps or numbers.others or numbers.odd)
-        is_few = kind == "category" and len(numbers.numbers) < MANY and is_plain
-        if numbers.are_all and not is_few:
+        if numbers.are_codes:  # a cell that is none may be held out
+            numbers = Numbers.among(texts(whole(name)))
+        if numbers.are_all and not numbers.are_codes:
             kind = "number"
         elif kind is None:
-            others = f"; it looks like numbers but for {next(iter(numbers.others), '')!r}"
-            return "it has another text in each row, as an id has" + others * numbers.are_most
+            more = f"; it looks like numbers but for {next(iter(numbers.others), '')!r}"
+            more = more if numbers.others else f"; or: {typed('dataset.columns', {name: 'number'})}"
+            return "it has another text in each row, as an id has" + more * numbers.are_most
     if kind == "category":
         return _category(name, cells)
     if kind == "text":
@@ -132,9 +135,6 @@ def _fitted(
     sound = exact[~np.isnan(exact)]
     if not len(sound):
         return "every cell is empty" if kind is None else dataclasses.replace(feature, missing=1.0)
-    is_whole = kind is None and len(exact) > 20 and bool((exact % 1 == 0).all())
-    if is_whole and _ID.fullmatch(name) and len(np.unique(exact)) == len(exact):
-        return "it has another whole number in each row, as an id has"
     center = float(np.round(sound.mean(dtype=np.float64)))
     if abs(center) > _FAR * subtract_offset(sound, center).std(dtype=np.float64) > 0:
         feature = dataclasses.replace(feature, offset=center)
@@ -143,6 +143,13 @@ def _fitted(
         feature, mean=float(sound.mean()), variance=float(sound.var()),
         missing=1 - len(sound) / len(exact),
     )  # fmt: skip
+
+
+def _is_id(name: str, values: np.ndarray) -> bool:
+    """Say whether numbers tell which row it is, by the name of the column."""
+    if not _ID.fullmatch(name) or values.dtype.kind not in "iuf" or len(values) <= 20:
+        return False
+    return bool((values % 1 == 0).all()) and len(np.unique(values)) == len(values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +193,16 @@ class Numbers:
             return len(self.numbers) > 1 or sum(self.numbers.values()) > sum(self.gaps.values())
         is_few = len(self.others) <= _FEW and not re.search(r"\d", "".join(self.others))
         return is_few and self.are_most and len(self.numbers) > _MEASURED
+
+    @property
+    def are_codes(self) -> bool:
+        """Whether they are texts as they should be: a format without types makes numbers of them.
+
+        They are digits alone, or a few numbers with points, such as versions.
+        """
+        if self.gaps or self.others or self.odd:
+            return False
+        return len(self.numbers) < MANY or all(text.isdigit() for text in self.numbers)
 
     @property
     def odd(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -414,7 +415,7 @@ def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableS
 
 
 def _many_classes(source: TableSource) -> list[str]:
-    """Return a sentence on a target of words of which most are numbers, or occur in one row."""
+    """Return a sentence on classes: numbers, of one row each, or written in several ways."""
     name = source.target_column
     if name is None or not source.is_worded(name):
         return []
@@ -423,6 +424,16 @@ def _many_classes(source: TableSource) -> list[str]:
     is_doubtful = source.declared.get(name) != "category" and len(names) >= FEW
     if is_doubtful and 2 * len(Numbers.among(names).numbers) > len(names):
         return [f"{texts}; to predict numbers: {typed('dataset.columns', {name: 'number'})}"]
+    groups = collections.defaultdict[str, list[str]](list)
+    for text in names:
+        groups[text.strip().lower()].append(text)
+    if alike := [", ".join(map(repr, group)) for group in groups.values() if len(group) > 1]:
+        code = f"t[{name!r}] = t[{name!r}].str.strip().str.lower()"
+        return [
+            f"of the {len(names):,} classes some differ in blanks or capitals alone "
+            f"({'; '.join(alike[:3])}); where they are one class, write them alike in the file, as "
+            f"pandas does by {code}"
+        ]
     if len(names) < FEW or len(names) < rows / 2:
         return []
     return [f"{texts}; for another column: dataset.target=COLUMN"]

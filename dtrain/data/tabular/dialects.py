@@ -270,8 +270,10 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
         notices.append(f"columns are separated by {shown}")
     records = tables[separator]
     if reading.quote is None and any(map(_is_quoted, zip(*records[1:], strict=False))):
-        quote, records = "'", _records(lines, separator, "'", is_cut)
-        notices.append("cells stand in single quotes")
+        others = _records(lines, separator, "'", is_cut)
+        if not any(cell.lstrip().startswith('"') for record in others for cell in record):
+            quote, records = "'", others
+            notices.append("cells stand in single quotes")
     first, *rest = records or [[]]
     if not first:
         raise UsageError(
@@ -361,9 +363,15 @@ def _check_top(
         if len(full := [other for other in others if other.strip()]) >= _SURE
         and all(map(is_number, full)) and types.get(name.strip()) != pa.string()
     ] if len(records) > _SURE + 1 else []  # fmt: skip
+    # A cell that occurs again is of a row, whose other cells are words for empty ones.
+    is_row = any(
+        cell in others and not is_gap(cell) for cell, *others in zip(*records[1:], strict=False)
+    )
     is_drawn = all(_DRAWN.fullmatch(cell.strip()) for cell in records[min(1, len(records) - 1)])
-    words = [cell for cell in cells if is_drawn
-             or (_WORD.match(cell) and not is_gap(cell) and cell not in empty)]  # fmt: skip
+    words = [
+        cell for cell in cells if is_drawn
+        or (not is_row and _WORD.match(cell) and not is_gap(cell) and cell not in empty)
+    ]  # fmt: skip
     if words and not any(map(is_number, cells)):
         above, below = (sum(bool(cell.strip()) for cell in record) for record in records[:2])
         line: Any = numbers[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from dtrain.data.sources import Info, Source
 from dtrain.data.tabular.table import Names, Pieces, Role, Table
 from dtrain.data.target_kind import FEW, Counted
 from dtrain.errors import DataError, UsageError, typed
-
-if TYPE_CHECKING:  # pyarrow is imported where its tables are read
-    pass
 
 #: Rows that are examples: their numbers, or a function that draws them when they are needed.
 Rows = np.ndarray | Callable[[], np.ndarray]

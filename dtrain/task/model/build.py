@@ -126,6 +126,8 @@ def model(
         losses.take_logits(config)
     if not built.compiled:  # else it has a loss of its own
         checks.check_labels(built, predicted, config, splits)
+        if trains:
+            checks.check_targets(built, config, splits)
         if failed is None:
             losses.check_losses(built, y, predicted, config)
     with strategy.optimizer_scope():

@@ -89,6 +89,35 @@ def check_labels(built: keras.Model, predicted: Any, config: Config, splits: Spl
         )  # fmt: skip
 
 
+def check_targets(built: keras.Model, config: Config, splits: Splits) -> None:
+    """Refuse to train classes of which all examples have one.
+
+    Args:
+        built: not compiled: its loss is ``trainer.loss``.
+        config, splits: of the run.
+
+    Raises:
+        UsageError: naming it.
+    """
+    loss, classes = config.trainer.loss, splits.classes
+    name = str(loss.get("_target_") if isinstance(loss, dict) else loss).rpartition(".")[2]
+    is_declared = isinstance(classes, int) and classes > 1  # by who has made the dataset
+    if "crossentropy" not in name.lower().replace("_", "") or is_declared:
+        return
+    # A step of its own may have another use of them, and of a stream they are not all known.
+    if isinstance(splits.train, Stream) or has_own(built, "train_step", "compute_loss"):
+        return
+    labels = _labels(splits.train)
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "biuf":
+        return
+    if len(labels) > 1 and (labels == labels[0]).all():
+        value = next(iter(splits.train.info.class_names()), f"{labels[0]:g}")
+        raise UsageError(
+            "dataset", f"target {value}", f"all {len(labels):,} examples have it, so there is "
+            "nothing to learn", "examples of two classes or more", "a dataset that has them",
+        )  # fmt: skip
+
+
 def _hint(config: Config, width: int, classes: int) -> str:
     """Return what to do about a model with fewer outputs than there are classes.
 
