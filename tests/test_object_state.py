@@ -204,6 +204,8 @@ def test_objects_that_refer_to_each_other(tmp_path: Path) -> None:
     attributes = {"phase_of": Phase.FIRST, "late": None, "rows": [], "masked": None}
     old, saved = kept(nodes=nodes, **attributes)
     both, pair = [1], [2]
+    old.child = Record(1.0, Record(2.0))
+    old.child.before.before = old.child
     old.phase_of, old.both = Phase.LAST, [both, pair, both, pair]
     old.rows = [namedtuple("Pair", "a")(1)]
     old.late, old.parts = defaultdict(lambda: 0, {1: 2}), np.zeros(2, [("a", "f4")])
@@ -217,3 +219,4 @@ def test_objects_that_refer_to_each_other(tmp_path: Path) -> None:
     again.restore(state)
     assert (new.phase_of, new.late) == (Phase.LAST, None)
     assert new.both == old.both and new.both[0] is new.both[2]
+    assert new.child.before.before is new.child and new.child.before.loss == 2.0

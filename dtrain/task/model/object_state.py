@@ -173,7 +173,6 @@ class _Packer:
         self.arrays: list[np.ndarray] = []
         self.lost: list[Any] = []
         self._shared, self._home = shared, home
-        self._around: list[int] = []  # what is being looked into
         # By identities, with the objects: another would have the identity of one that is gone.
         self._nodes: dict[int, tuple[Any, dict[str, Any], int]] = {}
 
@@ -186,22 +185,19 @@ class _Packer:
     def pack(self, value: Any) -> Any:
         if type(value) in PLAIN:
             return value
-        if isinstance(value, _CODE) or id(value) in self._shared or id(value) in self._around:
+        if isinstance(value, _CODE) or id(value) in self._shared:
             known = isinstance(value, type) and _MAKERS.fullmatch(_name(value))
             return {"as": "class", "of": _name(value)} if known else _AS_IT_IS
         if id(value) in self._nodes:  # each is looked into once, however many have it
-            _, node, number = self._nodes[id(value)]
-            return {"as": "same", "of": node.setdefault("id", number)}
-        self._around.append(id(value))
+            _, first, number = self._nodes[id(value)]
+            return {"as": "same", "of": first.setdefault("id", number)}
+        node: dict[str, Any] = {}
+        self._nodes[id(value)] = value, node, len(self._nodes)
         try:
-            kind, content = self._content(value)
+            node["as"], node["of"] = self._content(value)
         except Exception:  # whatever an object of the user's says
             self.lost.append(value)
             return _AS_IT_IS
-        finally:
-            self._around.pop()
-        node = {"as": kind, "of": content}
-        self._nodes[id(value)] = value, node, len(self._nodes)
         return node
 
     def _array(self, value: Any) -> int:
@@ -277,6 +273,8 @@ class _Unpacker:
             return current if node == _AS_IT_IS else node
         if node["as"] == "same":
             return self._same.get(node["of"], current)
+        if node["as"] == "made":
+            return self._made(node["of"], current, node.get("id"))
         value = self._unpacked(node["as"], node["of"], current)
         if "id" in node and value is not _ABSENT:
             self._same[node["id"]] = value
@@ -292,8 +290,6 @@ class _Unpacker:
             return self._tensor(content, current)
         if kind == "tuple":
             return tuple(self._rows(content, current))
-        if kind == "made":
-            return self._made(content, current)
         if kind == "generator":
             state = self.unpack(content)
             if current is _ABSENT:
@@ -332,7 +328,7 @@ class _Unpacker:
         ours = module == self._home and isinstance(value, type) and _name(value) == name
         return value if ours or _MAKERS.fullmatch(name) else None
 
-    def _made(self, content: Any, current: Any) -> Any:
+    def _made(self, content: Any, current: Any, number: int | None) -> Any:
         (name, is_new, args), state, items, pairs = content
         is_like = name in map(_name, type(current).__mro__)
         changes = (state[1], items, pairs) != (None, None, None) or (is_new and not args)
@@ -345,6 +341,8 @@ class _Unpacker:
             if any(each is _ABSENT for each in args):
                 return current
             current = maker.__new__(maker, *args) if is_new else maker(*args)
+        if number is not None:
+            self._same[number] = current  # what it has may have it
         if state[0]:
             for key, value in self.unpack(state[1], dict(vars(current))).items():
                 if is_state(type(current), key, value, vars(current).get(key)):
