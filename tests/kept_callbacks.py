@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import threading
 from typing import Any
 
@@ -58,6 +59,10 @@ class Averaging(keras.callbacks.Callback):
 class Record:
     loss: float
     before: Any = None
+
+
+class Phase(enum.Enum):
+    FIRST, LAST = 1, 2
 
 
 class Records(Setting):

@@ -164,3 +164,59 @@ def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
     kept.arrays()
     assert kept.lost == {"Writes.draws", "Writes.file"}
     writes.file.close()
+
+
+@pytest.mark.task(backend="torch")
+def test_a_callback_that_has_the_module_saves_it_once(tmp_path: Path) -> None:
+    from tests.kept_callbacks import Writes
+
+    config = {"model": {"_target_": f"{HERE}.Everything"}, "trainer": {
+        "loss": {"_target_": "torch.nn.CrossEntropyLoss"}, "metrics": []}}  # fmt: skip
+    model, strategy, steps, _ = prepare("OneDevice", 1, settings(**config))
+    writes = Writes("mine")
+    writes.module = model.module
+    run = looped(tmp_path, steps, model, strategy, [writes], epochs=1, steps_per_epoch=5,
+                 validation_examples=21)  # fmt: skip
+    run.loop.run(None)
+    assert not [name for name in run.newest.arrays if "Writes.module" in name]
+
+
+@pytest.mark.task(backend="torch")
+def test_objects_that_refer_to_each_other(tmp_path: Path) -> None:
+    from collections import defaultdict, namedtuple
+
+    import numpy as np
+
+    from dtrain.run.checkpoint import arrays
+    from dtrain.task.model.object_state import Kept, owner
+    from tests.kept_callbacks import Phase, Record, Writes
+
+    def kept(**attributes: Any) -> tuple[Any, Kept]:
+        writes = Writes("mine")
+        vars(writes).update(attributes)
+        kept = Kept("p", lambda: {"0": owner(writes)}, lambda: ())
+        kept.begin()
+        return writes, kept
+
+    nodes = [Record(number) for number in range(20)]
+    for node in nodes:  # as many ways through as there are orders of them
+        node.before = [each for each in nodes if each is not node]
+    attributes = {"phase_of": Phase.FIRST, "late": None, "rows": [], "masked": None}
+    old, saved = kept(nodes=nodes, **attributes)
+    both, pair = [1], [2]
+    old.child = Record(1.0, Record(2.0))
+    old.child.before.before = old.child
+    old.phase_of, old.both = Phase.LAST, [both, pair, both, pair]
+    old.rows = [namedtuple("Pair", "a")(1)]
+    old.late, old.parts = defaultdict(lambda: 0, {1: 2}), np.zeros(2, [("a", "f4")])
+    old.masked, old.extended = np.ma.masked_array([1, 2], [0, 1]), np.zeros(2, np.longdouble)
+    state = saved.arrays()
+    arrays.digest(state)
+    assert saved.lost == {
+        f"Writes.{name}" for name in ("late", "masked", "parts", "extended", "rows")
+    }
+    new, again = kept(nodes=nodes, **attributes)
+    again.restore(state)
+    assert (new.phase_of, new.late) == (Phase.LAST, None)
+    assert new.both == old.both and new.both[0] is new.both[2]
+    assert new.child.before.before is new.child and new.child.before.loss == 2.0

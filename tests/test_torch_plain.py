@@ -385,13 +385,34 @@ def test_what_is_wrong_is_said_in_a_sentence(case: str, on_torch, user_code) -> 
 
 
 @pytest.mark.task(backend="torch")
-@pytest.mark.parametrize("replaced", [True, False])
-def test_a_weight_that_a_step_replaces_or_unfreezes_is_refused(replaced: bool) -> None:
+@pytest.mark.parametrize("replaced", [True, False, None])
+def test_a_weight_that_a_step_replaces_unfreezes_or_makes_is_refused(replaced: bool | None) -> None:
     from dtrain.errors import UsageError
 
     steps = prepare("OneDevice", 1, config("Changed", replaced=replaced))[2]
-    with pytest.raises(UsageError, match="model=shift: is replaced, or begins to be trained"):
+    name = "made" if replaced is None else "shift"
+    with pytest.raises(UsageError, match=f"model={name}: is replaced, or begins to be trained"):
         steps.train(1)
+
+
+@pytest.mark.task(backend="torch")
+def test_a_teacher_of_a_loss_only_evaluates() -> None:
+    import keras
+
+    calls = []
+    for metrics in ([], ["auc"]):
+        chosen = config("Net", loss={"_target_": "tests.torch_modules.Distilled"})
+        chosen.trainer.metrics = metrics
+        model, _, steps, _ = prepare("OneDevice", 1, chosen)
+        loss = model.loss.function
+        before = keras.ops.convert_to_numpy(loss.teacher[1].running_mean).copy()
+        calls.append(loss.calls)
+        steps.train(2)
+        assert loss.dropout.training and not any(each.training for each in loss.teacher.modules())
+        steps.evaluate(1, 0)
+        assert not loss.dropout.training
+        assert (keras.ops.convert_to_numpy(loss.teacher[1].running_mean) == before).all()
+    assert calls[0] == calls[1]  # what is tried for a metric changes nothing
 
 
 def test_a_function_makes_the_optimizer(on_torch, user_code) -> None:

@@ -210,9 +210,9 @@ class OfExamples(nn.Module):
 
 
 class Changed(nn.Module):
-    """A step that lets a weight be trained, or puts another one in its place."""
+    """A step that lets a weight be trained, makes one, or puts another one in its place."""
 
-    def __init__(self, replaced: bool):
+    def __init__(self, replaced: bool | None):
         super().__init__()
         self.head, self.replaced = nn.Linear(4, CLASSES), replaced
         self.shift = nn.Parameter(torch.zeros(4), requires_grad=False)
@@ -220,6 +220,23 @@ class Changed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training and self.replaced:
             self.shift = nn.Parameter(0.9 * self.shift + x.mean(), requires_grad=False)
+        elif self.training and self.replaced is None:
+            self.made = nn.Parameter(x.mean(0).detach())
         elif self.training:
             self.shift.requires_grad_()
         return self.head(x + self.shift)
+
+
+class Distilled(nn.Module):
+    """A loss with a teacher that only evaluates; it counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+        self.teacher.eval().requires_grad_(False)
+        self.dropout, self.calls = nn.Dropout(0.1), 0
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        of_teacher = self.teacher(self.dropout(outputs))
+        return cross_entropy(outputs, targets) + (outputs - of_teacher).square().mean()

@@ -5,6 +5,8 @@ Metrics by name are given probabilities, and all metrics the examples that the l
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
@@ -119,6 +121,9 @@ def _try(loss: Any, takes: LossInputs, y: Any, predicted: Any) -> LossInputs:
     unknown = dataclasses.replace(takes, logits=None)
     if y is None or predicted is None or nest.is_nest(y) or nest.is_nest(predicted):
         return unknown
+    with contextlib.suppress(Exception):  # a loss may count its calls
+        of_torch = hasattr(loss, "function")
+        loss = type(loss)(copy.deepcopy(loss.function)) if of_torch else copy.deepcopy(loss)
     outputs = np.zeros_like(keras.ops.convert_to_numpy(predicted)[:1], "float32")
     targets = np.zeros_like(np.asarray(y)[:1])
     first = np.moveaxis(outputs, takes.axis, 0)[:1]  # a view

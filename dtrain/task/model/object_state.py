@@ -9,6 +9,7 @@ owner. Functions and classes, and what is saved with the model, stay as they are
 from __future__ import annotations
 
 import contextlib
+import enum
 import hashlib
 import inspect
 import json
@@ -110,7 +111,7 @@ class Kept:
         )
         for place, each in owners.items():
             for name, value in each.values.items():
-                packer = _Packer(shared)
+                packer = _Packer(shared, type(each.object).__module__)
                 node = packer.pack(value)
                 if keras_internals.is_of_keras(type(each.object)):
                     packer.lost.clear()  # it is known what they make anew
@@ -168,11 +169,12 @@ def _variables(value: Any) -> list[Any] | None:
 
 
 class _Packer:
-    def __init__(self, shared: Collection[int]):
+    def __init__(self, shared: Collection[int], home: str):
         self.arrays: list[np.ndarray] = []
         self.lost: list[Any] = []
-        self._shared = shared
-        self._around: list[int] = []  # what is being looked into
+        self._shared, self._home = shared, home
+        # By identities, with the objects: another would have the identity of one that is gone.
+        self._nodes: dict[int, tuple[Any, dict[str, Any], int]] = {}
 
     def digest(self, node: Any) -> str:
         digest = hashlib.sha256(json.dumps([node, len(self.lost)]).encode())
@@ -183,22 +185,27 @@ class _Packer:
     def pack(self, value: Any) -> Any:
         if type(value) in PLAIN:
             return value
-        if isinstance(value, _CODE) or id(value) in self._shared or id(value) in self._around:
+        if isinstance(value, _CODE) or id(value) in self._shared:
             known = isinstance(value, type) and _MAKERS.fullmatch(_name(value))
             return {"as": "class", "of": _name(value)} if known else _AS_IT_IS
-        self._around.append(id(value))
+        if id(value) in self._nodes:  # each is looked into once, however many have it
+            _, first, number = self._nodes[id(value)]
+            return {"as": "same", "of": first.setdefault("id", number)}
+        node: dict[str, Any] = {}
+        self._nodes[id(value)] = value, node, len(self._nodes)
         try:
-            kind, content = self._content(value)
+            node["as"], node["of"] = self._content(value)
         except Exception:  # whatever an object of the user's says
             self.lost.append(value)
             return _AS_IT_IS
-        finally:
-            self._around.pop()
-        return {"as": kind, "of": content}
+        return node
 
     def _array(self, value: Any) -> int:
+        if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
+            raise TypeError(type(value))  # it has a mask, or is a file
         array = np.asarray(keras.ops.convert_to_numpy(value))
-        if array.dtype.kind in "cmMOSU":
+        no_number = array.dtype.kind in "cmMOSU" or array.dtype.name.startswith("void")
+        if no_number or array.dtype.itemsize > 8:
             raise TypeError(array.dtype)
         self.arrays.append(array)
         return len(self.arrays) - 1
@@ -229,10 +236,14 @@ class _Packer:
         maker = _name(args[0] if is_new else function)
         if not _MAKERS.fullmatch(maker) and re.split(r"[.:]", maker)[0] in _LIBRARIES:
             raise TypeError(maker)
+        is_beside = maker.startswith(f"{self._home}:") and (is_new or isinstance(value, enum.Enum))
+        args = [self.pack(each) for each in args[is_new:]]
+        if _AS_IT_IS in args or not (is_beside or _MAKERS.fullmatch(maker)):
+            self.lost.append(value)  # it is put back where its like is, and not made
         plain = isinstance(state, dict) and not hasattr(value, "__setstate__")
         state = {k: v for k, v in state.items() if not secrets.named(k)} if plain else state
         return "made", [
-            [maker, is_new, [self.pack(each) for each in args[is_new:]]],
+            [maker, is_new, args],
             [plain, self.pack(state)],
             None if items is None else [self.pack(each) for each in items],
             None if pairs is None else [[self.pack(k), self.pack(v)] for k, v in pairs],
@@ -247,6 +258,7 @@ class _Unpacker:
     def __init__(self, place: str, arrays: Mapping[str, np.ndarray], home: str):
         self._array = lambda index: arrays[f"{place}/{index}"].copy()
         self._home = home
+        self._same: dict[int, Any] = {}
 
     def assign(self, each: Owner, name: str, node: Any) -> bool:
         """Set an attribute; say whether there is something to set it to."""
@@ -259,8 +271,16 @@ class _Unpacker:
     def unpack(self, node: Any, current: Any = _ABSENT) -> Any:
         if not isinstance(node, dict) or node == _AS_IT_IS:
             return current if node == _AS_IT_IS else node
-        content: Any
-        kind, content = node["as"], node["of"]
+        if node["as"] == "same":
+            return self._same.get(node["of"], current)
+        if node["as"] == "made":
+            return self._made(node["of"], current, node.get("id"))
+        value = self._unpacked(node["as"], node["of"], current)
+        if "id" in node and value is not _ABSENT:
+            self._same[node["id"]] = value
+        return value
+
+    def _unpacked(self, kind: str, content: Any, current: Any) -> Any:
         if kind == "class":
             return self._maker(content)
         if kind in ("array", "scalar", "bytes"):
@@ -270,12 +290,13 @@ class _Unpacker:
             return self._tensor(content, current)
         if kind == "tuple":
             return tuple(self._rows(content, current))
-        if kind == "made":
-            return self._made(content, current)
         if kind == "generator":
             state = self.unpack(content)
             if current is _ABSENT:
-                current = np.random.Generator(getattr(np.random, state["bit_generator"])())
+                of_bits = getattr(np.random, state["bit_generator"])
+                if not issubclass(of_bits, np.random.BitGenerator):
+                    raise TypeError(of_bits)
+                current = np.random.Generator(of_bits())
             current.bit_generator.state = state
         elif current is not _ABSENT and kind == "variables":
             for variable, index in zip(_variables(current) or (), content, strict=True):
@@ -307,16 +328,21 @@ class _Unpacker:
         ours = module == self._home and isinstance(value, type) and _name(value) == name
         return value if ours or _MAKERS.fullmatch(name) else None
 
-    def _made(self, content: Any, current: Any) -> Any:
+    def _made(self, content: Any, current: Any, number: int | None) -> Any:
         (name, is_new, args), state, items, pairs = content
         is_like = name in map(_name, type(current).__mro__)
         changes = (state[1], items, pairs) != (None, None, None) or (is_new and not args)
         if not (is_like and changes):
-            maker = self._maker(name)
-            if maker is None or not (is_new or _MAKERS.fullmatch(name)):
+            maker = type(current) if name == _name(type(current)) else self._maker(name)
+            is_enum = isinstance(maker, enum.EnumType)  # of which it is one that is there
+            if maker is None or not (is_new or is_enum or _MAKERS.fullmatch(name)):
                 return current
             args = [self.unpack(each) for each in args]
+            if any(each is _ABSENT for each in args):
+                return current
             current = maker.__new__(maker, *args) if is_new else maker(*args)
+        if number is not None:
+            self._same[number] = current  # what it has may have it
         if state[0]:
             for key, value in self.unpack(state[1], dict(vars(current))).items():
                 if is_state(type(current), key, value, vars(current).get(key)):

@@ -96,6 +96,8 @@ def saved(model: keras.Model) -> set[int]:
     named = [getattr(each, "variable", each) for each in variables(model).values()]
     values = [each.value for each in named if isinstance(each, keras.Variable)]
     owned = [*keras_internals.layers(model), *model.metrics, *optimizers.named(model).values()]
+    if (plain := runtime().PLAIN) is not None:
+        owned += plain.unwrapped(model).modules()
     return {id(each) for each in (*named, *values, *owned)}
 
 

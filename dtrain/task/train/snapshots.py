@@ -26,6 +26,8 @@ from dtrain.task.train.step_schedule import Schedule
 
 #: Arrays by name, and JSON values.
 Snapshot = tuple[dict[str, np.ndarray], dict[str, Any]]
+#: Begin the names of what objects hold: it need not be finite.
+_OBJECTS = ("objects/", "callbacks/objects/")
 
 
 class Saving:
@@ -112,7 +114,7 @@ class Saving:
         if snapshot is None:
             return
         if not self._schedule.terminate_on_nan and (
-            name := non_finite({n: a for n, a in snapshot[0].items() if "objects/" not in n})
+            name := non_finite({n: a for n, a in snapshot[0].items() if not n.startswith(_OBJECTS)})
         ):
             self._problem = f"{name} is not finite"
             message = f"no checkpoint at step {step}: {self._problem}"

@@ -126,6 +126,9 @@ class PlainModel(keras.Model):
         #: Modules by what the names of their variables begin with: a loss may be one, too.
         self.parts: dict[str, torch.nn.Module]
         object.__setattr__(self, "parts", {"": module})
+        #: Modules of a loss that train and evaluate with the model; a teacher only evaluates.
+        self._of_loss: list[torch.nn.Module]
+        object.__setattr__(self, "_of_loss", [])
         kept = module.state_dict(keep_vars=True)
         state = variables_of(module)
         self.state = list(state.values())
@@ -166,6 +169,7 @@ class PlainModel(keras.Model):
             if isinstance(part, torch.nn.Module) and not isinstance(self, SteppingModel):
                 prefix = f"{LOSS}{number or ''}."
                 self.parts[prefix] = part.to(keras.ops.zeros([]).device)
+                self._of_loss.extend(each for each in part.modules() if each.training)
                 self.state.extend(variables_of(part, prefix).values())
 
     def _train_step(self, data: Any) -> dict[str, Any]:
@@ -254,8 +258,12 @@ class PlainModel(keras.Model):
     def _enter(self, training: bool | None) -> None:
         """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
         if training is not None and self.module.training != training:
-            for part in self.parts.values():
-                part.train(training)
+            self._set_mode(training)
+
+    def _set_mode(self, training: bool) -> None:
+        self.module.train(training)
+        for each in self._of_loss:
+            each.training = training
 
     def _computing(self, x: Any) -> Any:
         if self._compute is None:
@@ -264,8 +272,7 @@ class PlainModel(keras.Model):
 
     def train(self, mode: bool = True) -> Any:
         """Train, or not: the module does so with the model."""
-        for part in self.parts.values():
-            part.train(mode)
+        self._set_mode(mode)
         return super().train(mode)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -420,9 +427,8 @@ def check_parameters(model: Any) -> None:
     """
     variables = {v.name: v for v in model.state} if isinstance(model, PlainModel) else {}
     for name, each in named_parameters(model) if variables else ():
-        if (
-            variable := variables[name]
-        ).value is not each or each.requires_grad > variable.trainable:
+        own = variables.get(name)
+        if own is None or own.value is not each or each.requires_grad > own.trainable:
             raise UsageError(
                 "model", name, "is replaced, or begins to be trained, in a step: the optimizer, "
                 "checkpoints and replicas have what was there before",
