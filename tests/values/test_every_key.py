@@ -120,6 +120,8 @@ def wrong(kind: type, field: dataclasses.Field[Any]) -> list[Any]:
         bad += [[]] if found.least else []
         if isinstance(found.rule, Range):
             bad += [[found.rule.low - 1], [found.rule.high + 1], ["x"], [1.5], [True]]
+    elif isinstance(found, Each):  # of texts and numbers
+        bad += ["x", 3, math.nan, True, {"a": 1}, [None], [{"a": 1}], [[[]]], [], [1] * 5000]
     elif first == "Any":
         assert isinstance(found, Form), f"{kind.__name__}.{field.name} has no form"
         right = next((values for form, values in RIGHT if form == found), [])
