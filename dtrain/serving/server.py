@@ -45,6 +45,7 @@ _KEEP_ALIVE = 75
 _SWITCH = 0.001  # seconds, in place of 5 ms: threads that load or compute hold up requests less
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
 _HEAD = 1 << 16  # bytes of the headers of a request, at most
+_NAMED = 32  # columns that the header of unknown categories names: proxies take a few kilobytes
 _BEARER = HTTPBearer(auto_error=False)
 _HEALTH = ("/v2/health/live", "/v2/health/ready", "/ping")
 _OPEN = (*_HEALTH, "/", "/docs", "/docs/oauth2-redirect", "/openapi.json")  # without a token
@@ -185,7 +186,8 @@ def application(current: Current, token: str | None, max_body: int, host: str) -
         _SECONDS.labels(version).observe(time.perf_counter() - began)
         headers = {"x-model-version": version}
         if unknown:
-            headers["x-unknown-categories"] = json.dumps(unknown)
+            some = dict(list(unknown.items())[:_NAMED])
+            headers["x-unknown-categories"] = json.dumps(some)
         content = pydantic_core.to_json(answer, inf_nan_mode="constants")
         return Response(content, 200, headers, "application/json")
 
