@@ -747,7 +747,7 @@ def test_outputs_that_are_no_probabilities_are_told_of() -> None:
         said: list[Any] = []
         splits = dataset.load(config).splits
         build.model(config, splits, strategy, 16, 4, notice=said.append)
-        assert said == [None] if words is None else words in said[0], (said, loss)
+        assert not any(said) if words is None else words in said[0], (said, loss)
 
 
 @pytest.mark.task
