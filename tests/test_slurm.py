@@ -406,11 +406,12 @@ def test_a_job_that_the_queue_lacks_now_and_then_runs_on(
     launcher = launchers.choose(**SETTINGS)
     launcher.job = "77"
     launcher.start(RunDir(tmp_path), planned(1))
+    launcher._ticks.set()  # it waits for nothing
     running = client.Found("77", "RUNNING", "n1", "None", "x")
     for state in [None, running] * 3:
         monkeypatch.setattr(client.watch, "state", lambda job, state=state: state)
         now += launcher_module._FORGOTTEN - 1
-        assert launcher.poll(5.0 if state is None else 0.0) == []
+        assert launcher.poll(20.0) == []
 
 
 def test_a_job_that_ends_while_it_is_looked_at(dtrain, quick, command, tmp_path: Path) -> None:
