@@ -185,7 +185,8 @@ class _Packer:
     def pack(self, value: Any) -> Any:
         if type(value) in PLAIN:
             return value
-        if isinstance(value, _CODE) or id(value) in self._shared:
+        variables = _variables(value) or [value]  # of a layer's seed, which the model has
+        if isinstance(value, _CODE) or all(id(each) in self._shared for each in variables):
             known = isinstance(value, type) and _MAKERS.fullmatch(_name(value))
             return {"as": "class", "of": _name(value)} if known else _AS_IT_IS
         if id(value) in self._nodes:  # each is looked into once, however many have it
