@@ -356,8 +356,8 @@ def confusion_of(loss: Any, predicted: Any) -> Confusion | None:
     """
     node = loss if isinstance(loss, dict) else {"_target_": loss}
     name, shape = node.get("_target_"), tuple(getattr(predicted, "shape", ()))
-    known = ("crossentropy", "bcewithlogits", "nllloss")
-    if not isinstance(name, str) or not any(k in name.lower().replace("_", "") for k in known):
+    of_classes = ("crossentropy", "bcewithlogits", "nllloss")
+    if not isinstance(name, str) or not any(k in name.lower().replace("_", "") for k in of_classes):
         return None
     takes = inputs_of(losses.loss_of(loss))
     classes = shape[takes.axis if len(shape) > 2 else -1] if len(shape) > 1 else 0

@@ -67,9 +67,9 @@ def problem(
     own = error(events) if failure.task == cluster.chief.name else None
     if own is None or not own.startswith(failure.reason or ""):  # else it is the whole of that
         own = failure.reason
-    said = _TASK.sub(r"\1-\2", own) if own else last_lines(log) or "it left no word"
+    cause = _TASK.sub(r"\1-\2", own) if own else last_lines(log) or "it left no word"
     lost = f"; nothing came lately from {', '.join(failure.silent)}" if failure.silent else ""
-    return f"{failure.task}: {secrets.mask(said)}{lost} (log: {short(log)})"
+    return f"{failure.task}: {secrets.mask(cause)}{lost} (log: {short(log)})"
 
 
 def result(

@@ -28,7 +28,7 @@ _lock = threading.RLock()
 #: Held while a read draws by PyTorch, which waits for the steps.
 _turn = threading.Condition()
 _steps = 0
-#: Of the experiment, for what is drawn where none is told.
+#: The seed of the experiment, for draws outside of a batch.
 run_seed = 0
 #: By which something is drawn.
 Key = tuple[int, ...]
@@ -254,6 +254,7 @@ _STATE: Any = np.random.MT19937.state
 class MT19937(np.random.MT19937):
     """NumPy's generator; its states are compared by this name."""
 
+    # NumPy's types name its own lock, which any context manager may replace.
     lock = _Lock()  # type: ignore[assignment]
 
     @property
@@ -293,6 +294,7 @@ for _name in ("random", "getrandbits", "gauss", "seed", "getstate", "setstate"):
 def watch() -> None:
     """Notice draws of this process from here on; before the user's code imports what draws."""
     state = np.random.get_state()
+    # NumPy's types lack the function, and Python's that a method knows its object.
     np.random.set_bit_generator(MT19937())  # type: ignore[attr-defined]
     np.random.set_state(state)
     for name in ("seed", "get_state", "set_state"):  # of more than NumPy's lock is for

@@ -101,6 +101,7 @@ def _is_local(name: str) -> bool:
         return False
 
 
+# Which class uvicorn's name stands for depends on what is installed: no type says it.
 class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """Closes a connection whose request has more bytes of headers than :data:`_HEAD`."""
 

@@ -240,7 +240,7 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
 
     Args:
         file: a text table.
-        reading: what is known of it.
+        reading: what the user has declared of it.
 
     Raises:
         UsageError: it has no line, or one above its names.

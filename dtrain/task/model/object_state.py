@@ -187,8 +187,8 @@ class _Packer:
             return value
         variables = _variables(value) or [value]  # of a layer's seed, which the model has
         if isinstance(value, _CODE) or all(id(each) in self._shared for each in variables):
-            known = isinstance(value, type) and _MAKERS.fullmatch(_name(value))
-            return {"as": "class", "of": _name(value)} if known else _AS_IT_IS
+            is_maker = isinstance(value, type) and _MAKERS.fullmatch(_name(value))
+            return {"as": "class", "of": _name(value)} if is_maker else _AS_IT_IS
         if id(value) in self._nodes:  # each is looked into once, however many have it
             _, first, number = self._nodes[id(value)]
             return {"as": "same", "of": first.setdefault("id", number)}

@@ -363,6 +363,7 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
                 "torch.nn.Linear(in_features, out_features)",
             )  # fmt: skip
         if lazy:
+            # A module of steps alone has no forward: the next turn refuses its lazy layers.
             with torch.no_grad(), contextlib.suppress(NotImplementedError):
                 _called(module.eval(), put(x))
             module.train()
