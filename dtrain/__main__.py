@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 from dtrain import errors
+from dtrain.config import removed
 from dtrain.errors import ALONE, UsageError, nearest
 from dtrain.files.addresses import is_far
 from dtrain.host import terminal
@@ -60,6 +61,12 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         print("error: the current folder is not there any more: cd to another", file=sys.stderr)
         return errors.USAGE
     first = arguments[0] if arguments else ""
+    try:
+        removed.check_command(first)
+        removed.check(arguments[1:] if first in COMMANDS else arguments, first)
+    except UsageError as refused:
+        print(f"error: {refused}", file=sys.stderr)
+        return refused.exit_code
     if first in COMMANDS:
         command = importlib.import_module(f"dtrain.controller.commands.{first}")
         if first not in _NO_RUN and any(each.endswith("latest") for each in arguments[1:]):

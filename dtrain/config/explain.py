@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import (
-    former_keys,
     groups,
     hydra_options,
     key_help,
@@ -231,9 +230,6 @@ class Choices:
         self, config: DictConfig, override: Override, cause: BaseException
     ) -> UsageError | None:
         key, value = override.key_or_group, _raw(override)
-        gone = former_keys.refusal(key, value)
-        if gone is not None:
-            return gone
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(config, parent) if parent else config
         if not OmegaConf.is_config(node) and key.startswith("hydra"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import former_keys, groups, hydra_options, overrides, suggest, words
+from dtrain.config import groups, hydra_options, overrides, removed, suggest, words
 from dtrain.errors import UsageError
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -36,6 +36,7 @@ def check(arguments: list[str]) -> None:
     Raises:
         UsageError: naming file and line.
     """
+    removed.check(arguments)
     known = hydra_options.parsed(arguments)
     if not known.shell_completion:
         words.check(known.overrides, known.multirun)
@@ -122,7 +123,7 @@ def _check_keys(path: Path, key: str, node: yaml.Node) -> None:
         full = f"{key}.{name.value}" if key else str(name.value)
         where = f"{path}, line {name.start_mark.line + 1}"
         scalar = value.value if isinstance(value, yaml.ScalarNode) else "..."
-        gone = former_keys.refusal(full, scalar, where)
+        gone = removed.refusal(full, scalar, where)
         if gone is not None:
             raise gone
         _check_keys(path, full, value)

@@ -80,7 +80,6 @@ def _kernel(path: Path) -> np.ndarray:
     [
         (("init.weights=nothing",), "init.weights=nothing: is not there; accepted: a run folder"),
         (('init.rules=[{path: "a", skip: true}]',), "are of init.weights, which is null"),
-        (("init.from=a",), "init.from=a: is gone: the key is init.weights"),
     ],
 )
 def test_refused_before_anything_is_started(words, problem: str, dtrain) -> None:

@@ -11,16 +11,11 @@ import pytest
 from tests.hints import followed, hint
 from tests.sampled import thinned
 
-PLANS = "dtrain.task.strategies.plans"
 #: (command line, parts of the message). These are found before any process is started.
 EARLY = {
     "group": (["modle=cnn"], ["modle=cnn", "no such group", "type: model=cnn"]),
     "option": (["strategy=mirored"], ["strategy=mirored", "one_device", "type: strategy=mirrored"]),
     "key": (["trainer.batchsize=8"], ["trainer.batchsize=8", "type: trainer.batch_size=8"]),
-    "former key": (
-        ["strategy=mirrored", "strategy.replicas=one"],
-        ["strategy.replicas=one: is gone: the plan of a strategy has it", f"{PLANS}.OneReplica"],
-    ),
     "group of a key": (["trianer.epochs=8"], ["trianer", "type: trainer.epochs=8"]),
     "schedule": (["optimizer/schedule=cosin"], ["warmup", "type: optimizer/schedule=cosine"]),
     "experiment": (["experiment=benchmrak"], ["benchmrak", "type: experiment=benchmark"]),

@@ -1,0 +1,49 @@
+"""What was in an earlier version is refused before anything is imported, with what to type."""
+
+from __future__ import annotations
+
+import pytest
+
+from dtrain import __main__, errors
+from dtrain.config import removed
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    instead = {
+        "old": ("what is new", "new"),
+        "export --old": ("--new", "--new"),
+        "group.old": ("group.new", "group.new=VALUE"),
+        "group.kept=old": ("group.kept=new", "group.kept=new"),
+    }
+    monkeypatch.setattr(removed, "REMOVED", instead)
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        (["old", "run"], "type: new"),
+        (["export", "run", "--old=3"], "--new"),
+        (["-m", "+group.old=3"], "type: group.new=3"),
+        (["group.old.below=3"], "type: group.new=3"),
+        (["evaluate", "run", "group.kept=old"], "type: group.kept=new"),
+    ],
+)
+def test_is_refused(line: list[str], hint: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["dtrain", *line])
+    assert __main__.main() == errors.USAGE
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("word", ["group.kept=new", "group.older=3", "other.group.old=3", "--old"])
+def test_what_is_called_otherwise_is_not_refused(word: str) -> None:
+    removed.check([word], "evaluate")
+
+
+@pytest.mark.parametrize("name", removed.REMOVED)
+def test_every_name_is_answered_with_what_is_there_now(name: str) -> None:
+    instead, hint = removed.REMOVED[name]
+    assert instead
+    assert name not in hint.split()
