@@ -23,7 +23,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        (["old", "run"], "type: new"),
+        (["old", "run"], "new"),
         (["export", "run", "--old=3"], "--new"),
         (["-m", "+group.old=3"], "type: group.new=3"),
         (["group.old.below=3"], "type: group.new=3"),

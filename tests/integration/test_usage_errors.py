@@ -11,6 +11,8 @@ import pytest
 from tests.hints import followed, hint
 from tests.sampled import thinned
 
+PLANS = "dtrain.task.strategies.plans"
+
 #: (command line, parts of the message). These are found before any process is started.
 EARLY = {
     "group": (["modle=cnn"], ["modle=cnn", "no such group", "type: model=cnn"]),
