@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +118,13 @@ def arguments(given: list[str], keys: Container[str]) -> tuple[list[str], list[P
     return words, folders
 
 
-def find(
-    config: Any, words: dict[str, Any], chosen: Path | None, left: Sequence[str] = ()
-) -> str | None:
+def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
     """Return what :func:`.resume.find` does, of runs at an address, too.
 
     Args:
         config: of the command; its ``output_dir`` is the folder of this machine.
         words: contents of ``command.json`` of the command.
         chosen: the only folder that is looked at; None for all below ``output_dir``.
-        left: keys that the command leaves to what was measured.
 
     Raises:
         UsageError: the place cannot be read.
@@ -135,13 +132,13 @@ def find(
     below = chosen or Path(config.output_dir)
     address = addresses.address_of(below)
     if address is None:
-        return resume.find(config, words, chosen, left)
+        return resume.find(config, words, chosen)
     bucket = Bucket(address, "output_dir")
     try:
         if chosen is not None:
             if owner_of(bucket) is not None:
                 fetched(address, "hydra.run.dir")
-            return resume.find(config, words, chosen, left)
+            return resume.find(config, words, chosen)
         runs = {str(run.relative_to(below)): run for run in runs_below(below)}
         there = {path.rpartition("/")[0] for path in bucket.paths("*/*/command.json")}
         with tempfile.TemporaryDirectory() as copies:
@@ -152,7 +149,7 @@ def find(
                     if data is not None:
                         writing.write_bytes(runs[name] / each, data)
             for name in sorted(runs, key=lambda name: (age(runs[name])[0], name), reverse=True):
-                status = resume.status_of(runs[name], config, words, left)
+                status = resume.status_of(runs[name], config, words)
                 if status == "FINISHED":
                     return None
                 if status is not None:
