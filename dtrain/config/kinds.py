@@ -54,7 +54,6 @@ _DATASETS = "|".join((
     "text",
     "tfds",
     "tfrecord",
-    "webdataset",
 ))  # fmt: skip
 
 MODEL = Kind(

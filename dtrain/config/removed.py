@@ -18,6 +18,10 @@ REMOVED: dict[str, tuple[str, str]] = {
     # -- evaluations and exports beside a training
     # -- exchange of gradients
     # -- datasets
+    "dataset=webdataset": ("dataset=huggingface, which reads tar files", "dataset=huggingface"),
+    "dataset.decode=example": ("the only kind of record", "dataset=array_record"),
+    "dataset.decode=npy": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
+    "dataset.decode=bytes": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
     # -- predictions
     # -- remote output
     # -- debug
