@@ -57,7 +57,7 @@ class Command:
             UsageError: it names a folder that is none of a run.
         """
         given = latest.resolved(given, latest.KEYS)
-        given, _ = remote.arguments(given, ("resume", "fork", "sweep.resume"))
+        given = remote.arguments(given, ("resume", "fork", "sweep.resume"))
         return resume.arguments(arguments(given))
 
     def worded(self, text: str) -> str:
