@@ -12,6 +12,13 @@ from dtrain.errors import ALONE, UsageError
 #: value (``hardware=tuned``). RUN_DIR and VALUE stand for the value that was typed.
 REMOVED: dict[str, tuple[str, str]] = {
     # -- measurements of a machine
+    "tune": ("a sweep whose objective is the speed", "python -m dtrain -m experiment=speed"),
+    "hardware=tuned": (
+        "the settings themselves, which python -m dtrain -m experiment=speed compares",
+        "hardware=auto",
+    ),
+    "hardware.jit_compile=auto": ("true or false", "hardware.jit_compile=true"),
+    "hardware.onednn=auto": ("true or false", "hardware.onednn=true"),
     # -- replay
     # -- Kubernetes
     # -- SLURM

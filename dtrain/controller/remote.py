@@ -422,16 +422,13 @@ def arguments(words: list[str], keys: Container[str]) -> list[str]:
     return local
 
 
-def find(
-    config: Any, words: dict[str, Any], chosen: Path | None, left: Sequence[str] = ()
-) -> str | None:
+def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
     """Return what :func:`.resume.find` does, of runs at an address, too.
 
     Args:
         config: of the command; its ``output_dir`` is the folder of this machine.
         words: contents of ``command.json`` of the command.
         chosen: the only folder that is looked at; None for all below ``output_dir``.
-        left: keys that the command leaves to what was measured.
 
     Raises:
         UsageError: the place cannot be read.
@@ -439,17 +436,17 @@ def find(
     below = chosen or Path(config.output_dir)
     address = addresses.address_of(below)
     if address is None:
-        return resume.find(config, words, chosen, left)
+        return resume.find(config, words, chosen)
     bucket = Bucket(address, "output_dir")
     try:
         if chosen is not None:
             if bucket.owner() is not None:
                 fetched(address, "hydra.run.dir")
-            return resume.find(config, words, chosen, left)
+            return resume.find(config, words, chosen)
         with tempfile.TemporaryDirectory() as copies:
             bucket.fetch(Path(copies), [f"*/*/{name}" for name in _HEAD])
             for run in runs_below(Path(copies)):
-                status = resume.status_of(run, config, words, left)
+                status = resume.status_of(run, config, words)
                 if status == "FINISHED":
                     return None
                 if status is not None:

@@ -36,7 +36,6 @@ commands:
   serve RUN|models:/...       serve a model over HTTP, and newer versions as they appear
   jobs [cancel ID|RUN_DIR]    jobs of SLURM that dtrain has submitted
   doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
-  tune [OVERRIDE ...]         measure the fastest settings for a model, for hardware=tuned
   replay RUN|RUN_ID           repeat a run with the code that it used, and compare the results
 
 options:

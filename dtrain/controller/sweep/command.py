@@ -48,9 +48,7 @@ def run(master: Master, source: Source) -> int:
         lock = folders.lock(RunDir(past.folder), "sweep.resume")
     try:
         ahead = _ahead(source, past)
-        known = {job["number"]: job["overrides"] for job in past.jobs} if past else {}
-        file = past.folder / FILE if past else Path()
-        composer = Composer(master, ahead if len(ahead) == source.total else [], known, file)
+        composer = Composer(master, ahead if len(ahead) == source.total else [])
         drafts: list[Draft] = []
         done: dict[int, Outcome | None] = {}
         first = None if ahead else source.next()  # of a search: it stands for all
