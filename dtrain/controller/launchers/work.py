@@ -49,5 +49,5 @@ class Work(ABC):
     def in_pods(self) -> Outcome:
         """Write the manifest of pods that run the user's command, or create and follow them.
 
-        The launcher is a :class:`.k8s.launcher.Kubernetes`.
+        The launcher is a :class:`.k8s.Kubernetes`.
         """
