@@ -238,7 +238,7 @@ COMMANDS = {
     "logs": "compare outputs", "dashboard": "ui", "mlflow": "ui", "find_lr": "tune",
     "summary": "debug=shapes", "overfit": "debug=overfit", "check": "dry_run=true",
     "config": "--cfg job", "help": "--help", "version": "--version", "env": "doctor",
-    "inspect": "data", "dataset_info": "data", "reproduce": "replay", "squeue": "jobs",
+    "inspect": "data", "dataset_info": "data", "reproduce": "replay",
 }  # fmt: skip
 #: Options that other tools have, by the command here; and the words that are typed for them.
 WORDS = {

@@ -60,10 +60,10 @@ class Ways(Work):
         return job.run()
 
     def handed_over(self) -> Outcome:
-        """Have another command do the job, and follow it."""
-        from dtrain.controller.handed_over import HandedOver
+        """Have SLURM do the job, and follow it."""
+        from dtrain.controller.slurm_job import SlurmJob
 
-        job = HandedOver(*self._given)
+        job = SlurmJob(*self._given)
         self._began(job.folder)
         return job.run()
 

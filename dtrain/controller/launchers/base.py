@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dtrain.controller.launchers.work import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
+from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 
@@ -59,11 +60,6 @@ class Launcher(ABC):
         self.max_restarts = max_restarts
         self.peer_timeout = peer_timeout
 
-    @property
-    def room(self) -> Machine | None:
-        """What the jobs of a sweep are dealt out where that is not this machine: an allocation."""
-        return None
-
     def part(self, machine: Machine) -> Machine:
         """Return what the tasks of this launcher have of a machine."""
         return dataclasses.replace(machine, shared=self.shares_machine, hosts=self.commands)
@@ -100,6 +96,13 @@ class Launcher(ABC):
             UsageError: nothing can.
         """
         return self
+
+    def no_sweep(self) -> UsageError:
+        """Return why one that is not :attr:`several` does no sweep."""
+        return UsageError(
+            "launcher", type(self).__name__, "cannot run one job beside another",
+            "a launcher that can, or a command for each job", "launcher=local",
+        )  # fmt: skip
 
     def show(self, work: Work) -> Outcome:
         """Print what would be done (``dry_run=true``), and start nothing."""

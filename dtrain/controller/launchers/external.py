@@ -118,6 +118,18 @@ class Env(Local):
             _print(str(self._started_by))
         return placed
 
+    def no_sweep(self) -> UsageError:
+        """Return why the commands of one cluster do no sweep: each would do the whole."""
+        started = self._started_by
+        if started is None:
+            return super().no_sweep()
+        return UsageError(
+            "launcher", "auto", f"{started.what} has {started.number or 'several'} tasks, and each "
+            "would do the whole sweep", "one task, which has jobs beside each other on its node",
+            f"{started.typed}1 ... -m launcher=local sweep.parallel=2" if started.typed else
+            "launcher=local",
+        )  # fmt: skip
+
     def _settle(self, placed: Cluster) -> bool:
         """Settle where the commands meet; say whether all of them have the same home for a key.
 

@@ -42,7 +42,7 @@ class Work(ABC):
     def handed_over(self) -> Outcome:
         """Prepare the run folder, have another command do the job, and follow it by its folder.
 
-        The launcher is an :class:`.slurm.OfSlurm`.
+        The launcher is a :class:`.slurm.Slurm`.
         """
 
     @abstractmethod
