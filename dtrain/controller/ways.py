@@ -9,7 +9,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.controller.job import Job
-from dtrain.controller.launchers.work import Work
+from dtrain.controller.launchers.base import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.supervisor import Requests

@@ -13,15 +13,14 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers import meeting
+from dtrain.controller.launchers.base import Work
 from dtrain.controller.launchers.cluster_env import tf_config
 from dtrain.controller.launchers.cluster_env.base import ClusterEnvironment, Platform, Ranked
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.rendezvous.chief import Host, Place
-from dtrain.controller.launchers.rendezvous.connection import BEAT
-from dtrain.controller.launchers.rendezvous.messages import Message, is_name
+from dtrain.controller.launchers.rendezvous.messages import BEAT, Message, is_name
 from dtrain.controller.launchers.rendezvous.peer import Peer
-from dtrain.controller.launchers.work import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError

@@ -15,12 +15,11 @@ from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep import slurm
 from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft, Master, common_name
-from dtrain.controller.sweep.job_source import Source
-from dtrain.controller.sweep.report import jobs, print_plan, summary
 from dtrain.controller.sweep.resources import at_once
 from dtrain.controller.sweep.runner import Runner, examine
+from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import FILE, Record, read
-from dtrain.controller.sweep.table import Table
+from dtrain.controller.sweep.table import Table, jobs, print_plan, summary
 from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short

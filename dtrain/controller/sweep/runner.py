@@ -21,8 +21,8 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import INTERVAL, Requests
 from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft
-from dtrain.controller.sweep.job_source import Source
 from dtrain.controller.sweep.resources import Slot, Slots, gpu_names, place
+from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
 from dtrain.controller.ways import Ways

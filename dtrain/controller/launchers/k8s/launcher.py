@@ -6,8 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from dtrain.controller.launchers.elsewhere import Elsewhere
-from dtrain.controller.launchers.work import Work
+from dtrain.controller.launchers.base import Elsewhere, Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError

@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.controller.launchers.automatic import auto
-from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.base import Elsewhere, Launcher, Work
 from dtrain.controller.launchers.cluster_env.slurm import in_step
-from dtrain.controller.launchers.elsewhere import Elsewhere
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.slurm import client
-from dtrain.controller.launchers.work import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
