@@ -22,6 +22,11 @@ REMOVED: dict[str, tuple[str, str]] = {
     # -- replay
     # -- Kubernetes
     # -- SLURM
+    "jobs": ("squeue and scancel, SLURM's own commands", "squeue --me"),
+    "launcher.allocation": (
+        "launcher=slurm without it, an array of jobs; or launcher=local in an allocation (salloc)",
+        "-m launcher=local sweep.parallel=2",
+    ),
     # -- evaluations and exports beside a training
     # -- exchange of gradients
     # -- datasets

@@ -16,7 +16,7 @@ from dtrain.controller import result
 from dtrain.controller.beside import Beside
 from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.chief import Place
-from dtrain.controller.launchers.rendezvous.connection import BEAT
+from dtrain.controller.launchers.rendezvous.messages import BEAT
 from dtrain.controller.launchers.rendezvous.peer import Peer
 from dtrain.controller.outcome import cause
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals

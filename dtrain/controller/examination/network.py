@@ -17,7 +17,7 @@ import psutil
 
 from dtrain import secrets
 from dtrain.controller.examination.finding import Finding
-from dtrain.controller.launchers.ports import FIRST, LAST
+from dtrain.controller.launchers.local import FIRST, LAST
 from dtrain.host import network
 
 #: Seconds that a program or a server may take to answer.
