@@ -114,7 +114,7 @@ def result(
         "examples_per_second": end.get("examples_per_second"),
         "replicas": cluster.replicas,
         "forked_from": config.fork,
-        "tasks": len(cluster.processes),
+        "tasks": len(cluster.tasks),
         "parameters": start.get("parameters"),
         "restarts": restarts,
         "replaced_workers": replaced,

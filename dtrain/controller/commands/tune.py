@@ -43,7 +43,7 @@ LIMIT = 90.0
 COMBINE = 60.0
 #: Keys of a run, which trials are none of.
 _OF_A_RUN = (
-    "resume", "fork", "output_dir", "tracking", "action", "debug", "sidecar", "sweep",
+    "resume", "fork", "output_dir", "tracking", "action", "debug", "sweep",
 )  # fmt: skip
 #: Of the memory that is free, so much is left to the rest of the machine.
 _RESERVE = 0.1

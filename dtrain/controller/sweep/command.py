@@ -70,12 +70,11 @@ def run(master: Master, source: Source) -> int:
         here = machine() if launcher is None else slurm.room(launcher, todo)
         to_come = source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
-        least = max((draft.cores for draft in todo), default=1)
         wanted = settings.parallel
         if isinstance(launcher, Slurm):
             slurm.check(launcher, todo, to_come, wanted)
             wanted = None  # SLURM sees to it
-        parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here, least)
+        parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here)
         config = drafts[0].config if drafts else master.config
         if (message := choose.overlooked(config)) is not None:
             print(f"note: {message}", file=sys.stderr)

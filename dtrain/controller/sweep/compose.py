@@ -25,7 +25,7 @@ from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.resources import cores, gpus
+from dtrain.controller.sweep.resources import gpus
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
@@ -64,11 +64,6 @@ class Draft:
         launcher = self.checked.launcher
         here = launcher.shares_machine or launcher.room is not None
         return gpus(self.plan().cluster) if here else 0
-
-    @property
-    def cores(self) -> int:
-        """How many cores it takes at least."""
-        return cores(self.plan().cluster)
 
     def plan(self, machine: Machine | None = None) -> Plan:
         """Return its processes on a machine, or if it has this one to itself."""

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from dtrain.config.schema import Config, Sidecar
+from dtrain.config.schema import Config
 from dtrain.config.section import Node
 from dtrain.controller.tuned import put, typed
 
@@ -29,7 +29,6 @@ def for_trial(
     put(made, {"trainer.callbacks": [], "trainer.log_every_steps": None,
                "checkpoint.every_epochs": None, "checkpoint.every_steps": None,
                "checkpoint.every_seconds": None})  # fmt: skip
-    made.sidecar = Sidecar()
     made.action = Node({"_target_": _TRIAL, "steps": steps, "seconds": seconds})
     made.output_dir = output_dir
     return made

@@ -23,7 +23,7 @@ OWNER = "owner.json"
 #: Bytes of a part of a large file, of which s3fs has ten in memory; S3 takes 10,000 parts.
 _CHUNK, _CHUNKS = 16 << 20, 9_000
 _OF_CHECKPOINT = re.compile(
-    rf"((?:.*/)?(?:checkpoints|sidecar/queue|sidecar/work)/)({re.escape(ASIDE)})?(\d+)"
+    rf"((?:.*/)?checkpoints/)({re.escape(ASIDE)})?(\d+)"
     rf"/({STATE}|{MANIFEST})"
 )
 

@@ -27,8 +27,8 @@ _RESULT, _LATEST = "result.json", f"checkpoints/{POINTER}"
 _FIRST = ("config.yaml", "command.json", "cluster.json")
 #: Those that say that the rest of their folder is whole.
 _CLOSING = ("manifest.json", "export.json")
-#: Folders that hold one checkpoint each: of the run, and of those that wait for the evaluator.
-_CHECKPOINT = re.compile(r"((checkpoints|sidecar/queue|sidecar/work)/(0|[1-9][0-9]{0,17}))(/.*)?")
+#: Folders that hold one checkpoint each.
+_CHECKPOINT = re.compile(r"((checkpoints)/(0|[1-9][0-9]{0,17}))(/.*)?")
 
 APPEND, REPLACE, REMOVE = "append", "replace", "remove"
 

@@ -40,7 +40,6 @@ class OfSlurm(Launcher):
 
     shares_machine = False
     where = "a node of SLURM"
-    starts_evaluator = True
     #: Whether the job goes on without this command.
     detached = True
     #: Why this command can no longer follow the job, which goes on; None while it can.
@@ -73,7 +72,7 @@ class OfSlurm(Launcher):
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Refuse a number of nodes that the tasks cannot be on; see to a key for several."""
-        tasks, nodes = len(cluster.processes), self.asked["nodes"]
+        tasks, nodes = len(cluster.tasks), self.asked["nodes"]
         if nodes is not None and nodes > tasks:
             raise UsageError(
                 "launcher.nodes", nodes, f"the job has {tasks} process" + "es" * (tasks > 1),
@@ -97,8 +96,8 @@ class OfSlurm(Launcher):
 
     def wanted(self, cluster: Cluster) -> script.Asked:
         """Return what a job asks for."""
-        asked, tasks = self.asked, len(cluster.processes)
-        nodes = len(cluster.tasks) // cluster.together + (cluster.evaluator is not None)
+        asked, tasks = self.asked, len(cluster.tasks)
+        nodes = len(cluster.tasks) // cluster.together
         return script.Asked(
             asked["partition"], asked["time"], asked["account"],
             asked["nodes"] or nodes, tasks, asked["gpus_per_node"], asked["cpus_per_task"],

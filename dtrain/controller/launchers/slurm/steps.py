@@ -59,7 +59,7 @@ class Steps(OfSlurm):
             )  # fmt: skip
         if (each := self._gpus(cluster, request)) > gpus():
             raise UsageError(
-                "hardware.devices", max(task.devices for task in cluster.processes),
+                "hardware.devices", max(task.devices for task in cluster.tasks),
                 f"{request.tasks} tasks on {wanted} node{'s' * (wanted > 1)} take {each} GPUs of a "
                 f"node, and each node of this allocation has {gpus()}",
                 f"up to {gpus()} on a node", f"hardware.devices={gpus() * wanted // request.tasks}"
@@ -71,7 +71,7 @@ class Steps(OfSlurm):
     def _gpus(cluster: Cluster, request: script.Asked) -> int:
         """Return how many GPUs of each node a job takes."""
         on_node = -(-request.tasks // request.nodes)
-        most = max(task.devices for task in cluster.processes)
+        most = max(task.devices for task in cluster.tasks)
         return most * on_node if cluster.device_kind == "gpu" else 0
 
     def command(self, rundir: RunDir, cluster: Cluster) -> list[str]:
