@@ -28,6 +28,18 @@ REMOVED: dict[str, tuple[str, str]] = {
         "-m launcher=local sweep.parallel=2",
     ),
     # -- evaluations and exports beside a training
+    "sidecar": (
+        "from another shell: python -m dtrain evaluate RUN follow=true",
+        "python -m dtrain evaluate outputs/DATE/TIME_NAME follow=true",
+    ),
+    "sidecar.export": (
+        "from another shell: python -m dtrain export RUN follow=true",
+        "python -m dtrain export outputs/DATE/TIME_NAME follow=true",
+    ),
+    "hardware.evaluator_cores": (
+        "from another shell: python -m dtrain evaluate RUN follow=true",
+        "python -m dtrain evaluate outputs/DATE/TIME_NAME follow=true hardware.intra_op_threads=1",
+    ),
     # -- exchange of gradients
     # -- datasets
     "dataset=webdataset": ("dataset=huggingface, which reads tar files", "dataset=huggingface"),

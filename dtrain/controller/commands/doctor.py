@@ -56,7 +56,7 @@ class Doctor(cli.OneConfiguration):
             plan = checked.planned
         except UsageError as error:
             refused = error
-        several = plan is not None and len(plan.cluster.processes) > 1
+        several = plan is not None and len(plan.cluster.tasks) > 1
         elsewhere = several and plan is not None and plan.where != "this machine"
         self._print("the network", network.look(wanted, elsewhere))
         self._print("where results go", _places(config))

@@ -24,7 +24,7 @@ from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.resources import cores, gpus
+from dtrain.controller.sweep.resources import gpus
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
@@ -61,11 +61,6 @@ class Draft:
         """How many GPUs of this machine it takes."""
         assert self.checked is not None
         return gpus(self.plan().cluster) if self.checked.launcher.shares_machine else 0
-
-    @property
-    def cores(self) -> int:
-        """How many cores it takes at least."""
-        return cores(self.plan().cluster)
 
     def plan(self, machine: Machine | None = None) -> Plan:
         """Return its processes on a machine, or if it has this one to itself."""
