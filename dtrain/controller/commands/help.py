@@ -37,7 +37,7 @@ commands:
   jobs [cancel ID|RUN_DIR]    jobs of SLURM that dtrain has submitted
   doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
   tune [OVERRIDE ...]         measure the fastest settings for a model, for hardware=tuned
-  replay RUN|RUN_ID           repeat a run with the code that it used, and compare the results
+  replay RUN                  repeat a run with the code that it used, and compare the results
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key
