@@ -20,6 +20,22 @@ REMOVED: dict[str, tuple[str, str]] = {
     "hardware.jit_compile=auto": ("true or false", "hardware.jit_compile=true"),
     "hardware.onednn=auto": ("true or false", "hardware.onednn=true"),
     # -- replay
+    "replay --strict": (
+        "the lines that a replay prints about packages and files that differ",
+        "python -m dtrain replay outputs/DATE/TIME_NAME",
+    ),
+    "replay --tolerance": (
+        "the largest difference of each metric, which a replay prints",
+        "python -m dtrain compare --bits ONE OTHER",
+    ),
+    "replay --keep": (
+        "git worktree add at the commit, and git apply of code/1/changes.patch, of the run folder",
+        "git worktree add --detach ../then COMMIT",
+    ),
+    "replay --uri": (
+        "the folder of a run, or what MLflow holds of it",
+        "mlflow artifacts download --run-id ID --dst-path FOLDER; then replay FOLDER",
+    ),
     # -- Kubernetes
     # -- SLURM
     "jobs": ("squeue and scancel, SLURM's own commands", "squeue --me"),
