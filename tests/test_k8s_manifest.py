@@ -336,7 +336,6 @@ def test_a_manifest_is_written_for_its_user_alone(dtrain: Commands) -> None:
         (["launcher.memory=16GB"], "launcher.memory=16GB: is no quantity of memory"),
         (["launcher.user=0"], "launcher.user=0: must be at least 1"),
         (["hydra.run.dir=x"], "the run folder is in the cluster"),
-        (["sidecar.evaluate=true"], "Kubernetes starts no process beside the training"),
         (
             ["tracking.uri=http://me:hunter2hunter2@host"],
             "a secret that is typed would be in the manifest",

@@ -149,7 +149,7 @@ class Kubernetes(Launcher):
 
 @dataclasses.dataclass
 class Slurm(Auto):
-    """Submits to SLURM; in an allocation it starts steps, and in a step it trains.
+    """Submits to SLURM; in a step of SLURM it trains.
 
     Attributes:
         grace_seconds: seconds from the request to stop to SIGKILL.
@@ -164,7 +164,6 @@ class Slurm(Auto):
         extra: further options of sbatch, such as {qos: high, exclusive: true}.
         follow: follow the job to its end; false: return when it is submitted.
         max_requeues: consecutive starts without a new checkpoint, after which the job ends.
-        allocation: nodes of one allocation for all jobs of a sweep; null: an array of jobs.
     """
 
     _target_: str = target("dtrain.controller.launchers.slurm.choose")
@@ -180,7 +179,6 @@ class Slurm(Auto):
     extra: Any | None = formed(None, OPTIONS)
     follow: bool = True
     max_requeues: int = within(5, 0, MANY)
-    allocation: int | None = within(None, 1, 100_000)
 
 
 #: Strategies of Ray for placement groups.

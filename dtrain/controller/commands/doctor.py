@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hydra.core.hydra_config import HydraConfig
-
 from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import cli, taken
+from dtrain.controller import cli
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.launchers import automatic
@@ -78,8 +76,6 @@ class Doctor(cli.OneConfiguration):
         refused: UsageError | None = None
         plan: Plan | None = None
         try:
-            chosen, words = HydraConfig.get().runtime.choices, HydraConfig.get().overrides.task
-            taken.use(config, taken.choice(config, node, words, chosen), words, print)
             checked = check(config, prepare=False)
             checked.launcher.kill()  # it may have asked other hosts
             plan = checked.planned

@@ -4,12 +4,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dtrain.controller.launchers.automatic import auto
-from dtrain.controller.launchers.base import Launcher
-from dtrain.controller.launchers.elsewhere import Elsewhere
+from dtrain.controller.launchers.base import Elsewhere, Launcher, LocalProcesses
 from dtrain.controller.launchers.external import Env
-from dtrain.controller.launchers.inline import Inline
-from dtrain.controller.launchers.local import Local
-from dtrain.controller.launchers.processes import LocalProcesses
+from dtrain.controller.launchers.local import Inline, Local
 
 if TYPE_CHECKING:
     from dtrain.controller.launchers.k8s import Kubernetes

@@ -19,12 +19,10 @@ from typing import Any
 
 import yaml
 
-from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.base import Elsewhere, Launcher, Work
 from dtrain.controller.launchers.cluster_env.kubernetes import VARIABLES
-from dtrain.controller.launchers.elsewhere import Elsewhere
 from dtrain.controller.launchers.external import READY
 from dtrain.controller.launchers.rendezvous import cluster_key
-from dtrain.controller.launchers.work import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError

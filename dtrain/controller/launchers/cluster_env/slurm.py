@@ -40,6 +40,12 @@ class Slurm(Ranked):
         return host
 
 
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Say whether srun has started this command; a batch script is a step of another kind."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return "SLURM_JOB_ID" in environ and step.isdecimal() and int(step) < _SPECIAL
+
+
 def read(environ: Mapping[str, str]) -> Started | None:
     """Return the step that a process with this environment is a task of.
 
