@@ -294,11 +294,11 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "a chief and an evaluator": Recorded(
         TF, tf({"type": "chief", "index": 0}, chief=["a:1"], evaluator=["b:1"]), "TFConfig", None,
-        {"is_alone": False, "number": 2, "evaluator": True},
+        {"is_alone": False, "number": 2},
     ),
     "an evaluator that is not listed": Recorded(
         KUBEFLOW, tf({"type": "evaluator", "index": 0}, chief=["a:1"]), "TFConfig", None,
-        {"is_alone": False, "number": 1, "evaluator": False},
+        {"is_alone": False, "number": 1},
     ),
     "TF_CONFIG in a SLURM step": Recorded(
         WHERE, {**step(0, THREE, "1(x3)", 3),

@@ -88,13 +88,13 @@ def met(host: Host, pool: ThreadPoolExecutor, *others: Peer) -> list[str]:
 
 
 def test_addresses_are_agreed(free: list[str], pool: ThreadPoolExecutor) -> None:
-    """One says its port alone, one its address in a network; the evaluator has none."""
-    names = ["worker-0", "worker-1", "evaluator-0"]
-    said = [":20002", "10.1.2.3:20003", ""]
+    """One says its port alone, one its address in a network."""
+    names = ["worker-0", "worker-1"]
+    said = [":20002", "10.1.2.3:20003"]
     pairs = zip(names, said, strict=True)
     others = [Peer(free, name, FACTS, KEY, LONG, own) for name, own in pairs]
     agreed = met(Host(free, names, FACTS, KEY, LONG), pool, *others)
-    assert agreed == ["127.0.0.1:20001", "127.0.0.1:20002", "10.1.2.3:20003", ""]
+    assert agreed == ["127.0.0.1:20001", "127.0.0.1:20002", "10.1.2.3:20003"]
 
 
 def test_a_port_that_another_program_has(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -52,21 +51,6 @@ def test_workers_alone_keep_their_role(other: dict[str, Any]) -> None:
     assert [t.name for t in cluster.tasks] == ["worker-0", "worker-1", "worker-2"]
     assert cluster.chief.address == "a:1"
     assert task == Task("worker", 1, 2, address="b:1")
-
-
-@pytest.mark.parametrize("cluster", [{}, {"evaluator": ["e:1"]}, {"evaluator": []}])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_evaluator_is_beside_the_cluster(cluster: dict[str, Any], workers: int) -> None:
-    wanted = planned("multiworker", workers)
-    wanted = dataclasses.replace(wanted, evaluator=Task("evaluator", 0, 1, alone=True))
-    listed: dict[str, Any] = {"worker": ("b:2", "c:3") if workers else None, **cluster}
-    for strategy, on_hosts in (("multiworker", True), ("mirrored", False)):
-        found, task = read(config(("evaluator", 0), **listed), wanted, strategy, on_hosts)
-        assert task is found.evaluator and task.address is None and len(found.tasks) == 1 + workers
-        chief = read(config(("chief", 0), **listed), wanted, strategy, on_hosts)
-        assert chief == (found, found.chief) and found.chief.address == "a:1"
-    with pytest.raises(UsageError, match=r"TF_CONFIG.task.index=1: a run has one evaluator"):
-        read(config(("evaluator", 1), **listed), wanted, "multiworker", True)
 
 
 @pytest.mark.parametrize("role", ["chief", "worker"])
@@ -120,7 +104,7 @@ MISTAKES = {
                'accepted: the roles chief, worker; hint: "chief"'),
     "evaluator": ("multiworker", config(evaluator=["a:9"]), "TF_CONFIG.cluster.evaluator",
                   "an evaluator is not part of TensorFlow's cluster, and dtrain evaluates in the "
-                  "training loop itself, unless sidecar.*hint: sidecar.evaluate=true on every"),
+                  "training loop itself.*hint: TF_CONFIG without the evaluator"),
     "ps": ("multiworker", config(ps=["a:9"]), "TF_CONFIG.cluster.ps",
            "strategy=multiworker has no use for parameter servers; .*; type: strategy=ps"),
     "unknown role": ("ps", config(workers=["a:9"]), "TF_CONFIG.cluster.workers",
@@ -181,7 +165,7 @@ MISTAKES = {
                     'TF_CONFIG.task.type=master: is an old name.*name it chief.*hint: "chief"'),
     "task evaluator": ("multiworker", config(("evaluator", 0)), "TF_CONFIG.task.type",
                        "TF_CONFIG.task.type=evaluator: dtrain evaluates in the training loop "
-                       "itself, unless sidecar.evaluate=true; .*TF_CONFIG without the evaluator"),
+                       "itself; .*TF_CONFIG without the evaluator"),
     "task ps": ("multiworker", config(("ps", 0)), "TF_CONFIG.task.type",
                 "TF_CONFIG.task.type=ps: strategy=multiworker has no use for parameter servers"),
     "task not listed": ("multiworker",

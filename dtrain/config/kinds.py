@@ -54,7 +54,6 @@ _DATASETS = "|".join((
     "text",
     "tfds",
     "tfrecord",
-    "webdataset",
 ))  # fmt: skip
 
 MODEL = Kind(
@@ -93,7 +92,7 @@ ENVIRONMENT = Kind(
 _DEBUG = r"debug\.(nan\.Nan|overfit\.Overfit|shapes\.Shapes|one_batch\.OneBatch|slow\.Slow)"
 ACTION = Kind(
     "action", "dtrain.task.train.*, dtrain.after.*, dtrain.debug.*",
-    r"dtrain\.(task\.train\.(train\.Train|trial\.Trial)|after\.(evaluate\.Evaluate"
+    r"dtrain\.(task\.train\.train\.Train|after\.(evaluate\.Evaluate"
     rf"|predict\.Predict)|{_DEBUG})",
 )  # fmt: skip
 PREDICTED = Kind(

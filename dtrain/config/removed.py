@@ -12,6 +12,13 @@ from dtrain.errors import ALONE, UsageError
 #: value (``hardware=tuned``). RUN_DIR and VALUE stand for the value that was typed.
 REMOVED: dict[str, tuple[str, str]] = {
     # -- measurements of a machine
+    "tune": ("a sweep whose objective is the speed", "python -m dtrain -m experiment=speed"),
+    "hardware=tuned": (
+        "the settings themselves, which python -m dtrain -m experiment=speed compares",
+        "hardware=auto",
+    ),
+    "hardware.jit_compile=auto": ("true or false", "hardware.jit_compile=true"),
+    "hardware.onednn=auto": ("true or false", "hardware.onednn=true"),
     # -- replay
     # -- Kubernetes
     # -- SLURM
@@ -21,8 +28,24 @@ REMOVED: dict[str, tuple[str, str]] = {
         "-m launcher=local sweep.parallel=2",
     ),
     # -- evaluations and exports beside a training
+    "sidecar": (
+        "from another shell: python -m dtrain evaluate RUN follow=true",
+        "python -m dtrain evaluate outputs/DATE/TIME_NAME follow=true",
+    ),
+    "sidecar.export": (
+        "from another shell: python -m dtrain export RUN follow=true",
+        "python -m dtrain export outputs/DATE/TIME_NAME follow=true",
+    ),
+    "hardware.evaluator_cores": (
+        "from another shell: python -m dtrain evaluate RUN follow=true",
+        "python -m dtrain evaluate outputs/DATE/TIME_NAME follow=true hardware.intra_op_threads=1",
+    ),
     # -- exchange of gradients
     # -- datasets
+    "dataset=webdataset": ("dataset=huggingface, which reads tar files", "dataset=huggingface"),
+    "dataset.decode=example": ("the only kind of record", "dataset=array_record"),
+    "dataset.decode=npy": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
+    "dataset.decode=bytes": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
     # -- predictions
     # -- remote output
     # -- debug

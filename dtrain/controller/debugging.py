@@ -113,14 +113,12 @@ def prepare(config: Config, name: str) -> None:
         UsageError: it cannot be one.
     """
     node = config.debug
-    for key in ("resume", "sidecar.evaluate", "sidecar.export"):
-        section, _, field = key.rpartition(".")
-        if value := getattr(getattr(config, section) if section else config, field):
-            raise UsageError(
-                key, str(value).lower(), f"belongs to a run, and debug={name} is none",
-                "the same command without it; fork=RUN_DIR begins with the weights of a run",
-                f"the command without {key}",
-            )  # fmt: skip
+    if config.resume:
+        raise UsageError(
+            "resume", config.resume, f"belongs to a run, and debug={name} is none",
+            "the same command without it; fork=RUN_DIR begins with the weights of a run",
+            "the command without resume",
+        )  # fmt: skip
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
     config.tracking = Node(vars(Tracking(_NO_TRACKER)))

@@ -27,7 +27,7 @@ from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.host import frameworks
-from dtrain.run import checkpoint, sidecar
+from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower, Journal
@@ -206,9 +206,8 @@ class Job:
             self.start.launched()
             signals.started = True
             supervisor = Supervisor(
-                self._launcher, self._cluster, self._rundir, self._view, self.saving,
-                self._config.sidecar.max_restarts,
-            )  # fmt: skip
+                self._launcher, self._cluster, self._rundir, self._view, self.saving
+            )
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced
@@ -224,8 +223,7 @@ class Job:
                 return failure
 
     def _refused(self) -> bool:
-        codes, beside = self._launcher.exit_codes().items(), self._cluster.evaluator_name
-        return any(code == errors.USAGE for name, code in codes if name != beside)
+        return errors.USAGE in self._launcher.exit_codes().values()
 
     def _restart(self, failure: Failure) -> None:
         self._look()
@@ -260,7 +258,7 @@ class Job:
         self._unread = problem
 
     def _take_in(self) -> None:
-        progress: Any = sidecar.progress(self._rundir)
+        progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
         self.start.stepped(progress)
         self._view.update(progress)
         for event in self._follower.events():

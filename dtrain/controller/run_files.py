@@ -17,7 +17,6 @@ from dtrain.files import writing
 from dtrain.run import checkpoint, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, write_json, write_text
-from dtrain.run.sidecar import Sidecar
 
 
 class RunFiles:
@@ -75,8 +74,6 @@ class RunFiles:
             self._rundir.logs.mkdir(exist_ok=True)
             if self._report is not None and self._config.record_code:
                 self._code = Recorder(self._rundir.path, Path(self._config.output_dir))
-            if cluster.evaluator is not None:
-                Sidecar(self._rundir).begin()
         except OSError as error:
             key, value = "output_dir", Path(self._config.output_dir)
             if self._resumed:
@@ -104,8 +101,6 @@ class RunFiles:
         pending = found is not None and found.meta["pending_validation"]
         passed = journal.cut(self._rundir.journal, step, validated=not pending)
         writing.remove(self._rundir.progress)
-        if (sidecar := Sidecar(self._rundir)).folder.is_dir():
-            sidecar.begin()
         return step, passed
 
     def begin(self) -> None:

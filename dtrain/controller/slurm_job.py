@@ -23,7 +23,7 @@ from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import UsageError
 from dtrain.files import reading, writing
-from dtrain.run import checkpoint, sidecar
+from dtrain.run import checkpoint, schemas
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 from dtrain.run.journal import Follower
 from dtrain.tracking.choose import tracker
@@ -80,7 +80,7 @@ class SlurmJob:
         if self._resumed:  # what an earlier start wrote is known
             self._follower.skip()
             self._console.skip()
-            self._past = sidecar.progress(self._rundir)
+            self._past = schemas.glance(self._rundir.progress, schemas.Progress)
         self._unread: str | None = None
         #: The job as the queue had it last, and since when it has had none; None while it has.
         self._queued: client.QueuedJob | None = None
@@ -271,7 +271,7 @@ class SlurmJob:
     def _look(self) -> None:
         problem = None
         try:
-            progress: Any = sidecar.progress(self._rundir)
+            progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
             if progress != self._past:
                 self._view.update(progress)
             for event in self._follower.events():

@@ -49,7 +49,6 @@ OUTSIDE = (
     "tracking",
     "launcher",
     "checkpoint",
-    "sidecar",
     "sweep",
 )
 

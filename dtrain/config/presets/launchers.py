@@ -93,7 +93,7 @@ class Ssh(Launcher):
     network: str | None = formed(None, NETWORK)
 
 
-#: What the pods of a job are made by (:mod:`dtrain.controller.launchers.k8s.manifest`).
+#: What the pods of a job are made by (:mod:`dtrain.controller.launchers.k8s`).
 PodsOf = enum.Enum("PodsOf", ["jobset", "job"])
 
 
@@ -109,7 +109,7 @@ class Kubernetes(Launcher):
         job_name: name of the job, and of its run folder; null: the run's name and the time.
         namespace: where the job is created; null: the namespace of the context.
         context: context of the kubeconfig; null: the current one.
-        apply: create the job in the cluster; false: write its manifest.
+        apply: create the job by kubectl; false: write its manifest.
         follow: print the progress of the created job until it ends.
         cpus: cores of each pod; null: what its node has left.
         memory: memory of each pod, such as 16Gi; null: what its node has left.

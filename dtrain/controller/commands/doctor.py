@@ -9,12 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-
 from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import cli, taken
+from dtrain.controller import cli
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.parsing import Parser
 from dtrain.controller.examination import machine, network
@@ -53,16 +51,12 @@ class Doctor(cli.OneConfiguration):
         refused: UsageError | None = None
         plan: Plan | None = None
         try:
-            chosen = HydraConfig.get()
-            words = chosen.overrides.task
-            left = taken.choice(config, node, words, chosen.runtime.choices)
-            taken.use(config, left, words, print)
             checked = check(config, prepare=False)
             checked.launcher.kill()  # it may have asked other hosts
             plan = checked.planned
         except UsageError as error:
             refused = error
-        several = plan is not None and len(plan.cluster.processes) > 1
+        several = plan is not None and len(plan.cluster.tasks) > 1
         elsewhere = several and plan is not None and plan.where != "this machine"
         self._print("the network", network.look(wanted, elsewhere))
         self._print("where results go", _places(config))

@@ -9,7 +9,7 @@ from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.local import Inline, Local
 
 if TYPE_CHECKING:
-    from dtrain.controller.launchers.k8s.launcher import Kubernetes
+    from dtrain.controller.launchers.k8s import Kubernetes
     from dtrain.controller.launchers.ray import Ray
     from dtrain.controller.launchers.ssh import Ssh
 
@@ -19,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: Imported when they are chosen: most commands need none of them.
-_LATE = {"Kubernetes": "k8s.launcher", "Ray": "ray", "Ssh": "ssh"}
+_LATE = {"Kubernetes": "k8s", "Ray": "ray", "Ssh": "ssh"}
 
 
 def __getattr__(name: str) -> Any:

@@ -42,8 +42,6 @@ class Launcher(ABC):
     commands: int | None = None
     #: Whether the files of this machine are those that the tasks will read.
     sees_data = True
-    #: Whether the command that does the job can start an evaluator, where this one is not it.
-    starts_evaluator = False
     #: The GPUs that the tasks may have, named as in ``CUDA_VISIBLE_DEVICES``; None: all.
     gpus: tuple[str, ...] | None = None
 
@@ -115,7 +113,7 @@ class Launcher(ABC):
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the tasks of which there will be events, the chief always among them."""
-        return cluster.processes
+        return cluster.tasks
 
     @abstractmethod
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
@@ -208,7 +206,7 @@ class Work(ABC):
     def in_pods(self) -> Outcome:
         """Write the manifest of pods that run the user's command, or create and follow them.
 
-        The launcher is a :class:`.k8s.launcher.Kubernetes`.
+        The launcher is a :class:`.k8s.Kubernetes`.
         """
 
 

@@ -92,7 +92,6 @@ class Env(Local):
             machine,
             gpus=machine.gpus if started.own_gpus else machine.gpus // tasks,
             beside=tasks if machine.cores == os.cpu_count() else 1,
-            evaluator=started.evaluator,
         )
 
     def _first_gpu(self, task: Task) -> int:
@@ -170,14 +169,13 @@ class Env(Local):
             TrainingError: a host did not come within ``start_timeout``.
         """
         cluster, place = _identified(rundir, cluster)
-        if len(cluster.processes) > 1:
+        if len(cluster.tasks) > 1:
             addresses, key, own = self._site(cluster)
-            names = [task.name for task in cluster.processes[1:]]
+            names = [task.name for task in cluster.tasks[1:]]
             self._host = Host(addresses, names, self._facts, key, self.peer_timeout)
             self._host.wait(self.start_timeout, _print)
             if own:
-                agreed = self._host.agreed(own)[: len(cluster.tasks)]
-                place = place._replace(addresses=tuple(agreed))
+                place = place._replace(addresses=tuple(self._host.agreed(own)))
                 cluster = self.placed(cluster, place)
                 # ORDER: peers on the same disk look there as soon as they have the place.
                 write_json(rundir.cluster, cluster.to_json())
@@ -212,8 +210,7 @@ class Env(Local):
         """Return this command's side of the meeting, where it is not the chief's."""
         addresses, key, own = self._site(cluster)
         task = self.own(cluster)
-        said = "" if task == cluster.evaluator else own
-        return Peer(addresses, task.name, self._facts, key, self.peer_timeout, said)
+        return Peer(addresses, task.name, self._facts, key, self.peer_timeout, own)
 
     def _site(self, cluster: Cluster) -> tuple[list[str], bytes, str]:
         """Return where the commands meet, their key, and this one's address if it is agreed."""
@@ -234,9 +231,7 @@ class Env(Local):
         if self._host is not None:
             self._host.move(int((read_json(self._rundir.progress) or {}).get("step", 0)))
         for name, message in self._host.messages() if self._host is not None else []:
-            if name == self._cluster.evaluator_name:
-                events += self._beside(name, message)
-            elif message["kind"] == "stop":
+            if message["kind"] == "stop":
                 events.append((name, "stop"))
             elif name not in self._losses:
                 self._losses[name] = how = self._how(name, message)
@@ -245,15 +240,6 @@ class Env(Local):
                 elif how:
                     events.append((name, "lost"))
         return events
-
-    def _beside(self, name: str, message: Message) -> list[tuple[str, str]]:
-        """Return what became of the evaluator, whose loss does not end the job."""
-        if message["kind"] in ("stop", "late") or name in self._losses:
-            return []
-        self._losses[name] = how = self._how(name, message)
-        if not how and message["code"] == errors.INTERRUPTED:
-            self._losses[name] = how = "was asked to stop"
-        return [(name, "lost")] if how else []
 
     def _how(self, name: str, message: Message) -> str:
         """Return how another host's task was lost; empty if it ended as it should."""

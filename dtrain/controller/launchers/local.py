@@ -62,7 +62,7 @@ class Local(Launcher, LocalProcesses):
         write_json(rundir.cluster, cluster.to_json())
         self._rundir, self._cluster = rundir, cluster
         self._started = {}
-        for task in cluster.processes:
+        for task in cluster.tasks:
             self._start(task)
         return cluster
 
@@ -94,7 +94,7 @@ class Local(Launcher, LocalProcesses):
         if self._cluster.device_kind == "cpu" or task.devices == 0:
             return "-1"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        processes = self._cluster.processes
+        processes = self._cluster.tasks
         total = sum(each.devices for each in processes)
         names = visible.split(",") if visible else [str(index) for index in range(total)]
         names = names if self.gpus is None else list(self.gpus)
@@ -103,7 +103,7 @@ class Local(Launcher, LocalProcesses):
 
     def _first_gpu(self, task: Task) -> int:
         """Return how many GPUs of this machine are those of the tasks before this one."""
-        processes = self._cluster.processes
+        processes = self._cluster.tasks
         return sum(each.devices for each in processes[: processes.index(task)])
 
     def poll(self, timeout: float) -> list[tuple[str, str]]:

@@ -46,9 +46,7 @@ def run(master: Master, source: Source) -> int:
         lock = folders.lock(RunDir(past.folder), "sweep.resume")
     try:
         ahead = _ahead(source, past)
-        known = {job["number"]: job["overrides"] for job in past.jobs} if past else {}
-        file = past.folder / FILE if past else Path()
-        composer = Composer(master, ahead if len(ahead) == source.total else [], known, file)
+        composer = Composer(master, ahead if len(ahead) == source.total else [])
         drafts: list[Draft] = []
         done: dict[int, Outcome | None] = {}
         first = None if ahead else source.next()  # of a search: it stands for all
@@ -68,12 +66,11 @@ def run(master: Master, source: Source) -> int:
         here = machine() if launcher is None else Machine(0, max(1, len(todo)), shared=False)
         to_come = source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
-        least = max((draft.cores for draft in todo), default=1)
         wanted = settings.parallel
         if launcher is not None:
             slurm.check(todo, to_come, wanted)
             wanted = None  # SLURM sees to it
-        parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here, least)
+        parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here)
         config = drafts[0].config if drafts else master.config
         if (message := choose.overlooked(config)) is not None:
             print(f"note: {message}", file=sys.stderr)

@@ -28,7 +28,6 @@ from dtrain.errors import DtrainError
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
-from dtrain.run.sidecar import Sidecar
 
 #: Seconds between two looks at the tasks, and between two looks at which are stopped.
 TURN, LOOK = 0.1, 1.0
@@ -53,7 +52,7 @@ class Tasks(Local):
     def begin(self, rundir: RunDir, cluster: Cluster, names: list[str]) -> None:
         """Start the tasks called ``names``."""
         self._rundir, self._cluster = rundir, cluster
-        self._own = [task for task in cluster.processes if task.name in names]
+        self._own = [task for task in cluster.tasks if task.name in names]
         self._started = {}
         for task in self._own:
             self._start(task)
@@ -203,8 +202,6 @@ class Agent:
         rundir = RunDir(run) if self._own is None else self._own.rundir
         rundir.logs.mkdir(exist_ok=True)
         if self._own is not None:
-            if Cluster.from_json(cluster).evaluator_name in tasks:
-                Sidecar(rundir).begin()  # of empty folders nothing came
             self._mirror = mirror.Mirror(rundir, self._stream)
         self._tasks.begin(rundir, Cluster.from_json(cluster), tasks)
         self._stream.send("begun")

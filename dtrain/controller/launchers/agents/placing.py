@@ -42,8 +42,6 @@ def placed(cluster: Cluster, hosts: list[Host], inbox: Inbox, seconds: float) ->
     where = dict(zip((task.name for task in cluster.tasks), rooms, strict=False))
     for host in hosts:
         host.tasks = [name for name, its in where.items() if its is host]
-    if cluster.evaluator is not None:
-        hosts[0].tasks.append(cluster.evaluator_name)
     cluster = dataclasses.replace(cluster, tasks=_divided(cluster, where))
     if len(cluster.tasks) == 1:
         return cluster

@@ -50,7 +50,6 @@ class Started:
         local: the rank of this command among those on its machine, and how many these are.
         own_gpus: the platform shows each command the GPUs that it may have, and no others.
         same_home: the hosts have the user's home in common, as far as is usual there.
-        evaluator: one of them may be the evaluator.
         typed: what is typed in front of the number of commands, such as ``srun -n``; may be empty.
     """
 
@@ -64,7 +63,6 @@ class Started:
     local: tuple[int, int] = (0, 1)
     own_gpus: bool = False
     same_home: bool = False
-    evaluator: bool = True
     typed: str = ""
 
     @property
@@ -98,7 +96,7 @@ class Platform(ClusterEnvironment, Protocol):
 class Ranked(ABC):
     """A platform that numbers its commands: the first is the chief's.
 
-    The workers follow, then the parameter servers, and last the evaluator, if there is one.
+    The workers follow, then the parameter servers.
     """
 
     #: The platform, for messages.
@@ -131,7 +129,7 @@ class Ranked(ABC):
         check(started, planned, strategy, on_hosts)
         if started.addresses:
             planned = planned.at(started.addresses[: len(planned.tasks)])
-        return planned, planned.processes[started.rank]
+        return planned, planned.tasks[started.rank]
 
     def reach(self, host: str) -> str:
         """Return the name or address by which a host of this platform is reached."""
@@ -144,8 +142,8 @@ def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> 
     Raises:
         UsageError: naming the key that decides how many there are.
     """
-    number, processes = started.number, planned.processes
-    if len(processes) == 1 and not on_hosts:
+    number, tasks = started.number, planned.tasks
+    if len(tasks) == 1 and not on_hosts:
         if number == 1:
             return
         raise UsageError(
@@ -153,19 +151,19 @@ def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> 
             f"{number or 'several'} tasks, each of which would train by itself",
             f"a strategy of several tasks, or {_tasks(1, started)}", "strategy=multiworker",
         )  # fmt: skip
-    if number is not None and number != len(processes):
+    if number is not None and number != len(tasks):
         raise _other_number(number, started, planned, strategy)
-    if not 0 <= started.rank < len(processes):
+    if not 0 <= started.rank < len(tasks):
         raise UsageError(
             "launcher.environment", started.what, f"this command is task {started.rank}, counted "
-            f"from 0, and {len(processes)} are planned",
-            f"{len(processes)} commands", f"hardware.hosts={started.rank + 1}",
+            f"from 0, and {len(tasks)} are planned",
+            f"{len(tasks)} commands", f"hardware.hosts={started.rank + 1}",
         )  # fmt: skip
 
 
 def _other_number(number: int, started: Started, planned: Cluster, strategy: str) -> UsageError:
     """Return the error of so many commands in the place of those that are planned."""
-    roles = [task.role for task in planned.processes]
+    roles = [task.role for task in planned.tasks]
     counts = {role: roles.count(role) for role in dict.fromkeys(roles)}
     names = {"worker": "workers", "ps": "parameter servers"}
     wanted = ", ".join(
@@ -174,7 +172,7 @@ def _other_number(number: int, started: Started, planned: Cluster, strategy: str
     if "ps" in counts:
         key, beside = "strategy.workers", len(roles) - counts["worker"]
     else:
-        key, beside = "hardware.hosts", counts.get("evaluator", 0)
+        key, beside = "hardware.hosts", 0
     fits = max(1, number - beside)
     if planned.together == len(planned.tasks) > 1:  # all on one host
         key = "hardware.devices"

@@ -11,7 +11,7 @@ from typing import Any
 
 from dtrain.controller.launchers.cluster_env.base import Started
 from dtrain.errors import UsageError, nearest
-from dtrain.run.cluster import EVALUATOR, Cluster, Task
+from dtrain.run.cluster import Cluster, Task
 
 #: Hosts that mean "this machine" on every machine, besides 127.x.
 _HERE = ("localhost", "localhost.localdomain", "ip6-localhost", "::1", "0.0.0.0", "::")
@@ -44,7 +44,7 @@ class TFConfig:
 
 
 def started(text: str | None) -> Started | None:
-    """Return how many tasks a cluster has, an evaluator among them where it is listed.
+    """Return how many tasks a cluster has.
 
     The rest is for :func:`read`, which knows what was planned.
 
@@ -62,10 +62,7 @@ def started(text: str | None) -> Started | None:
     addresses = tuple(str(address) for each in counts for address in listed[each])
     leads = "chief" if counts.get("chief") else "worker"
     is_first = (task.get("type"), task.get("index")) == (leads, 0)
-    return Started(
-        "TF_CONFIG", 0 if is_first else 1, len(addresses), addresses=addresses,
-        evaluator=EVALUATOR in counts,
-    )  # fmt: skip
+    return Started("TF_CONFIG", 0 if is_first else 1, len(addresses), addresses=addresses)
 
 
 def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
@@ -86,8 +83,7 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     Raises:
         UsageError: TF_CONFIG is wrong in itself, or is not the cluster that was planned.
     """
-    beside = planned.evaluator is not None
-    if len(planned.tasks) == 1 and not (on_hosts or beside):
+    if len(planned.tasks) == 1 and not on_hosts:
         raise UsageError(
             "strategy", strategy, "is one process and has no use for a cluster",
             "with launcher=env: one of several tasks; with launcher=local: any",
@@ -97,7 +93,7 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     usable = list(dict.fromkeys(["chief", "worker", *(task.role for task in planned.tasks)]))
     addresses: dict[str, list[str]] = {}
     for role, listed in value["cluster"].items():
-        if listed == [] or (beside and role == EVALUATOR):  # its address is not needed
+        if listed == []:
             continue
         _check_role(f"TF_CONFIG.cluster.{role}", role, listed, usable, strategy)
         addresses[role] = _addresses(f"TF_CONFIG.cluster.{role}", listed)
@@ -110,13 +106,6 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
         ]
         planned = dataclasses.replace(planned, tasks=tuple(workers))
     placed = planned.at([addresses[task.role][task.index] for task in planned.tasks])
-    if beside and value["task"].get("type") == EVALUATOR:
-        if value["task"].get("index", 0) != 0:
-            raise UsageError(
-                "TF_CONFIG.task.index", json.dumps(value["task"]["index"]),
-                "a run has one evaluator", "0", '"index": 0',
-            )  # fmt: skip
-        return placed, placed.task(placed.evaluator_name)
     return placed, placed.task(_own_name(value["task"], addresses, usable, strategy))
 
 
@@ -188,10 +177,10 @@ def _check_role(key: str, role: Any, value: Any, usable: list[str], strategy: st
     if role == "master":
         problem = "is an old name of the role: name it chief"
     elif role == "evaluator":
-        problem = "dtrain evaluates in the training loop itself, unless sidecar.evaluate=true"
+        problem = "dtrain evaluates in the training loop itself"
         if key.startswith("TF_CONFIG.cluster"):
             problem = f"an evaluator is not part of TensorFlow's cluster, and {problem}"
-        hint = "sidecar.evaluate=true on every host; or TF_CONFIG without the evaluator"
+        hint = "TF_CONFIG without the evaluator; python -m dtrain evaluate RUN follow=true"
     elif role == "ps":
         problem, hint = f"strategy={strategy} has no use for parameter servers", "strategy=ps"
     raise UsageError(key, value if isinstance(value, str) else json.dumps(value), problem,

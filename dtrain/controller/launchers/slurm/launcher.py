@@ -60,7 +60,6 @@ class Slurm(Elsewhere):
     """
 
     where = "a node of SLURM"
-    starts_evaluator = True
 
     def __init__(self, asked: Mapping[str, Any], **settings: Any):
         super().__init__(**settings)
@@ -93,7 +92,7 @@ class Slurm(Elsewhere):
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Refuse a number of nodes that the tasks cannot be on, and a command in an allocation."""
-        tasks, nodes = len(cluster.processes), self.asked["nodes"]
+        tasks, nodes = len(cluster.tasks), self.asked["nodes"]
         if nodes is not None and nodes > tasks:
             raise UsageError(
                 "launcher.nodes", nodes, f"the job has {tasks} process" + "es" * (tasks > 1),
@@ -122,7 +121,7 @@ class Slurm(Elsewhere):
         return cluster
 
     def _nodes(self, cluster: Cluster) -> int:
-        nodes = len(cluster.tasks) // cluster.together + (cluster.evaluator is not None)
+        nodes = len(cluster.tasks) // cluster.together
         return self.asked["nodes"] or nodes
 
     def request(self, cluster: Cluster) -> dict[str, Any]:
@@ -131,7 +130,7 @@ class Slurm(Elsewhere):
         Raises:
             UsageError: an option of ``launcher.extra`` is one that dtrain gives.
         """
-        asked, nodes, tasks = self.asked, self._nodes(cluster), len(cluster.processes)
+        asked, nodes, tasks = self.asked, self._nodes(cluster), len(cluster.tasks)
         options = {
             "chdir": _path(Path.cwd()),
             "partition": asked["partition"],
