@@ -57,6 +57,12 @@ REMOVED: dict[str, tuple[str, str]] = {
         "python -m dtrain evaluate outputs/DATE/TIME_NAME follow=true hardware.intra_op_threads=1",
     ),
     # -- exchange of gradients
+    "strategy.sync_every": (
+        "gradients that are averaged in each step, or strategy=ps, which is asynchronous",
+        "strategy=multiworker",
+    ),
+    "strategy.compress": ("gradients in their own type", "strategy=multiworker"),
+    "strategy.bytes_per_pack": ("one vector for each type of gradients", "strategy=multiworker"),
     # -- datasets
     "dataset=webdataset": ("dataset=huggingface, which reads tar files", "dataset=huggingface"),
     "dataset.decode=example": ("the only kind of record", "dataset=array_record"),
