@@ -68,6 +68,7 @@ REMOVED: dict[str, tuple[str, str]] = {
     "dataset.decode=example": ("the only kind of record", "dataset=array_record"),
     "dataset.decode=npy": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
     "dataset.decode=bytes": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
+    "dataset.identity": ("a sample of the data, always", "the command without it"),
     # -- predictions
     # -- remote output
     # -- debug
