@@ -21,7 +21,7 @@ from dtrain.host import terminal
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "jobs", "replay",
+    "serve", "doctor", "replay",
 )  # fmt: skip
 #: Those that are given no run.
 _NO_RUN = ("data", "doctor")

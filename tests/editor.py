@@ -21,7 +21,7 @@ REFERENCE = {"$ref": "#/definitions/reference"}
 DEFINITIONS = {"reference": {"type": "string", "pattern": r"\$\{|^\?\?\?$"}}
 TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 #: Sections that are no groups.
-SECTIONS = ("checkpoint", "sidecar", "sweep")
+SECTIONS = ("checkpoint", "sweep")
 
 
 def texts() -> dict[str, str]:

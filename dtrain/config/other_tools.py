@@ -239,7 +239,7 @@ COMMANDS = {
     "find_lr": "-m optimizer.learning_rate=0.0001,0.001,0.01",
     "summary": "debug=shapes", "overfit": "debug=overfit", "check": "dry_run=true",
     "config": "--cfg job", "help": "--help", "version": "--version", "env": "doctor",
-    "inspect": "data", "dataset_info": "data", "reproduce": "replay", "squeue": "jobs",
+    "inspect": "data", "dataset_info": "data", "reproduce": "replay",
 }  # fmt: skip
 #: Options that other tools have, by the command here; and the words that are typed for them.
 WORDS = {

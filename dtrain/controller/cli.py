@@ -21,7 +21,7 @@ from dtrain.config.settle import settle
 from dtrain.controller import debugging, folders, latest, remote, resume, starting
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.start import start
-from dtrain.controller.sweep.job_source import Source
+from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address
 from dtrain.errors import DtrainError, UsageError, printable
@@ -56,7 +56,7 @@ class Command:
             UsageError: it names a folder that is none of a run.
         """
         given = latest.resolved(given, latest.KEYS)
-        given, _ = remote.arguments(given, ("resume", "fork", "sweep.resume"))
+        given = remote.arguments(given, ("resume", "fork", "sweep.resume"))
         return resume.arguments(arguments(given))
 
     def worded(self, text: str) -> str:

@@ -115,7 +115,7 @@ def result(
         objective.SPEED: speed,
         "replicas": cluster.replicas,
         "forked_from": config.fork,
-        "tasks": len(cluster.processes),
+        "tasks": len(cluster.tasks),
         "parameters": start.get("parameters"),
         "restarts": restarts,
         "replaced_workers": replaced,

@@ -333,11 +333,9 @@ def nothing_to_do(config: Config) -> str | None:
     assert config.resume is not None
     rundir = RunDir(config.resume)
     result: Any = schemas.glance(rundir.result, schemas.Result) or {}
-    past, beside = _load(rundir), config.sidecar
+    past = _load(rundir)
     other = identity.value(past, "tracking") != identity.value(config, "tracking")
-    changes = (
-        other or beside.evaluate or beside.export or load.select(config, "dataset.accept_changes")
-    )
+    changes = other or load.select(config, "dataset.accept_changes")
     whole = any(path.exists() for path in (rundir.model, rundir.weights, rundir.state))
     # Where other programs start tasks of the job, these would wait for this one.
     if result.get("status") != "FINISHED" or changes or not whole or automatic.found() is not None:

@@ -24,7 +24,7 @@ from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.resources import cores, gpus
+from dtrain.controller.sweep.resources import gpus
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
@@ -58,16 +58,9 @@ class Draft:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it takes, of this machine or of the allocation that the sweep is in."""
+        """How many GPUs of this machine it takes."""
         assert self.checked is not None
-        launcher = self.checked.launcher
-        here = launcher.shares_machine or launcher.room is not None
-        return gpus(self.plan().cluster) if here else 0
-
-    @property
-    def cores(self) -> int:
-        """How many cores it takes at least."""
-        return cores(self.plan().cluster)
+        return gpus(self.plan().cluster) if self.checked.launcher.shares_machine else 0
 
     def plan(self, machine: Machine | None = None) -> Plan:
         """Return its processes on a machine, or if it has this one to itself."""
@@ -214,12 +207,7 @@ class Composer:
                 resume.check(config, draft.overrides)
             launcher: Launcher = targets.instantiate(config.launcher, "launcher")
             if not launcher.several:
-                many = launcher.commands or 1
-                raise UsageError(
-                    "launcher._target_", config.launcher._target_, "cannot run one job beside "
-                    "another" + (f": {many} commands were started for one" if many > 1 else ""),
-                    "a launcher that can, or a command for each job", "launcher=local",
-                )  # fmt: skip
+                raise launcher.no_sweep()
             draft.checked = check(config, self._look, prepare=False)
         cluster = draft.plan().cluster
         if not config.dry_run and cluster.environment not in self._prepared:
