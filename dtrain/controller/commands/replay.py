@@ -24,8 +24,8 @@ from dtrain.controller.code import changes, rerun, tracked, verdict
 from dtrain.controller.code import state as states
 from dtrain.controller.code.checkout import Checkout, link_data
 from dtrain.controller.code.state import State
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.data.files import is_address
 from dtrain.errors import UsageError, printable
 from dtrain.run import schemas
@@ -270,4 +270,4 @@ def main(arguments: list[str] | None = None) -> int:
             replay.show()
             return replay.run()
 
-    return failures.answered(again, given.run)
+    return boundary.answered(again, given.run)
