@@ -22,7 +22,7 @@ from PIL import Image
 
 from dtrain import datasets, errors
 from dtrain.controller.terminal import activity
-from dtrain.controller.terminal.sheet import png
+from dtrain.controller.terminal.pictures import sheet
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays
 from tests.conftest import QUICK
@@ -576,7 +576,7 @@ def test_what_images_look_like() -> None:
 
 def test_captions_that_a_font_has_not() -> None:
     images = np.zeros((3, 5, 7, 1), np.uint8)
-    drawn = Image.open(io.BytesIO(png(images, ["犬", "$x^2$", "very long " * 20])))
+    drawn = Image.open(io.BytesIO(sheet(images, ["犬", "$x^2$", "very long " * 20])))
     assert drawn.size == (2 * (14 * 7 + 8) + 8, 2 * (14 * 5 + 18 + 8))
     assert drawn.convert("L").getextrema() == (0, 255)
 

@@ -18,9 +18,9 @@ from dtrain.config.section import Node
 from dtrain.controller import result
 from dtrain.controller.job import Job
 from dtrain.controller.outcome import Outcome
-from dtrain.controller.start import start
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display
+from dtrain.controller.ways import start
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
 from dtrain.run import strategy_plan
