@@ -70,12 +70,15 @@ def test_pods_that_do_not_find_each_other_are_each_by_itself() -> None:
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({**OWN, "JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX=x: is not the number"),
-        ({**OWN, "JOB_COMPLETION_INDEX": ""}, r"JOB_COMPLETION_INDEX=\(not set\): is not"),
-        ({**OWN, "JOB_COMPLETION_INDEX": "٣"}, "JOB_COMPLETION_INDEX=٣: is not the number"),
+        ({**OWN, "JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX=x: is not a number, in a pod"),
+        ({**OWN, "JOB_COMPLETION_INDEX": ""}, r"JOB_COMPLETION_INDEX=: is not"),
+        ({**OWN, "JOB_COMPLETION_INDEX": "٣"}, "JOB_COMPLETION_INDEX=٣: is not a number"),
         ({**OWN, "HOSTNAME": "gpu-box"}, "HOSTNAME=gpu-box: is not the host name of pod 3"),
-        ({**OURS, "JOB_GLOBAL_INDEX": "4"}, "JOB_GLOBAL_INDEX=4: GLOBAL_REPLICAS=4 has no such"),
-        ({**OURS, "GLOBAL_REPLICAS": "-1"}, "GLOBAL_REPLICAS=-1: is not the number"),
+        (
+            {**OURS, "JOB_GLOBAL_INDEX": "4"},
+            "JOB_GLOBAL_INDEX=4: GLOBAL_REPLICAS=4 has no such rank",
+        ),
+        ({**OURS, "GLOBAL_REPLICAS": "-1"}, "GLOBAL_REPLICAS=-1: is not a number"),
     ],
 )
 def test_what_cannot_be_is_said(environ: dict[str, str], said: str) -> None:

@@ -15,7 +15,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from dtrain.controller.launchers.cluster_env.base import Ranked, Started
+from dtrain.controller.launchers.cluster_env.base import Ranked, Started, Variables
 from dtrain.errors import UsageError
 
 INDEX, POD = "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"
@@ -61,7 +61,8 @@ def read(environ: Mapping[str, str], full_name: str) -> Started | None:
     Raises:
         UsageError: a number is none, or the host name is not that of the pod.
     """
-    index = _number(INDEX, environ)
+    variables = Variables(environ, "Kubernetes", "in a pod of an indexed Job")
+    index = variables.number(INDEX)
     full, _, domains = full_name.partition(".")
     name = environ.get("HOSTNAME", "").partition(".")[0] or full
     jobset = environ.get("JOBSET_NAME", "")
@@ -75,28 +76,13 @@ def read(environ: Mapping[str, str], full_name: str) -> Started | None:
             f"JOB-{index}, which Kubernetes gives it", "no spec.hostname in the pod's template",
         )  # fmt: skip
     job = name.removesuffix(f"-{index}")
-    jobs = _number("GLOBAL_REPLICAS", environ, "1")
+    jobs = variables.number("GLOBAL_REPLICAS", 1)
     if not jobset or jobs == 1:  # one Job, of so many pods as its manifest says
         chief = f"{job}-0.{domain}"
         return Started(f"Job {job}", index, None, chief=(chief,), job=chief,
                        own_gpus=True)  # fmt: skip
-    rank, role = _number("JOB_GLOBAL_INDEX", environ), environ.get("REPLICATED_JOB_NAME", "chief")
-    if rank >= jobs:
-        raise UsageError("JOB_GLOBAL_INDEX", rank, f"GLOBAL_REPLICAS={jobs} has no such job",
-                         f"0 to {jobs - 1}", "JOB_GLOBAL_INDEX=0")  # fmt: skip
+    rank, _ = variables.rank("JOB_GLOBAL_INDEX", "GLOBAL_REPLICAS")
+    role = environ.get("REPLICATED_JOB_NAME", "chief")
     chief = f"{jobset}-{'chief' if role in _ROLES else role}-0-0.{domain}"
     return Started(f"JobSet {jobset}", rank, jobs, chief=(chief,), job=chief,
                    own_gpus=True)  # fmt: skip
-
-
-def _number(name: str, environ: Mapping[str, str], default: str = "") -> int:
-    """Return the number in a variable.
-
-    Raises:
-        UsageError: it is none.
-    """
-    text = environ.get(name, default)
-    if not (text.isascii() and text.isdigit() and len(text) < 7):
-        raise UsageError(name, text or "(not set)", "is not the number of a pod or job",
-                         "0, 1, 2, ...", f"{name}=0")  # fmt: skip
-    return int(text)
