@@ -96,8 +96,8 @@ ACTION = Kind(
     rf"|predict\.Predict)|{_DEBUG})",
 )  # fmt: skip
 PREDICTED = Kind(
-    "function of predictions", "dtrain.after.functions.{argmax,top_k}",
-    r"dtrain\.after\.functions\.(argmax|top_k)", (), ("outputs",),
+    "function of predictions", "dtrain.after.columns.{argmax,top_k}",
+    r"dtrain\.after\.columns\.(argmax|top_k)", (), ("outputs",),
 )  # fmt: skip
 TRACKER = Kind(
     "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",
