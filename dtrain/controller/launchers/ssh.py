@@ -11,15 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.agents import (
-    Agents,
-    Command,
-    Transport,
-    facts,
-    mirror,
-    placing,
-    reach,
-)
+from dtrain.controller.launchers.agents import Agents, Command, Transport, facts, mirror, placing
 from dtrain.controller.launchers.agents.host import Host, Inbox
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
@@ -236,11 +228,11 @@ class Ssh(Agents):
         for host in found:
             if host.lost is not None:
                 problems[host.name] = explained(host)
-            elif (differs := reach.problem(host.facts, here)) is not None:
+            elif (differs := facts.problem(host.facts, here)) is not None:
                 problems[host.name] = differs
         self._say("hosts")
         shown = {name: problem for name, (problem, _) in problems.items()}
-        print(reach.table(found, shown), file=sys.stderr)
+        print(facts.table(found, shown), file=sys.stderr)
         if problems:
             name, (problem, hint) = next(iter(problems.items()))
             others = f" (nor can {', '.join(list(problems)[1:])})" if len(problems) > 1 else ""
