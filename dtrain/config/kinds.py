@@ -86,8 +86,7 @@ LAUNCHER = Kind(
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.*",
     r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
-    r"|kubernetes\.KubernetesPod"
-    r"|platforms\.(of_variables|OpenMPI|SageMaker|Torchrun|TorchVariables|Vertex))",
+    r"|platforms\.(of_variables|KubernetesPod|OpenMPI|SageMaker|Torchrun|TorchVariables|Vertex))",
 )  # fmt: skip
 _DEBUG = r"debug\.(nan\.Nan|overfit\.Overfit|shapes\.Shapes|one_batch\.OneBatch|slow\.Slow)"
 ACTION = Kind(
