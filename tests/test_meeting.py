@@ -11,9 +11,8 @@ import pytest
 
 from dtrain.controller.launchers import meeting
 from dtrain.controller.launchers.cluster_env.base import Started
-from dtrain.controller.launchers.local import around_proxies
+from dtrain.controller.launchers.local import FIRST, LAST, around_proxies
 from dtrain.controller.launchers.meeting import Meeting
-from dtrain.controller.launchers.ports import FIRST, LAST
 from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous import peer as peers
 from dtrain.controller.launchers.rendezvous.chief import Host, Place, _at

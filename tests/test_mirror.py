@@ -139,7 +139,7 @@ def test_a_look_that_was_given_up_is_made_again(tmp_path: Path) -> None:
         changes.close()
         copy.close()
         if turn % 5 == 0:  # another process, which knows what the copy has
-            original = Changes(training.rundir.path, known=original.known())
+            original = Changes(training.rundir.path, copied=original.copied)
     for change in original.parts():
         copy.apply(change)
     assert files(copied) == files(training.rundir.path)

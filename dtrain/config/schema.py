@@ -37,7 +37,6 @@ from dtrain.config.forms import (
 from dtrain.config.objective import Mode
 from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.config.section import Open, Section
-from dtrain.config.switches import SWITCH, Switch
 
 
 class Backend(enum.Enum):
@@ -76,10 +75,10 @@ class Hardware(Section):
         hosts: hosts of strategy=multiworker and fsdp; null: 2, of fsdp 1.
         intra_op_threads: threads of an operation; null: 1 where each core has a replica, else all.
         inter_op_threads: operations that run at once; null: the framework's own choice.
-        onednn: use Intel's CPU kernels (oneDNN); auto: as tune has measured, else true.
+        onednn: use Intel's CPU kernels (oneDNN).
         memory_growth: take GPU memory as it is needed, not all at once.
         precision: Keras' numeric policy; mixed_float16 comes with loss scaling.
-        jit_compile: compile steps by XLA (one replica); auto: as tune has measured, else false.
+        jit_compile: compile steps by XLA (one replica).
         remat: patterns of layer names; their activations are computed again for the gradients.
     """
 
@@ -88,10 +87,10 @@ class Hardware(Section):
     hosts: int | None = within(None, 1, 10_000)
     intra_op_threads: int | None = within(None, 1, 100_000)
     inter_op_threads: int | None = within(None, 1, 100_000)
-    onednn: Switch = formed(True, SWITCH)
+    onednn: bool = True
     memory_growth: bool = True
     precision: Precision = Precision.float32
-    jit_compile: Switch = formed(False, SWITCH)
+    jit_compile: bool = False
     remat: list[str] = formed([], PATTERNS)
 
 

@@ -15,7 +15,7 @@ from dtrain.config.schema import Config
 from dtrain.controller import result
 from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.chief import Place
-from dtrain.controller.launchers.rendezvous.connection import BEAT
+from dtrain.controller.launchers.rendezvous.messages import BEAT
 from dtrain.controller.launchers.rendezvous.peer import Peer
 from dtrain.controller.outcome import cause
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals

@@ -11,7 +11,6 @@ from typing import Any
 from dtrain.config import given, load
 from dtrain.config.schema import Config
 from dtrain.controller import remote
-from dtrain.controller.code.recorder import Recorder
 from dtrain.controller.folders import unwritable
 from dtrain.files import reading, writing
 from dtrain.run import checkpoint, journal

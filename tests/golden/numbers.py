@@ -99,7 +99,7 @@ ORDER = (
     " trainer.batch_size=2 trainer.steps_per_epoch=50 trainer.epochs=1 strategy=one_device"
 )
 FORMATS = (
-    "npz", "npy", "parquet", "arrow", "huggingface", "tfrecord", "webdataset", "array_record",
+    "npz", "npy", "parquet", "arrow", "huggingface", "tfrecord", "tar files", "array_record",
     "tfds", "csv", "arrays", "map style", "PyDataset", "generator", "tf.data",
 )  # fmt: skip
 #: What the suite compares; ``make golden`` has all.

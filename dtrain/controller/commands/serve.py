@@ -23,7 +23,7 @@ from dtrain.config.settle import settle
 from dtrain.controller import cli, exporting, folders
 from dtrain.controller.commands import failures, of_run
 from dtrain.controller.commands.export import Export
-from dtrain.controller.launchers.model_process import ModelProcess
+from dtrain.controller.launchers.questions import ModelProcess
 from dtrain.controller.run_command import own_words
 from dtrain.controller.served import Folder, OfRegistry, Server, Source, Version
 from dtrain.controller.task_environment import task_environment

@@ -13,15 +13,14 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers import meeting
+from dtrain.controller.launchers.base import Work
 from dtrain.controller.launchers.cluster_env import tf_config
 from dtrain.controller.launchers.cluster_env.base import ClusterEnvironment, Platform, Ranked
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.rendezvous.chief import Host, Place
-from dtrain.controller.launchers.rendezvous.connection import BEAT
-from dtrain.controller.launchers.rendezvous.messages import Message, is_name
+from dtrain.controller.launchers.rendezvous.messages import BEAT, Message, is_name
 from dtrain.controller.launchers.rendezvous.peer import Peer
-from dtrain.controller.launchers.work import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
@@ -116,6 +115,18 @@ class Env(Local):
         if self._started_by is not None and placed.chief == self._own:
             _print(str(self._started_by))
         return placed
+
+    def no_sweep(self) -> UsageError:
+        """Return why the commands of one cluster do no sweep: each would do the whole."""
+        started = self._started_by
+        if started is None:
+            return super().no_sweep()
+        return UsageError(
+            "launcher", "auto", f"{started.what} has {started.number or 'several'} tasks, and each "
+            "would do the whole sweep", "one task, which has jobs beside each other on its node",
+            f"{started.typed}1 ... -m launcher=local sweep.parallel=2" if started.typed else
+            "launcher=local",
+        )  # fmt: skip
 
     def _settle(self, placed: Cluster) -> bool:
         """Settle where the commands meet; say whether all of them have the same home for a key.

@@ -24,8 +24,8 @@ class Slot:
 
 
 def gpu_names(machine: Machine) -> list[str]:
-    """Return the names of a machine's GPUs; numbers, of an allocation that spans several."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if machine.shared else None
+    """Return the names of a machine's GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(index) for index in range(machine.gpus)]
     return [name for name in names if name.strip() not in ("", "-1")][: machine.gpus]
 

@@ -416,7 +416,7 @@ class Loop:
         inside = self.step % self._schedule.steps_per_epoch and self.step != self._cut
         if inside or self._unvalidated is not None:
             return None  # the logs are of an earlier step
-        return self._objective.value(self.logs)
+        return self._objective.value(self.logs, self.timing.examples_per_second)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         meta, arrays = checkpoint.meta, checkpoint.arrays

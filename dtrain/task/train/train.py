@@ -10,7 +10,7 @@ import keras
 
 from dtrain import errors
 from dtrain.config import early_stopping, names
-from dtrain.config.objective import AUTO, ORDER, Mode
+from dtrain.config.objective import AUTO, ORDER, SPEED, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
 from dtrain.run import checkpoint, identity
@@ -140,9 +140,11 @@ def _early_stopping(
     value = config.trainer.early_stopping
     if value is None:
         return []
+    name, mode = objective.name, objective.mode
     # Of a model whose metrics are known after the first epoch alone no objective is chosen yet.
-    name = objective.name or ("val_loss" if schedule.validation_examples else "loss")
-    return [early_stopping.node(value, name, objective.mode or "min")]
+    if name in (None, SPEED):
+        name, mode = "val_loss" if schedule.validation_examples else "loss", "min"
+    return [early_stopping.node(value, str(name), str(mode))]
 
 
 def _begun(process: Process, model: keras.Model, steps: Steps) -> None:

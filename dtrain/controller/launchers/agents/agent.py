@@ -21,7 +21,7 @@ import traceback
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, mirror, reach, tree
+from dtrain.controller.launchers.agents import facts, mirror, reach
 from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
@@ -80,7 +80,7 @@ class Agent:
         self._open: reach.Doors | None = None
         self._own: mirror.Own | None = None  # where the launcher's folder is not to be seen
         self._mirror: mirror.Mirror | None = None
-        self._tree: tuple[mirror.Folder, tree.Incoming] | None = None
+        self._tree: tuple[mirror.Folder, mirror.Incoming] | None = None
         self._looked = 0.0
         self._frozen: set[str] = set()
         self._asked = False  # a signal asked this host's tasks to stop
@@ -153,7 +153,7 @@ class Agent:
         """Take the launcher's working tree in: tasks look for code there."""
         if self._tree is None:
             folder = mirror.Folder("tree")
-            self._tree = folder, tree.Incoming(folder.path)
+            self._tree = folder, mirror.Incoming(folder.path)
         if self._tree[1].take(data, last):
             os.chdir(self._tree[0].path)
             self._stream.send("tree")

@@ -11,12 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import checks, facts, mirror, placing, variables
+from dtrain.controller.launchers.agents import facts, mirror, placing, reach
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
-from dtrain.controller.launchers.agents.stream import BEAT, Message
-from dtrain.controller.launchers.agents.transport import Transport
-from dtrain.controller.launchers.base import Launcher
-from dtrain.controller.launchers.processes import LocalProcesses
+from dtrain.controller.launchers.agents.stream import BEAT, Message, Transport
+from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.host import frameworks
@@ -64,7 +62,7 @@ class Agents(Launcher, LocalProcesses):
 
     def variables(self) -> dict[str, str]:
         """Return variables of this command's environment that tasks need as well."""
-        return variables.own()
+        return facts.own()
 
     def connect(self) -> list[Host]:
         """Have an agent on every host, and its greeting.
@@ -113,7 +111,7 @@ class Agents(Launcher, LocalProcesses):
         for host in hosts:
             if host.lost is not None:
                 raise Lost(host, host.lost)
-            if (problem := checks.problem(host.facts, facts.found())) is not None:
+            if (problem := reach.problem(host.facts, facts.found())) is not None:
                 raise TrainingError(f"{host.name} {problem[0]}")
 
     def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
@@ -164,7 +162,7 @@ class Agents(Launcher, LocalProcesses):
         """Refuse hosts with another framework: only now it is known which one computes."""
         framework, here = frameworks.of(cluster.environment), facts.found()
         for host in hosts:
-            problem = checks.framework_problem(framework, host.facts, here)
+            problem = reach.framework_problem(framework, host.facts, here)
             if problem is not None:
                 raise UsageError(
                     "launcher.hosts", host.name, f"cannot be used: {problem[0]}",
@@ -201,7 +199,7 @@ class Agents(Launcher, LocalProcesses):
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
-        environment = {**self.variables(), **variables.referred(rundir.config.read_text())}
+        environment = {**self.variables(), **facts.referred(rundir.config.read_text())}
         for host in self._used():
             host.send(
                 "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),
