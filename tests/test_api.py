@@ -313,7 +313,7 @@ def test_an_error_in_a_job_of_a_sweep_has_its_place(
     name = f"given_{'0b' * 16}"
     monkeypatch.setitem(PLACES, name, [Place(1, 3, "mine.py", 10)])
     job = {"number": 1, "status": "FAILED", "error": f"Bad: x (/a/given/{name}.py, line 2, in f)"}
-    (tmp_path / "sweep.json").write_text(json.dumps({"jobs": [job]}))
+    (tmp_path / "sweep.json").write_text(json.dumps({"format": 2, "jobs": [job]}))
     with pytest.raises(TrainingError, match=r"^1: Bad: x \(mine.py, line 11, in f\)$"):
         training._sweep_of(Done(1, [], False), tmp_path)
 
