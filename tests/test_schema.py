@@ -191,8 +191,7 @@ def test_a_default_in_conf_is_that_of_the_schema(preset: str) -> None:
 def test_defaults_at_the_top_of_conf_are_those_of_the_schema() -> None:
     whole = node()
     places: list[tuple[Any, Any]] = [(schema.Config, whole), (schema.Sweep, whole.sweep),
-                                     (schema.Checkpointing, whole.checkpoint),
-                                     (schema.Sidecar, whole.sidecar)]  # fmt: skip
+                                     (schema.Checkpointing, whole.checkpoint)]  # fmt: skip
     for kind, found in places:
         for field in dataclasses.fields(kind):
             ours = default(field)

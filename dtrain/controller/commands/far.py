@@ -23,7 +23,7 @@ def main(command: ModuleType, given: list[str]) -> int:
         given: its command line.
     """
     try:
-        words, _ = remote.arguments(given, ("",))
+        words = remote.arguments(given, ("",))
     except UsageError as error:
         return failures.report(error, "")
     code = int(command.main(words))

@@ -165,16 +165,15 @@ def _counted(record: dict[str, Any] | None) -> str:
     return "examples of an unknown number" if examples is None else f"{examples:,} examples"
 
 
-def check_stream(splits: Splits, alone: bool, evaluator: bool = False) -> str | None:
+def check_stream(splits: Splits, alone: bool) -> str | None:
     """Return what is to be reported of a stream that gives other examples each time it is made.
 
     Args:
         splits: of which some are streams.
         alone: whether one process reads it, once.
-        evaluator: whether a process beside the training reads the validation.
 
     Raises:
-        UsageError: several hosts, or validations, would read different examples.
+        UsageError: several hosts would read different examples.
     """
     both = {"training": splits.train, "validation": splits.validation}
     unsteady = [
@@ -182,12 +181,6 @@ def check_stream(splits: Splits, alone: bool, evaluator: bool = False) -> str | 
         for name, source in both.items()
         if isinstance(source, Stream) and source.steady is False
     ]
-    if evaluator and "validation" in unsteady:
-        raise UsageError(
-            "sidecar.evaluate", "true", "the validation stream gives other examples each time it "
-            "is read, and the evaluator reads it anew", "a stream that gives the same",
-            "a seed for its shuffle, or sidecar.evaluate=false",
-        )  # fmt: skip
     for split in unsteady:
         if not alone:
             raise UsageError(
