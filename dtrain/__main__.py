@@ -21,10 +21,10 @@ from dtrain.host import terminal
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "jobs", "tune", "replay",
+    "serve", "doctor", "replay",
 )  # fmt: skip
 #: Those that are given no run.
-_NO_RUN = ("data", "doctor", "tune")
+_NO_RUN = ("data", "doctor")
 
 
 def main() -> int:

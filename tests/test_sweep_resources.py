@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.resources import Slot, Slots, at_once, cores, gpu_names, gpus, place
+from dtrain.controller.sweep.resources import Slot, Slots, at_once, gpu_names, gpus, place
 from dtrain.run.cluster import Cluster, Task
 
 
@@ -36,14 +36,6 @@ def test_how_many_at_once(
     wanted: int | None, needs: list[int], machine: Machine, parallel: int
 ) -> None:
     assert at_once(wanted, needs, machine) == parallel
-
-
-def test_a_job_with_an_evaluator_has_two_cores() -> None:
-    beside = Task("evaluator", 0, 1, cores=(1,), alone=True)
-    whole = dataclasses.replace(cluster(Task("chief", 0, 1)), evaluator=beside)
-    assert (cores(whole), cores(cluster(Task("chief", 0, 1)))) == (2, 1)
-    assert [at_once(None, [0] * 6, Machine(0, n), 2) for n in (1, 2, 5, 64)] == [1, 1, 2, 6]
-    assert at_once(2, [0] * 6, Machine(0, 2), 2) == 1
 
 
 def test_no_two_jobs_share_anything() -> None:

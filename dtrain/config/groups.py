@@ -56,7 +56,6 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tfrecord": tables.TFRecord,
         "array_record": tables.ArrayRecord,
         "tfds": tables.Tfds,
-        "webdataset": tables.WebDataset,
     },
     "optimizer": {
         "adadelta": optimizers.Adadelta,

@@ -54,7 +54,6 @@ _DATASETS = "|".join((
     "text",
     "tfds",
     "tfrecord",
-    "webdataset",
 ))  # fmt: skip
 
 MODEL = Kind(
@@ -87,13 +86,13 @@ LAUNCHER = Kind(
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.*",
     r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
-    r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker|kubernetes\.KubernetesPod"
-    r"|torchrun\.(of_variables|TorchVariables|Torchrun))",
+    r"|kubernetes\.KubernetesPod"
+    r"|platforms\.(of_variables|OpenMPI|SageMaker|Torchrun|TorchVariables|Vertex))",
 )  # fmt: skip
 _DEBUG = r"debug\.(nan\.Nan|overfit\.Overfit|shapes\.Shapes|one_batch\.OneBatch|slow\.Slow)"
 ACTION = Kind(
     "action", "dtrain.task.train.*, dtrain.after.*, dtrain.debug.*",
-    r"dtrain\.(task\.train\.(train\.Train|trial\.Trial)|after\.(evaluate\.Evaluate"
+    r"dtrain\.(task\.train\.train\.Train|after\.(evaluate\.Evaluate"
     rf"|predict\.Predict)|{_DEBUG})",
 )  # fmt: skip
 PREDICTED = Kind(

@@ -17,6 +17,7 @@ from typing import Any
 
 from dtrain.config import early_stopping, kinds, sources, suggest, targets
 from dtrain.config.callables import KNOWN, bind, check_kinds
+from dtrain.config.objective import SPEED
 from dtrain.data.options import divided
 from dtrain.errors import UsageError, nearest
 
@@ -241,7 +242,7 @@ def check_objective(name: str, names: list[str]) -> None:
     Raises:
         UsageError: naming the number that is meant.
     """
-    if name in (AUTO, *names):
+    if name in (AUTO, SPEED, *names):
         return
     near = _number(name, names)
     raise UsageError(

@@ -235,10 +235,11 @@ COMMANDS = {
     "score": "evaluate", "infer": "predict", "inference": "predict", "forward": "predict",
     "save": "export", "convert": "export", "deploy": "serve", "register": "promote",
     "list": "compare outputs", "ls": "compare outputs", "runs": "compare outputs",
-    "logs": "compare outputs", "dashboard": "ui", "mlflow": "ui", "find_lr": "tune",
+    "logs": "compare outputs", "dashboard": "ui", "mlflow": "ui",
+    "find_lr": "-m optimizer.learning_rate=0.0001,0.001,0.01",
     "summary": "debug=shapes", "overfit": "debug=overfit", "check": "dry_run=true",
     "config": "--cfg job", "help": "--help", "version": "--version", "env": "doctor",
-    "inspect": "data", "dataset_info": "data", "reproduce": "replay", "squeue": "jobs",
+    "inspect": "data", "dataset_info": "data", "reproduce": "replay",
 }  # fmt: skip
 #: Options that other tools have, by the command here; and the words that are typed for them.
 WORDS = {

@@ -113,14 +113,12 @@ def prepare(config: Config, name: str) -> None:
         UsageError: it cannot be one.
     """
     node = config.debug
-    for key in ("resume", "sidecar.evaluate", "sidecar.export"):
-        section, _, field = key.rpartition(".")
-        if value := getattr(getattr(config, section) if section else config, field):
-            raise UsageError(
-                key, str(value).lower(), f"belongs to a run, and debug={name} is none",
-                "the same command without it; fork=RUN_DIR begins with the weights of a run",
-                f"the command without {key}",
-            )  # fmt: skip
+    if config.resume:
+        raise UsageError(
+            "resume", config.resume, f"belongs to a run, and debug={name} is none",
+            "the same command without it; fork=RUN_DIR begins with the weights of a run",
+            "the command without resume",
+        )  # fmt: skip
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
     config.tracking = Node(vars(Tracking(_NO_TRACKER)))
@@ -134,11 +132,6 @@ def _nan(config: Config) -> None:
             "strategy", config.strategy.name, "computes a step where debug=nan cannot repeat it",
             "a strategy that computes it in the tasks that train: the losses are the same, and so "
             "is the value that is not finite", "strategy=one_device",
-        )  # fmt: skip
-    if (every := config.strategy.get("sync_every", 1)) > 1:
-        raise UsageError(
-            "strategy.sync_every", every, "lets each task train by itself between two averages, "
-            "and debug=nan looks at what all have after each step", "1", "strategy.sync_every=1",
         )  # fmt: skip
 
 

@@ -36,7 +36,6 @@ _OF_A_RUN = (
     "tracking",
     "action",
     "debug",
-    "sidecar",
     "sweep",
     "hydra",
     "objective",

@@ -29,7 +29,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller import resume, rollback
+from dtrain.controller import resume
 from dtrain.controller.folders import runs_below
 from dtrain.data import servers
 from dtrain.data.files import is_address
@@ -255,7 +255,7 @@ class Output:
     def _deliver(self, last: Any) -> bool:
         # What a command that resumes has changed does not count before training begins.
         begun = last is not None or self._began()
-        if self._superseded or not begun or os.path.lexists(self._folder / rollback.FOLDER):
+        if self._superseded or not begun:
             return False
         return self.upload(last is not None, self._claim)
 
@@ -422,16 +422,13 @@ def arguments(words: list[str], keys: Container[str]) -> list[str]:
     return local
 
 
-def find(
-    config: Any, words: dict[str, Any], chosen: Path | None, left: Sequence[str] = ()
-) -> str | None:
+def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
     """Return what :func:`.resume.find` does, of runs at an address, too.
 
     Args:
         config: of the command; its ``output_dir`` is the folder of this machine.
         words: contents of ``command.json`` of the command.
         chosen: the only folder that is looked at; None for all below ``output_dir``.
-        left: keys that the command leaves to what was measured.
 
     Raises:
         UsageError: the place cannot be read.
@@ -439,17 +436,17 @@ def find(
     below = chosen or Path(config.output_dir)
     address = addresses.address_of(below)
     if address is None:
-        return resume.find(config, words, chosen, left)
+        return resume.find(config, words, chosen)
     bucket = Bucket(address, "output_dir")
     try:
         if chosen is not None:
             if bucket.owner() is not None:
                 fetched(address, "hydra.run.dir")
-            return resume.find(config, words, chosen, left)
+            return resume.find(config, words, chosen)
         with tempfile.TemporaryDirectory() as copies:
             bucket.fetch(Path(copies), [f"*/*/{name}" for name in _HEAD])
             for run in runs_below(Path(copies)):
-                status = resume.status_of(run, config, words, left)
+                status = resume.status_of(run, config, words)
                 if status == "FINISHED":
                     return None
                 if status is not None:

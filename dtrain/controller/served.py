@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from dtrain.controller.launchers.model_process import ModelProcess
+from dtrain.controller.launchers.questions import ModelProcess
 from dtrain.errors import DtrainError
 from dtrain.files import writing
 from dtrain.run.exports import FORMATS

@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
-from dtrain.controller import backend, evaluator, initial, logging_models
+from dtrain.controller import backend, initial, logging_models
 from dtrain.controller.job import Job
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
@@ -92,7 +92,6 @@ def check(
     logging_models.check(config, choose.tracker(config))
     if kind.trains:
         _check_model(config)
-        evaluator.check_launcher(config, launcher)
         if launcher.sees_data:
             initial.check(config)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.controller.job import Job
-from dtrain.controller.launchers.work import Work
+from dtrain.controller.launchers.base import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.supervisor import Requests
@@ -60,10 +60,10 @@ class Ways(Work):
         return job.run()
 
     def handed_over(self) -> Outcome:
-        """Have another command do the job, and follow it."""
-        from dtrain.controller.handed_over import HandedOver
+        """Have SLURM do the job, and follow it."""
+        from dtrain.controller.slurm_job import SlurmJob
 
-        job = HandedOver(*self._given)
+        job = SlurmJob(*self._given)
         self._began(job.folder)
         return job.run()
 

@@ -1,27 +1,32 @@
-"""Files of records, TFRecord and ArrayRecord: bytes that can be read in any order."""
+"""Examples that are records of files: TFRecord, ArrayRecord, and what TensorFlow Datasets prepares.
+
+A record is a ``tf.train.Example``, parsed in Python. TFRecord files are read by an index of their
+own; the others by the sources of their packages, which have ``__len__`` and ``__getitems__``.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
-import copy
+import functools
 import json
+import operator
 import os
 import pickle
-import re
 import subprocess
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from dtrain.data import cache
-from dtrain.data.files import DataFile, check_whole, is_address, not_installed, reading
-from dtrain.data.tabular.table import Pieces, Table
-from dtrain.errors import DataError, UsageError
+from dtrain.data import cache, tf_example
+from dtrain.data.files import DataFile, check_whole, files, is_address, not_installed, reading
+from dtrain.data.nest import Ragged
+from dtrain.data.tabular.table import Column, Pieces, Table
+from dtrain.errors import DataError, UsageError, nearest
 
 #: Bytes of records that are in memory at once where all of a feature is read.
 BYTES = 32 << 20
@@ -37,54 +42,77 @@ _HEAD, _AROUND = 12, 16
 _COMPRESSED = {b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda"}
 #: Window bits for zlib that stand for gzip or zlib; bytes that are decompressed at once.
 _ANY, _PIECE = 47, 1 << 20
-#: For random reads of ArrayRecord files, as Grain's own source has them.
-_OPTIONS: dict[str, Any] = {
-    "options": "readahead_buffer_size:0", "file_reader_buffer_size": 32768,
-}  # fmt: skip
-_GROUP = re.compile(r"(?:^|,)group_size:(\d+)")
+#: Types of NumPy, by those that ``dataset.features`` declares.
+_DTYPES = {"string": np.dtype(object), "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 
 
-class RecordFiles(Table):
-    """Rows that are records of files, one file after the other.
+class Examples(Table):
+    """Rows that are ``tf.train.Example``, in files one after the other.
 
     Args:
         files: in order.
-
-    Attributes:
-        kind: what a record is (:mod:`dtrain.data.records`), which says what the columns are.
+        features: types and shapes, by name, as ``dataset.features`` declares them.
     """
 
-    kind: Any
-
-    def __init__(self, files: list[DataFile]):
+    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
         self.files = files
-        self._pieces: Pieces | None = None
-        self._opened: dict[int, Any] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": {}}
-
-    def of_kind(self, kind: Any) -> Self:
-        """Return the same records, read as those of a kind."""
-        made = copy.copy(self)
-        made.kind, made.columns = kind, kind.columns
-        return made
+        self.columns = {
+            name: Column(_DTYPES[how["dtype"]], tuple(how.get("shape") or ()))
+            for name, how in features.items()
+        }
 
     @abstractmethod
-    def _counts(self) -> list[int]:
-        """Return how many records each file has."""
-
-    @abstractmethod
-    def _open(self, owner: int) -> Any:
-        """Open a file."""
-
-    @abstractmethod
-    def _read(self, owner: int, own: list[int]) -> list[bytes]:
-        """Return records of a file.
+    def records(self, rows: np.ndarray) -> Sequence[bytes]:
+        """Return the records of rows, int64 ``[b]``, in any order, with repetitions.
 
         Raises:
-            DataError: they cannot be read.
+            DataError: a file cannot be read, or is not the one that it was.
         """
+
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
+        """Read features of some rows; none is empty."""
+        size = sum(file.size() for file in self.files)
+        step = max(1, BYTES * len(self) // max(1, size))
+        features = {name: self.columns[name] for name in names}
+        parts = [
+            tf_example.parse(
+                self.records(some), features, lambda at, some=some: self.where(int(some[at]))
+            )
+            for some in (rows[at : at + step] for at in range(0, len(rows), step))
+        ]
+        return {name: _joined([part[name] for part in parts]) for name in names}
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if not isinstance(parts[0], Ragged):
+        return np.concatenate(parts)
+    values, lengths = ([getattr(part, each) for part in parts] for each in ("values", "lengths"))
+    return Ragged(np.concatenate(values), np.concatenate(lengths))
+
+
+class TFRecordFiles(Examples):
+    """TFRecord files: mapped into memory, with an index of the records that is made once.
+
+    TensorFlow's reader makes the index, and verifies all checksums. What is compressed is unpacked
+    into the cache.
+
+    Raises:
+        UsageError: one is no TFRecord file.
+    """
+
+    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
+        super().__init__(files, features)
+        self._compressed = [_is_compressed(file) for file in files]
+        #: By file: where each record begins and how long it is, int64 ``[n, 2]``.
+        self._indexes: list[np.ndarray] = []
+        self._stamps: list[str] = []
+        self._pieces: Pieces | None = None
+        self._opened: dict[int, np.memmap[Any, Any]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_indexes": [], "_pieces": None, "_opened": {}}
 
     @property
     def pieces(self) -> Pieces:
@@ -95,76 +123,6 @@ class RecordFiles(Table):
 
     def __len__(self) -> int:
         return len(self.pieces)
-
-    def known_length(self) -> int | None:
-        """Return how many records there are; None where that takes reading files."""
-        return None if self._pieces is None else len(self)
-
-    def opened(self, owner: int) -> Any:
-        """Return an open file."""
-        if owner not in self._opened:
-            if len(self._opened) >= _OPEN:
-                self._opened.pop(next(iter(self._opened)))
-            self._opened[owner] = self._open(owner)
-        return self._opened[owner]
-
-    def records(self, rows: np.ndarray) -> np.ndarray:
-        """Read: int64 ``[b]``, in any order, with repetitions, to objects ``[b]``, each ``bytes``.
-
-        Raises:
-            DataError: a file cannot be read, or is not the one that it was.
-        """
-        records = np.empty(len(rows), object)
-        for owner, at, own in self.pieces.split(rows):
-            records[at] = np.fromiter(self._read(owner, own.tolist()), object, len(at))
-        return records
-
-    def read(
-        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, np.ndarray]:
-        """Read features of some records, outside of a graph; none is empty."""
-        size = sum(file.size() for file in self.files)
-        step = max(1, BYTES * len(self) // max(1, size))
-        parts = [
-            self.parsed(self.records(some), some, names)
-            for some in (rows[at : at + step] for at in range(0, len(rows), step))
-        ]
-        return {name: np.concatenate([part[name] for part in parts]) for name in names}
-
-    def parsed(
-        self, records: np.ndarray, rows: np.ndarray, names: Sequence[str]
-    ) -> dict[str, np.ndarray]:
-        """Return features of records, objects ``[b]``, that are those of ``rows``."""
-        values: dict[str, np.ndarray] = self.kind.read(
-            records, names, lambda at: self.where(int(rows[at]))
-        )
-        return values
-
-    def where(self, row: int) -> str:
-        """Return the place of a record for messages."""
-        owner, number = self.pieces.place(row)
-        return f"{self.files[owner].name}, record {number:,}"
-
-
-class TFRecordFiles(RecordFiles):
-    """TFRecord files: mapped into memory, with an index of the records that is made once.
-
-    TensorFlow's reader makes the index, and verifies all checksums. What is compressed is unpacked
-    into the cache.
-
-    Raises:
-        UsageError: one is no TFRecord file.
-    """
-
-    def __init__(self, files: list[DataFile]):
-        super().__init__(files)
-        self._compressed = [_is_compressed(file) for file in files]
-        #: By file: where each record begins and how long it is, int64 ``[n, 2]``.
-        self._indexes: list[np.ndarray] = []
-        self._stamps: list[str] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_indexes": [], "_pieces": None}
 
     def known_length(self) -> int | None:
         """Return how many records there are; None where there is no index yet."""
@@ -216,23 +174,32 @@ class TFRecordFiles(RecordFiles):
         with path.open("xb") as opened:
             np.save(opened, np.stack([begins, sizes], axis=1))
 
-    def _open(self, owner: int) -> np.memmap[Any, Any]:
+    def _mapped(self, owner: int) -> np.memmap[Any, Any]:
         file = self.files[owner]
-        if file.stamp() != self._stamps[owner]:
-            raise DataError(file.name, "has changed since its index was read")
-        with reading(file.name):
-            return np.memmap(self._local(owner), np.uint8, "r")
+        if owner not in self._opened:
+            if len(self._opened) >= _OPEN:
+                self._opened.pop(next(iter(self._opened)))
+            if file.stamp() != self._stamps[owner]:
+                raise DataError(file.name, "has changed since its index was read")
+            with reading(file.name):
+                self._opened[owner] = np.memmap(self._local(owner), np.uint8, "r")
+        check_whole(file.name, self._opened[owner])
+        return self._opened[owner]
 
-    def _read(self, owner: int, own: list[int]) -> list[bytes]:
-        mapped = self.opened(owner)
-        check_whole(self.files[owner].name, mapped)
-        data, places = mapped.data, self._indexes[owner][own].tolist()
-        return [bytes(data[begin : begin + n]) for begin, n in places]
+    def records(self, rows: np.ndarray) -> Sequence[bytes]:
+        """Return the records of rows."""
+        records = [b""] * len(rows)
+        for owner, places, own in self.pieces.split(rows):
+            data = self._mapped(owner).data
+            for at, (begin, size) in zip(places, self._indexes[owner][own].tolist(), strict=True):
+                records[at] = bytes(data[begin : begin + size])
+        return records
 
     def where(self, row: int) -> str:
         """Return the place of a record."""
         owner, number = self.pieces.place(row)
-        return f"{super().where(row)} (byte {self._indexes[owner][number, 0] - _HEAD:,})"
+        byte = self._indexes[owner][number, 0] - _HEAD
+        return f"{self.files[owner].name}, record {number:,} (byte {byte:,})"
 
 
 def _index(file: DataFile) -> tuple[str, list[str]]:
@@ -327,68 +294,171 @@ def _checksum(data: bytes) -> int:
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _array_record() -> Any:
-    try:
-        from array_record.python import array_record_module
-    except ImportError as error:
-        raise not_installed("array_record", "grain", error) from None
-    return array_record_module
-
-
-class ArrayRecordFiles(RecordFiles):
-    """ArrayRecord files, which have indexes of their own.
+class ArrayRecordFiles(Examples):
+    """ArrayRecord files: what ``ArrayRecordDataSource`` reads, which is Grain's.
 
     Files of this machine are opened at once, to count their records; others when they are needed.
 
     Raises:
-        UsageError: one is no such file, or the package is not installed.
+        UsageError: the package is not installed, or cannot read the files.
     """
 
-    def __init__(self, files: list[DataFile]):
-        super().__init__(files)
-        self._groups: list[int] = []
-        _array_record()
-        if not any(is_address(file.name) for file in files):
-            len(self)
+    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
+        super().__init__(files, features)
+        self.known_length()
 
-    def _counts(self) -> list[int]:
-        counts, self._groups = [], []
-        for owner, file in enumerate(self.files):
-            reader = self.opened(owner)
-            if not reader.ok():
-                raise UsageError(
-                    "dataset.path", file.name, "is no ArrayRecord file, or not all of one",
-                    "files that array_record has written", "dataset.path=FILE",
-                )  # fmt: skip
-            group = _GROUP.search(reader.writer_options_string() or "")
-            self._groups.append(1 if group is None else int(group[1]))
-            counts.append(int(reader.num_records()))
-        return counts
+    def known_length(self) -> int | None:
+        """Return how many records there are; None where files would have to be fetched."""
+        is_open = "_opened" in self.__dict__
+        return len(self) if is_open or not any(is_address(f.name) for f in self.files) else None
 
-    def _open(self, owner: int) -> Any:
-        file = self.files[owner]
-        path = file.local()
-        if not path.is_file():  # which the module takes for an empty one
-            raise DataError(file.name, "is not there any more")
-        return _array_record().ArrayRecordReader(str(path), **_OPTIONS)
-
-    def _read(self, owner: int, own: list[int]) -> list[bytes]:
+    @functools.cached_property
+    def _opened(self) -> tuple[list[Any], Pieces]:
+        """The source of each file, and which records are whose."""
         try:
-            return list(self.opened(owner).read(own))
-        except (RuntimeError, OSError) as error:
-            for number in own if len(own) > 1 else ():
-                self._read(owner, [number])  # which of them it is
-            place = f"{self.files[owner].name}, record {own[0]:,}"
-            reason = str(error).split("\n")[0]
-            raise DataError(place, f"cannot be read ({reason})") from None
+            from array_record.python.array_record_data_source import ArrayRecordDataSource
+        except ImportError as error:
+            raise not_installed("array_record", "grain", error) from None
+        sources = []
+        for file in self.files:
+            try:
+                sources.append(ArrayRecordDataSource(str(file.local())))
+            except (RuntimeError, ValueError, OSError) as error:
+                raise UsageError(
+                    "dataset.path", file.name, f"is no ArrayRecord file ({_reason(error)})",
+                    "whole files that array_record has written", "dataset.path=FILE",
+                ) from None  # fmt: skip
+        return sources, Pieces([len(source) for source in sources])
 
-    def blocks(self) -> np.ndarray | None:
-        """Return the sizes of the groups of records; None where each is one."""
-        if len(self) and max(self._groups) == 1:
-            return None
-        pairs = zip(self.pieces.lengths, self._groups, strict=True)
-        ends = [np.append(np.arange(0, length, group), length) for length, group in pairs]
-        return np.concatenate([np.diff(each) for each in ends])
+    def __len__(self) -> int:
+        return len(self._opened[1])
+
+    def records(self, rows: np.ndarray) -> Sequence[bytes]:
+        """Return the records of rows."""
+        sources, pieces = self._opened
+        records = [b""] * len(rows)
+        try:
+            for owner, places, own in pieces.split(rows):
+                own_records = sources[owner].__getitems__(own.tolist())
+                for at, record in zip(places, own_records, strict=True):
+                    records[at] = record
+        except (RuntimeError, ValueError, OSError) as error:
+            for row in rows if len(rows) > 1 else ():
+                self.records(np.array([row]))  # which of them it is
+            problem = f"cannot be read ({_reason(error)})"
+            raise DataError(self.where(int(rows[0])), problem) from None
+        return records
+
+    def where(self, row: int) -> str:
+        """Return the place of a record."""
+        owner, number = self._opened[1].place(row)
+        return f"{self.files[owner].name}, record {number:,}"
+
+
+class Prepared(Table):
+    """A split of what TensorFlow Datasets has prepared: its own data source, as it decodes it.
+
+    Images stay as they are encoded.
+
+    Args:
+        builder: name of the dataset; where there are several ``NAME/CONFIG:1.0.0``.
+        data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
+        key, split: the split, or a part of one such as ``train[:80%]``, and the key that names it.
+
+    Attributes:
+        images: sizes of the features that are images of one size.
+        classes: how many there are, by the features that are classes.
+        supervised: (inputs, target), or None.
+
+    Raises:
+        UsageError: the package is not installed, or has no such dataset or split there.
+    """
+
+    def __init__(self, builder: str, data_dir: str | None, key: str, split: str):
+        try:
+            from tensorflow_datasets.core import decode, read_only_builder
+        except ImportError as error:
+            raise not_installed("tfds", "tfds", error) from None
+        try:
+            made: Any = read_only_builder.builder_from_files(builder, data_dir=data_dir)
+        except Exception as error:  # of the package, for each way that a folder can be wrong
+            place = data_dir or "the usual folder"
+            raise UsageError(
+                "dataset.builder", builder, f"no such dataset is prepared in {place} "
+                f"({_reason(error)})", "one that download_and_prepare of tensorflow_datasets has "
+                "prepared there", "dataset.data_dir=FOLDER dataset.builder=NAME",
+            ) from None  # fmt: skip
+        self.columns, self.refused = {}, dict[str, str]()
+        self.images, self.classes = dict[str, Any](), dict[str, int]()
+        for name, feature, shape in _leaves(made.info.features, made.info.features.shape):
+            self.columns[name] = Column(np.dtype(feature.np_dtype), shape)
+            if type(feature).__name__ == "Image":
+                self.columns[name] = Column(np.dtype(object), kind="bytes")
+                self.images[name] = None if None in shape else list(shape)
+            elif None in shape[1:]:
+                del self.columns[name]
+                self.refused[name] = "holds lists of lists"
+            if getattr(feature, "num_classes", None):
+                self.classes[name] = feature.num_classes
+        raw: dict[str, Any] = {}
+        for name in self.images:
+            *outer, last = name.split("/")
+            functools.reduce(lambda part, each: part.setdefault(each, {}), outer, raw)[last] = (
+                decode.SkipDecoding()
+            )
+        self._title, self.supervised = f"{builder} {split}", made.info.supervised_keys
+        try:
+            self._source = made.as_data_source(split=split, decoders=raw)
+            shards = made.info.splits[split].file_instructions
+        except NotImplementedError as error:
+            raise UsageError(
+                "dataset.builder", builder, f"is prepared as {made.info.file_format.value}, which "
+                "cannot be read in any order", "array_record",
+                "prepare it with download_and_prepare(file_format='array_record')",
+            ) from error  # fmt: skip
+        except (KeyError, ValueError, AssertionError) as error:
+            near = nearest(split, made.info.splits) or "NAME"
+            raise UsageError(
+                key, split, f"{builder} has no such split ({_reason(error)})",
+                f"{', '.join(made.info.splits)}, or a part such as {near}[:80%]", f"{key}={near}",
+            ) from None  # fmt: skip
+        self.files = files([str(shard.filename) for shard in shards], key)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
+        """Read features of some rows; none is empty."""
+        examples = self._source.__getitems__(rows.tolist())
+        made: dict[str, Any] = {}
+        for name in names:
+            path, dtype, shape = name.split("/"), self.columns[name].dtype, self.columns[name].item
+            values = [functools.reduce(operator.getitem, path, example) for example in examples]
+            made[name] = (
+                Ragged.of([np.asarray(value, dtype).reshape(-1, *shape) for value in values])
+                if self.columns[name].is_ragged else np.array(values, dtype)
+            )  # fmt: skip
+        return made
+
+    def where(self, row: int) -> str:
+        """Return the place of an example."""
+        return f"{self._title}, example {row:,}"
+
+
+def _leaves(features: Any, shapes: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield each feature by its name, and its shape; of those inside of others ``OUTER/INNER``."""
+    inner = getattr(features, "feature", features)  # of a sequence
+    if not hasattr(inner, "items"):
+        yield name, features, tuple(shapes)
+        return
+    for key, part in sorted(inner.items()):  # a map of the file has no order
+        yield from _leaves(part, shapes[key], f"{name}/{key}" if name else str(key))
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
 
 
 if __name__ == "__main__":

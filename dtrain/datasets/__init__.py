@@ -8,7 +8,7 @@ from dtrain.datasets.combined import columns, mixture
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.made import digits, synthetic
 from dtrain.datasets.records import array_record, tfds, tfrecord
-from dtrain.datasets.tables import huggingface, table, webdataset
+from dtrain.datasets.tables import huggingface, table
 
 __all__ = [
     "Arrays",
@@ -29,5 +29,4 @@ __all__ = [
     "text",
     "tfds",
     "tfrecord",
-    "webdataset",
 ]

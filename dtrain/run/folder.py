@@ -59,8 +59,11 @@ class RunDir:
             return cls(candidate)
         raise FileExistsError(path)
 
-    def lock(self) -> int | None:
+    def lock(self, name: str = LOCK) -> int | None:
         """Take the folder for this process, until it ends or closes the descriptor returned.
+
+        Args:
+            name: of the file that is locked.
 
         Returns:
             None where another process has it: its id is in the file.
@@ -69,7 +72,7 @@ class RunDir:
             DamagedFile: something that is no regular file, or has a second name, is in its place.
             OSError: it cannot be made or written.
         """
-        descriptor = writing.open_lock(self.path / LOCK)
+        descriptor = writing.open_lock(self.path / name)
         if not locks.take(descriptor):
             os.close(descriptor)
             return None
@@ -84,10 +87,10 @@ class RunDir:
         except (OSError, UsageError):
             return False
 
-    def holder(self) -> str:
+    def holder(self, name: str = LOCK) -> str:
         """Return the id of the process that took the folder last; ``?`` where it is not there."""
         try:
-            text = reading.read_bytes(self.path / LOCK, 100).decode().strip()
+            text = reading.read_bytes(self.path / name, 100).decode().strip()
         except (OSError, UsageError, UnicodeDecodeError):
             return "?"
         return text if text.isdecimal() and text.isascii() else "?"

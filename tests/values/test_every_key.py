@@ -38,7 +38,7 @@ PLACES: dict[type, tuple[str, tuple[str, ...]]] = {
         kind: (key, ())
         for key, kind in {
             "hardware": schema.Hardware, "trainer": schema.Trainer,
-            "checkpoint": schema.Checkpointing, "sidecar": schema.Sidecar,
+            "checkpoint": schema.Checkpointing,
             "sweep": schema.Sweep, "init": fine_tuning.Init, "finetune": fine_tuning.FineTuning,
         }.items()
     },

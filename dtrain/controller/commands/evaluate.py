@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command go
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dtrain.controller.terminal import evaluations
 from dtrain.files import writing
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir
+from dtrain.run.follow import Followed
 
 
 class EvaluateJob(DerivedJob):
@@ -57,14 +59,31 @@ class Evaluate(Derived):
 
     name = "evaluate"
     folder = "evaluations"
-    short_words = ("by", "prefix")
+    short_words = ("by", "prefix", "follow")
     kind = EvaluateJob
 
+    def __init__(self, run: str):
+        super().__init__(run)
+        self._ending = contextlib.ExitStack()
+
+    def job(self, node: Any) -> int:
+        """Evaluate, and return the exit code."""
+        with self._ending:
+            return super().job(node)
+
     def check(self, config: Config) -> None:
-        """Refuse checkpoints that are not there, and averages that the run has not kept."""
+        """Refuse checkpoints that are not there, and averages that the run has not kept.
+
+        Of a run that is followed the first one is waited for.
+        """
         mode, action = config.objective_mode.name, config.action
-        paths = checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode)
-        for path in paths:
+        if action["follow"]:
+            followed = Followed(self.rundir, action["checkpoint"] or "all", mode)
+            self._ending.enter_context(followed.alone(self.name))
+            config.launcher = config.launcher.replaced(stall_timeout=None)  # it waits for the run
+            if not config.dry_run:
+                of_run.wait_for_first(followed)
+        for path in checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode):
             checkpoint.check_weights(path, action["weights"])
 
 
@@ -72,7 +91,8 @@ _PARSER = of_run.parser(
     "evaluate",
     "Evaluate checkpoints of a run on its validation data, or on other data, each example once on "
     "any number of replicas.",
-    "checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, "
+    "checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, follow=true for each "
+    "checkpoint as the run saves it, until it ends, "
     "evaluate.by=label|COLUMN for metrics of slices, evaluate.prefix=NAME of the metrics (test), "
     "and overrides of strategy, hardware, launcher, dataset, trainer: "
     "dataset.path=FILE evaluates other data.",

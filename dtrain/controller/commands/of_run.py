@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from dtrain.controller import cli, early_import
 from dtrain.controller.commands import failures
 from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.terminal.activity import Activity
+from dtrain.run.follow import LOOK, Followed
 
 
 def parser(
@@ -45,6 +48,33 @@ def parsed(parser: Parser, arguments: Sequence[str] | None) -> tuple[str, list[s
     given = parser.parse_intermixed_args(arguments)
     words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     return given.run, [*words, *given.overrides]
+
+
+def wait_for_first(followed: Followed, also: Callable[[], None] = lambda: None) -> str:
+    """Return the first checkpoint of a run that is followed, and show that it is waited for.
+
+    Args:
+        followed: the run.
+        also: called as long as there is none.
+
+    Returns:
+        As of :meth:`dtrain.run.follow.Followed.newest`.
+
+    Raises:
+        UsageError: it has ended without one.
+    """
+    activity = Activity()
+    activity.begin("waiting for the first checkpoint")
+
+    def wait() -> None:
+        activity.continues()
+        also()
+        time.sleep(LOOK)
+
+    try:
+        return followed.wait_for_first(wait)
+    finally:
+        activity.end()
 
 
 def start(run: str, given: list[str], command: Callable[[str], cli.Command]) -> int:

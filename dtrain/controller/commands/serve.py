@@ -23,15 +23,15 @@ from dtrain.config.settle import settle
 from dtrain.controller import cli, exporting, folders
 from dtrain.controller.commands import failures, of_run
 from dtrain.controller.commands.export import Export
-from dtrain.controller.launchers.model_process import ModelProcess
+from dtrain.controller.launchers.questions import ModelProcess
 from dtrain.controller.run_command import own_words
 from dtrain.controller.served import Folder, OfRegistry, Server, Source, Version
 from dtrain.controller.task_environment import task_environment
 from dtrain.controller.terminal.activity import Activity
-from dtrain.errors import CheckpointError, DtrainError, UsageError, printable
+from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import forkserver
 from dtrain.run import checkpoint
-from dtrain.run.checkpoint.format import read_manifest
+from dtrain.run.follow import Followed
 from dtrain.serving.options import Options
 from dtrain.tracking.mlflow.registered import SCHEME, Registered
 
@@ -40,7 +40,6 @@ TOKEN = "DTRAIN_SERVE_TOKEN"
 #: What is typed, in order.
 WORDS = tuple(field.alias or name for name, field in Options.model_fields.items())
 _STORE = "tracking.uri"
-_LOOK = 0.5  # seconds between two looks for the first checkpoint of a run
 
 
 class _Command:
@@ -135,30 +134,18 @@ class _Run(Export):
         """Export the checkpoint and serve it, and return the exit code."""
         command, word, follow = self._command, self.checkpoint, self._command.options.follow
         self._config = settle(node)
-        if follow and word not in (None, "best", "latest"):
-            raise UsageError(
-                "checkpoint", word, "cannot be followed", "best or latest", "checkpoint=best"
-            )
-        self._model = exporting.name_of(self.rundir, command.options.weights)
-        while (key := self.newest()) is None:
-            if not follow or self.rundir.result.is_file():
-                self._choose()  # says what is wrong
-            command.activity.begin("waiting for the first checkpoint")
-            time.sleep(_LOOK)
-            command.waiting()
-        return command.run(self._model, self, key)
-
-    def _choose(self) -> Path:
         mode = self._config.objective_mode.name
-        return checkpoint.only(self.rundir.checkpoints, self.checkpoint, mode)
+        self._model = exporting.name_of(self.rundir, command.options.weights)
+        if follow and word != "all":
+            self._checkpoints = Followed(self.rundir, word, mode)
+            key = of_run.wait_for_first(self._checkpoints, command.waiting)
+            return command.run(self._model, self, key)
+        path = checkpoint.only(self.rundir.checkpoints, word, mode)
+        return command.run(self._model, self, str(checkpoint.step_of(path)))
 
     def newest(self) -> str | None:
         """Return the step and the digest of the checkpoint that is meant now."""
-        try:
-            manifest = read_manifest(self._choose())
-        except (UsageError, CheckpointError):  # none yet, or it has just been removed
-            return None
-        return f"{manifest['step']} {manifest.get('digest')}"
+        return self._checkpoints.newest()
 
     def fetch(self, key: str) -> Version:
         """Export a checkpoint; one that is followed goes when it serves no more."""

@@ -15,11 +15,10 @@ from dtrain.controller.launchers.agents import (
     Agents,
     Command,
     Transport,
-    checks,
     facts,
-    hosts,
+    mirror,
     placing,
-    tree,
+    reach,
 )
 from dtrain.controller.launchers.agents.host import Host, Inbox
 from dtrain.controller.resources.devices import Machine
@@ -144,9 +143,9 @@ class Ssh(Agents):
                 "launcher.hostfile=FILE", "'launcher.hosts=[a,b]'",
             )  # fmt: skip
         if self._given:
-            return hosts.listed(self._given)
+            return placing.listed(self._given)
         assert self._hostfile is not None
-        found = hosts.in_file(self._hostfile)
+        found = placing.in_file(self._hostfile)
         if not found:
             raise UsageError(
                 "launcher.hostfile", self._hostfile, "names no host", "host slots=N in each line",
@@ -228,10 +227,10 @@ class Ssh(Agents):
             TrainingError: a host is gone.
         """
         if self._sync:
-            data = tree.archive(Path.cwd())
+            data = mirror.archive(Path.cwd())
             for host in hosts:
                 assert host.stream is not None
-                host.stream.send_all(tree.messages(data))
+                host.stream.send_all(mirror.messages(data))
             inbox.gather(hosts, "tree", self.start_timeout, "take the working tree in")
         names = sorted(python_path.tops())
         here = facts.modules(names)
@@ -259,11 +258,11 @@ class Ssh(Agents):
         for host in found:
             if host.lost is not None:
                 problems[host.name] = explained(host)
-            elif (differs := checks.problem(host.facts, here)) is not None:
+            elif (differs := reach.problem(host.facts, here)) is not None:
                 problems[host.name] = differs
         self._say("hosts")
         shown = {name: problem for name, (problem, _) in problems.items()}
-        print(checks.table(found, shown), file=sys.stderr)
+        print(reach.table(found, shown), file=sys.stderr)
         if problems:
             name, (problem, hint) = next(iter(problems.items()))
             others = f" (nor can {', '.join(list(problems)[1:])})" if len(problems) > 1 else ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from dtrain.config import consent, environment, given, groups, guard, load, targ
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
-from dtrain.controller import resume, taken
+from dtrain.controller import resume
 from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.resources import cores, gpus
+from dtrain.controller.sweep.resources import gpus
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
@@ -59,16 +58,9 @@ class Draft:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it takes, of this machine or of the allocation that the sweep is in."""
+        """How many GPUs of this machine it takes."""
         assert self.checked is not None
-        launcher = self.checked.launcher
-        here = launcher.shares_machine or launcher.room is not None
-        return gpus(self.plan().cluster) if here else 0
-
-    @property
-    def cores(self) -> int:
-        """How many cores it takes at least."""
-        return cores(self.plan().cluster)
+        return gpus(self.plan().cluster) if self.checked.launcher.shares_machine else 0
 
     def plan(self, machine: Machine | None = None) -> Plan:
         """Return its processes on a machine, or if it has this one to itself."""
@@ -134,19 +126,10 @@ class Composer:
     Args:
         master: the configuration without what is swept over.
         jobs: the overrides of those that are known.
-        past: the overrides that an earlier command has kept of jobs, by their numbers.
-        path: of the file that has those.
     """
 
-    def __init__(
-        self,
-        master: Master,
-        jobs: Sequence[Sequence[str]],
-        past: Mapping[int, Sequence[str]] | None = None,
-        path: Path = Path(),
-    ):
-        self._master, self._past, self._path = master, past or {}, path
-        self._said: set[str] = set()
+    def __init__(self, master: Master, jobs: Sequence[Sequence[str]]):
+        self._master = master
         self._fixed = _fixed(jobs, master.overrides["task"])
         self._first: tuple[DictConfig, Config] | None = None
         self._sizes: dict[str, Splits | None] = {}
@@ -166,7 +149,6 @@ class Composer:
             check_address(config)
             check_name(config.name)
             words = environment.as_written(list(overrides), node)
-            own = self._take(number, config, node, words)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -176,21 +158,7 @@ class Composer:
                     self._pinned[given] = config.fork
                 config.fork = self._pinned.get(config.fork, config.fork)
         self._first = self._first or (node, config)
-        return Draft(number, [*words, *own], differs, config, identity.job_hash(config))
-
-    def _take(self, number: int, config: Config, node: DictConfig, words: list[str]) -> list[str]:
-        """Take over what was measured; of a job that is known, what it took before."""
-        left = taken.choice(config, node, words, HydraConfig.get().runtime.choices)
-        kept, own = taken.parted(self._past.get(number, ()), left.keys)
-        if own and _deciding(kept) == _deciding(words):
-            return taken.again(config, own, self._path)
-
-        def say(line: str) -> None:
-            if line not in self._said:  # once, and not for each job
-                self._said.add(line)
-                print(line, file=sys.stdout if config.dry_run else sys.stderr)
-
-        return taken.use(config, left, words, say)
+        return Draft(number, words, differs, config, identity.job_hash(config))
 
     def _differs(self, words: Sequence[str]) -> dict[str, str]:
         return {key: value for key, value in map(_key_and_value, words) if key not in self._fixed}
@@ -239,12 +207,7 @@ class Composer:
                 resume.check(config, draft.overrides)
             launcher: Launcher = targets.instantiate(config.launcher, "launcher")
             if not launcher.several:
-                many = launcher.commands or 1
-                raise UsageError(
-                    "launcher._target_", config.launcher._target_, "cannot run one job beside "
-                    "another" + (f": {many} commands were started for one" if many > 1 else ""),
-                    "a launcher that can, or a command for each job", "launcher=local",
-                )  # fmt: skip
+                raise launcher.no_sweep()
             draft.checked = check(config, self._look, prepare=False)
         cluster = draft.plan().cluster
         if not config.dry_run and cluster.environment not in self._prepared:

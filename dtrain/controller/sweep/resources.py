@@ -24,37 +24,30 @@ class Slot:
 
 
 def gpu_names(machine: Machine) -> list[str]:
-    """Return the names of a machine's GPUs; numbers, of an allocation that spans several."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if machine.shared else None
+    """Return the names of a machine's GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(index) for index in range(machine.gpus)]
     return [name for name in names if name.strip() not in ("", "-1")][: machine.gpus]
 
 
 def gpus(cluster: Cluster) -> int:
     """Return how many GPUs a job takes."""
-    return sum(task.devices for task in cluster.processes) if cluster.device_kind == "gpu" else 0
+    return sum(task.devices for task in cluster.tasks) if cluster.device_kind == "gpu" else 0
 
 
-def cores(cluster: Cluster) -> int:
-    """Return how many cores a job has at least: one, and those of its evaluator."""
-    return 1 + (0 if cluster.evaluator is None else len(cluster.evaluator.cores))
-
-
-def at_once(wanted: int | None, needs: Sequence[int], machine: Machine, least: int = 1) -> int:
+def at_once(wanted: int | None, needs: Sequence[int], machine: Machine) -> int:
     """Return how many jobs run at once.
 
     Args:
         wanted: at most; None for as many as the machine has room for.
         needs: GPUs of each job.
         machine: that they share.
-        least: cores of it that each job has at least.
     """
     fit, left = 0, machine.gpus
     for need in sorted(needs):
         left -= need
         fit += left >= 0
-    most = machine.cores // least
-    return max(1, min(fit, most, wanted or most))
+    return max(1, min(fit, machine.cores, wanted or machine.cores))
 
 
 class Slots:
@@ -108,8 +101,4 @@ def place(cluster: Cluster, slot: Slot, machine: Machine) -> Cluster:
         own = tuple(slot.cores[position] for position in task.cores) or slot.cores
         return dataclasses.replace(task, cores=own, threads=task.threads or len(own))
 
-    return dataclasses.replace(
-        cluster,
-        tasks=tuple(keep(task) for task in cluster.tasks),
-        evaluator=None if cluster.evaluator is None else keep(cluster.evaluator),
-    )
+    return dataclasses.replace(cluster, tasks=tuple(keep(task) for task in cluster.tasks))

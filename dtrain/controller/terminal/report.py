@@ -90,7 +90,7 @@ def drawing(cluster: Cluster, where: str = "this machine") -> list[str]:
         where: tasks without an address are.
     """
     rows = [("task", "does", "devices", "address")]
-    for task in cluster.processes:
+    for task in cluster.tasks:
         kind = cluster.device_kind.upper() if task.devices else "CPU"
         numbers = range(task.device, task.device + max(1, task.devices))
         devices = ", ".join(f"{kind}:{number}" for number in numbers)
@@ -98,8 +98,6 @@ def drawing(cluster: Cluster, where: str = "this machine") -> list[str]:
             does = "coordinates" if task.devices == 0 else "trains and records"
         elif task.role == "ps":
             does = "keeps variables"
-        elif task == cluster.evaluator:
-            does = "follows the checkpoints"
         else:
             does = "computes gradients" if task.serves else "trains"
         address = task.address or where

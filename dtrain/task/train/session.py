@@ -294,7 +294,7 @@ def tell_apart(
     """
     several = sum(not task.serves for task in process.cluster.tasks) > 1
     data_identity.check_hosts(data.identity, strategy.tasks, process.cluster)
-    stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
+    stream = data_identity.check_stream(data.splits, not several)
     notices = [*data.notices, stream]
     if process.journal is not None:
         process.journal.write("data", **data.identity)

@@ -1,4 +1,4 @@
-"""What an agent says of its host: versions, code, devices, addresses."""
+"""What an agent says of its host, and the variables that go along to the tasks there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import importlib.machinery
 import os
 import platform
+import re
 import socket
 import sys
 import time
@@ -81,3 +82,22 @@ def _digest(place: Path) -> str:
         found.update(f"{path.relative_to(place) if place.is_dir() else ''}\0".encode())
         found.update(path.read_bytes() + b"\0")
     return found.hexdigest()[:16]
+
+
+#: How their names begin: what the user trusts and allows, and secrets that were typed.
+_OWN = ("DTRAIN_TRUST", "DTRAIN_ENV", "DTRAIN_SECRET_", "TF_CPP_MIN_LOG_LEVEL")
+_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
+
+
+def own() -> dict[str, str]:
+    """Return those that every task has."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_OWN)}
+
+
+def referred(text: str) -> dict[str, str]:
+    """Return those that a configuration refers to: secrets are not written there.
+
+    Args:
+        text: of ``config.yaml``.
+    """
+    return {name: os.environ[name] for name in _REFERENCE.findall(text) if name in os.environ}

@@ -3,7 +3,7 @@
 Kubernetes sets ``JOB_COMPLETION_INDEX`` in every pod of an indexed Job, and gives it the host name
 ``<job>-<index>`` below the subdomain of its spec. A JobSet calls its jobs
 ``<jobset>-<replicated job>-<number>``, numbers all of them in one row, and says so in labels of the
-pods, from which the manifest makes the variables below (:mod:`..k8s.manifest`).
+pods, from which the manifest makes the variables below (:mod:`..k8s`).
 https://kubernetes.io/docs/tasks/job/job-with-pod-to-pod-communication and
 https://github.com/kubernetes-sigs/jobset/blob/main/api/jobset/v1alpha2/jobset_types.go
 (read in November 2026).
