@@ -16,7 +16,7 @@ from dtrain.controller.launchers.questions import ModelProcess
 from dtrain.errors import DtrainError
 from dtrain.files import writing
 from dtrain.run.exports import FORMATS
-from dtrain.tracking.mlflow.registered import Registered
+from dtrain.tracking.mlflow.store import Registered
 
 #: The file that makes a folder a version that may serve, and the backend that loads it.
 _LOADED_BY = {FORMATS[name].files[-1]: backend

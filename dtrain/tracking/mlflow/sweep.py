@@ -107,6 +107,7 @@ class SweepRun:
         self._folder = folder
         self._warn = warn
         self._delivery: Delivery | None = None
+        self._shipped: set[Path] = set()  # jobs that MLflow has all of
 
     def open(self) -> None:
         """Begin; returns at once."""
@@ -132,8 +133,23 @@ class SweepRun:
     def _deliver(self, last: tuple[str, float] | None) -> bool:
         if last is not None:
             record(Store(self._config), self._config, self._folder, *last)
-        shipped = [job for job in _unshipped(self._folder) if _ship(job)]
+            self._shipped.clear()  # at the end all are looked at
+        shipped = [job for job in self._unshipped() if _ship(job)]
         return last is not None or bool(shipped)
+
+    def _unshipped(self) -> Iterator[RunDir]:
+        """Yield the jobs that have ended and of which MLflow has not got everything."""
+        for rundir in jobs_of(self._folder):
+            if rundir.path in self._shipped:
+                continue
+            result = schemas.glance(rundir.result, schemas.Result)
+            if result is None:
+                continue
+            tracked: Any = schemas.glance(rundir.tracking, schemas.Shipped) or {}
+            if result["status"] == tracked.get("shipped"):
+                self._shipped.add(rundir.path)  # its files are not read again every few seconds
+            else:
+                yield rundir
 
 
 def record(store: Store, config: Config, folder: Path, status: str, ended: float) -> None:
@@ -187,16 +203,6 @@ def jobs_of(folder: Path) -> list[RunDir]:
     sweep = schemas.read(folder / "sweep.json", schemas.Sweep)
     found = [folder / job["folder"] for job in sweep["jobs"]] if sweep else []
     return [RunDir(path) for path in found if path.is_dir() and not path.is_symlink()]
-
-
-def _unshipped(folder: Path) -> Iterator[RunDir]:
-    """Yield the jobs that have ended and of which MLflow has not got everything."""
-    for rundir in jobs_of(folder):
-        result = schemas.glance(rundir.result, schemas.Result)
-        tracked: Any = schemas.glance(rundir.tracking, schemas.Shipped) or {}
-        shipped = tracked.get("shipped")
-        if result is not None and result["status"] != shipped:
-            yield rundir
 
 
 def _ship(rundir: RunDir) -> bool:
