@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = _parser().parse_args(arguments)
     if given.bits:
-        return failures.answered(lambda: _bits(given), given.runs[0])
+        return boundary.answered(lambda: _bits(given), given.runs[0])
     output = given.output or Path()
     try:
         one = Path(given.runs[0])
