@@ -90,11 +90,10 @@ ENVIRONMENT = Kind(
     r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker|kubernetes\.KubernetesPod"
     r"|torchrun\.(of_variables|TorchVariables|Torchrun))",
 )  # fmt: skip
-_DEBUG = r"debug\.(nan\.Nan|overfit\.Overfit|shapes\.Shapes|one_batch\.OneBatch|slow\.Slow)"
 ACTION = Kind(
     "action", "dtrain.task.train.*, dtrain.after.*, dtrain.debug.*",
     r"dtrain\.(task\.train\.(train\.Train|trial\.Trial)|after\.(evaluate\.Evaluate"
-    rf"|predict\.Predict)|{_DEBUG})",
+    r"|predict\.Predict)|debug\.(Nan|Overfit|OneBatch))",
 )  # fmt: skip
 PREDICTED = Kind(
     "function of predictions", "dtrain.after.functions.{argmax,top_k}",

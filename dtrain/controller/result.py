@@ -112,6 +112,7 @@ def result(
         "train_examples": start.get("train_examples"),
         "evaluated_examples": end.get("evaluated_examples", 0),
         "examples_per_second": end.get("examples_per_second"),
+        "time_shares": end.get("time_shares", {}),
         "replicas": cluster.replicas,
         "forked_from": config.fork,
         "tasks": len(cluster.processes),
