@@ -108,12 +108,11 @@ def _count(weights: Any) -> str:
 
 def _described(values: Any) -> str:
     """Return types and shapes of tensors, as ``float32 [64, 8]``; a size that differs is ``?``."""
-    value: Any
-    texts = []
-    for value in keras.tree.flatten(values):
-        if isinstance(value, (keras.KerasTensor, *runtime().TENSORS)):
-            sizes = ", ".join("?" if size is None else str(size) for size in value.shape)
-            texts.append(f"{keras.backend.standardize_dtype(value.dtype)} [{sizes}]")
+    texts, kinds = list[str](), (keras.KerasTensor, *runtime().TENSORS)
+    tensors: list[Any] = [each for each in keras.tree.flatten(values) if isinstance(each, kinds)]
+    for tensor in tensors:
+        sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
+        texts.append(f"{keras.backend.standardize_dtype(tensor.dtype)} [{sizes}]")
     return ", ".join(texts) or "-"
 
 
