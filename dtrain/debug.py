@@ -242,8 +242,8 @@ class Overfit(Train):
             hint = f"look at the model: no gradient reaches {', '.join(still[:5])}"
         else:
             hint = (
-                f"try debug.steps={4 * steps} or another optimizer.learning_rate; look at whether outputs, "
-                "targets and loss fit (from_logits, activation, scale), and whether the least loss "
+                f"try debug.steps={4 * steps} or another optimizer.learning_rate; look at whether "
+                "outputs, targets and loss fit (from_logits, activation, scale), and whether the least loss "
                 "is 0 (regularizers, soft targets: debug.loss); dropout makes it slower"
             )
         raise CheckFailed(f"{learn}: {course}, and not near 0 (debug.loss={self._near:g})", hint)
