@@ -601,3 +601,26 @@ def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
         line.end()
         line.end()
         assert terminal.getvalue() == shown, json.dumps(terminal.getvalue())
+
+
+NOISY = """
+import keras
+
+def build(input_shape, classes):
+    layers = [keras.layers.Dense(8), keras.layers.Dropout(0.5, name="drop")]
+    inner = keras.Sequential(layers, name="inner")
+    return keras.Sequential([keras.Input(input_shape), inner, keras.layers.Dense(classes)])
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_layers_of_the_model(backend: str, show: Any, user_code: Any) -> None:
+    user_code(NOISY)
+    words = [word for word in QUICK if not word.startswith(("model", "launcher"))]
+    model = ("model=custom", "model._target_=mine.build", f"backend={backend}")
+    found = show("--layers", "--no-speed", *words, *model)
+    assert found.code == 0, found.error
+    rows = found.table("layers of the model")
+    assert ["inner", "Sequential", "float32 [32, 8]", "float32 [32, 8]", "72", "72"] in rows
+    assert ["drop", "Dropout", "float32 [32, 8]", "float32 [32, 8]", "0", "0"] in rows
+    assert rows[-1][-2:] == ["108", "108"]
