@@ -16,7 +16,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, folders, other_data
 from dtrain.controller.job import Job
 from dtrain.controller.run_command import RunCommand

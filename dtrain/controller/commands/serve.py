@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dtrain import errors
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, exporting, folders
 from dtrain.controller.commands import failures, of_run
 from dtrain.controller.commands.export import Export
