@@ -13,7 +13,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config import section, targets
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli
 from dtrain.controller.backend import check_here
 from dtrain.controller.commands import boundary

@@ -17,7 +17,7 @@ from dtrain import errors
 from dtrain.config import load
 from dtrain.config.forms import ALIAS, REGISTERED
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, logging_models, shipping
 from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.run_command import OfModel

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from dtrain import errors
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, exporting, folders
 from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.commands.export import Export

@@ -11,7 +11,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import consent, load
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
