@@ -221,7 +221,7 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "a task that is none": Recorded(
         WHERE, step(3, "n[1-3]", "1(x3)", 3),
-        sentence="SLURM_PROCID=3: SLURM_STEP_NUM_TASKS=3 has no such task",
+        sentence="SLURM_PROCID=3: SLURM_STEP_NUM_TASKS=3 has no such rank",
     ),
     "a list of nodes that ends early": Recorded(
         WHERE, step(0, "n[1-3", "1(x3)", 3), sentence="SLURM_STEP_NODELIST=n[1-3: has a bracket",

@@ -220,7 +220,7 @@ from tests.test_host_pipeline import records
 
 def read(train, held=None, augment=None):
     splits = runtime().readable(Splits(train, held), "it")
-    data_identity.records(splits, "sample")
+    data_identity.records(splits)
     reading.specs(splits.train, 4)
     inputs = Inputs(splits.train, splits.validation, 4, 1, augment=augment)
     batches = HostPipeline(inputs)

@@ -57,7 +57,9 @@ class Training:
         self.journal.close()
         found, _ = checkpoint.newest(self.rundir.checkpoints)
         step = found.step if found else 0
-        journal.cut(self.rundir.journal, step)
+        log = journal.Journal(self.rundir.journal)
+        log.write(journal.RESUMED, step=step)
+        log.close()
         self.begin(step)
 
     def end(self) -> None:

@@ -312,7 +312,6 @@ def test_damaged_checkpoints_alone(begun) -> None:
         ("trainer.metrics=[]", "trainer.metrics"),
         ("trainer.callbacks=[{_target_:keras.callbacks.History}]", "trainer.callbacks"),
         ("hardware.precision=mixed_bfloat16", "hardware.precision"),
-        ("+strategy.compress=bfloat16", "strategy.compress"),
     ],
 )
 def test_what_would_change_the_numbers(override: str, key: str, begun) -> None:

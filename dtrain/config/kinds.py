@@ -86,8 +86,8 @@ LAUNCHER = Kind(
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.*",
     r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
-    r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker|kubernetes\.KubernetesPod"
-    r"|torchrun\.(of_variables|TorchVariables|Torchrun))",
+    r"|kubernetes\.KubernetesPod"
+    r"|platforms\.(of_variables|OpenMPI|SageMaker|Torchrun|TorchVariables|Vertex))",
 )  # fmt: skip
 _DEBUG = r"debug\.(nan\.Nan|overfit\.Overfit|shapes\.Shapes|one_batch\.OneBatch|slow\.Slow)"
 ACTION = Kind(
@@ -96,8 +96,8 @@ ACTION = Kind(
     rf"|predict\.Predict)|{_DEBUG})",
 )  # fmt: skip
 PREDICTED = Kind(
-    "function of predictions", "dtrain.after.functions.{argmax,top_k}",
-    r"dtrain\.after\.functions\.(argmax|top_k)", (), ("outputs",),
+    "function of predictions", "dtrain.after.columns.{argmax,top_k}",
+    r"dtrain\.after\.columns\.(argmax|top_k)", (), ("outputs",),
 )  # fmt: skip
 TRACKER = Kind(
     "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",

@@ -20,6 +20,22 @@ REMOVED: dict[str, tuple[str, str]] = {
     "hardware.jit_compile=auto": ("true or false", "hardware.jit_compile=true"),
     "hardware.onednn=auto": ("true or false", "hardware.onednn=true"),
     # -- replay
+    "replay --strict": (
+        "the lines that a replay prints about packages and files that differ",
+        "python -m dtrain replay outputs/DATE/TIME_NAME",
+    ),
+    "replay --tolerance": (
+        "the largest difference of each metric, which a replay prints",
+        "python -m dtrain compare --bits ONE OTHER",
+    ),
+    "replay --keep": (
+        "git worktree add at the commit, and git apply of code/1/changes.patch, of the run folder",
+        "git worktree add --detach ../then COMMIT",
+    ),
+    "replay --uri": (
+        "the folder of a run, or what MLflow holds of it",
+        "mlflow artifacts download --run-id ID --dst-path FOLDER; then replay FOLDER",
+    ),
     # -- Kubernetes
     # -- SLURM
     "jobs": ("squeue and scancel, SLURM's own commands", "squeue --me"),
@@ -41,11 +57,18 @@ REMOVED: dict[str, tuple[str, str]] = {
         "python -m dtrain evaluate outputs/DATE/TIME_NAME follow=true hardware.intra_op_threads=1",
     ),
     # -- exchange of gradients
+    "strategy.sync_every": (
+        "gradients that are averaged in each step, or strategy=ps, which is asynchronous",
+        "strategy=multiworker",
+    ),
+    "strategy.compress": ("gradients in their own type", "strategy=multiworker"),
+    "strategy.bytes_per_pack": ("one vector for each type of gradients", "strategy=multiworker"),
     # -- datasets
     "dataset=webdataset": ("dataset=huggingface, which reads tar files", "dataset=huggingface"),
     "dataset.decode=example": ("the only kind of record", "dataset=array_record"),
     "dataset.decode=npy": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
     "dataset.decode=bytes": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
+    "dataset.identity": ("a sample of the data, always", "the command without it"),
     # -- predictions
     # -- remote output
     # -- debug

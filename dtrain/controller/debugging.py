@@ -133,11 +133,6 @@ def _nan(config: Config) -> None:
             "a strategy that computes it in the tasks that train: the losses are the same, and so "
             "is the value that is not finite", "strategy=one_device",
         )  # fmt: skip
-    if (every := config.strategy.get("sync_every", 1)) > 1:
-        raise UsageError(
-            "strategy.sync_every", every, "lets each task train by itself between two averages, "
-            "and debug=nan looks at what all have after each step", "1", "strategy.sync_every=1",
-        )  # fmt: skip
 
 
 def _overfit(config: Config) -> None:

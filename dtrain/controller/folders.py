@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config import given
-from dtrain.controller import rollback
 from dtrain.data.files import is_address
 from dtrain.errors import DamagedFile, DtrainError, UsageError
 from dtrain.files import addresses, reading, writing
@@ -93,8 +92,6 @@ def claim(path: Path, kind: str = "run") -> tuple[RunDir, int]:
 def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
     """Return the folder of a run or a sweep that another command made, perhaps elsewhere.
 
-    What a command that was killed at its start has left there is put right.
-
     Args:
         path: of the folder.
         key: that gave it.
@@ -106,13 +103,6 @@ def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
     rundir = RunDir(path)
     try:
         reading.check_tree(rundir.path)
-        if os.path.lexists(rundir.path / rollback.FOLDER):
-            descriptor = rundir.lock()
-            if descriptor is not None:  # else the command that is at work there will do it
-                try:
-                    rollback.recover(rundir.path)
-                finally:
-                    os.close(descriptor)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             key, path, "is not a folder", "a folder that an earlier command printed",

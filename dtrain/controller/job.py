@@ -30,7 +30,7 @@ from dtrain.host import frameworks
 from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
-from dtrain.run.journal import Follower, Journal
+from dtrain.run.journal import Follower
 from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import RunDelivery
@@ -229,14 +229,9 @@ class Job:
         self._look()
         problem = result.problem(failure, self._cluster, self._rundir, self._events)
         self._restarts += 1
-        step, passed = self._files.back_to_the_checkpoint()
-        self._report(passed)
-        message = (
-            f"restart {self._restarts} of {self._launcher.max_restarts} from step {step}: {problem}"
+        message = self._files.restart(
+            f"restart {self._restarts} of {self._launcher.max_restarts} from step STEP: {problem}"
         )
-        journal = Journal(self._rundir.journal)  # no task runs: nobody else writes
-        journal.write("restart", step=step, message=message)
-        journal.close()
         self._follower = Follower(self._rundir.journal)
         # All that still holds:
         self._events = [e for e in self._follower.events() if e["event"] in result.KEPT]

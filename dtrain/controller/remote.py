@@ -29,7 +29,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller import resume, rollback
+from dtrain.controller import resume
 from dtrain.controller.folders import runs_below
 from dtrain.data import servers
 from dtrain.data.files import is_address
@@ -255,7 +255,7 @@ class Output:
     def _deliver(self, last: Any) -> bool:
         # What a command that resumes has changed does not count before training begins.
         begun = last is not None or self._began()
-        if self._superseded or not begun or os.path.lexists(self._folder / rollback.FOLDER):
+        if self._superseded or not begun:
             return False
         return self.upload(last is not None, self._claim)
 

@@ -84,7 +84,7 @@ class Slow(Train):
         summary = f"{speed:,.0f} examples/s; " + (
             bottleneck
             or "most of the time is that of the steps themselves; a profiler shows what they do "
-            "(tracking.profile_steps), python -m dtrain tune finds faster settings"
+            "(tracking.profile_steps), -m experiment=speed finds faster settings"
         )
         findings.write(
             session.process, summary, rows, (1, 2),

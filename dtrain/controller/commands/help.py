@@ -35,7 +35,7 @@ commands:
   predict RUN                 predict rows with a checkpoint of a run
   serve RUN|models:/...       serve a model over HTTP, and newer versions as they appear
   doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
-  replay RUN|RUN_ID           repeat a run with the code that it used, and compare the results
+  replay RUN                  repeat a run with the code that it used, and compare the results
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

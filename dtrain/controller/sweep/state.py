@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import sys
 import time
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,6 @@ from dtrain.config import consent, load, section
 from dtrain.config.objective import AUTO
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
-from dtrain.controller import rollback
 from dtrain.controller.folders import check_command, open_existing, unwritable
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.compose import Draft
@@ -48,6 +48,7 @@ class Record:
         self.trained = False
         self.refused: list[str] = []
         self._others = 0  # jobs of this command that ended otherwise
+        self._before: dict[Path, bytes] | None = None  # files of an earlier command
 
     @classmethod
     def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Config) -> Record:
@@ -142,10 +143,6 @@ class Record:
         """Note that a job trains: what an earlier command wrote is of the past."""
         if not self.trained:
             self.trained = True
-            try:
-                rollback.forget(self.folder)
-            except OSError as error:
-                print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
 
     @property
     def is_refused(self) -> bool:
@@ -156,15 +153,19 @@ class Record:
         """Keep what an earlier command wrote until a job trains.
 
         Raises:
-            UsageError: there is no room for it.
+            UsageError: it cannot be read.
         """
         try:
-            rollback.recover(self.folder)
-            rollback.keep(self.folder)
+            writing.remove_leftovers(self.folder)
+            self._before = {path: reading.read_bytes(path) for path in self._files()}
         except OSError as error:
             raise unwritable(
                 "sweep.resume", self.folder, "it cannot be resumed", error
             ) from None  # fmt: skip
+
+    def _files(self) -> list[Path]:
+        rundir = RunDir(self.folder)
+        return [p for p in (self.folder / FILE, rundir.tracking) if os.path.lexists(p)]
 
     def undo(self) -> None:
         """Leave the disk as it was before this command, in which nothing was trained."""
@@ -172,8 +173,12 @@ class Record:
             writing.discard(self.folder)
             return
         try:
-            rollback.restore(self.folder, logs=True)
-        except OSError as error:  # it stays in .before, and the next command tries again
+            for path in self._files() if self._before is not None else ():
+                if path not in (self._before or {}):
+                    writing.remove(path)
+            for path, content in (self._before or {}).items():
+                writing.write_bytes(path, content, lasting=True)
+        except OSError as error:
             print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
 
     def compare_by(self, objective: str | None, mode: str | None) -> bool:

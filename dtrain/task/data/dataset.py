@@ -113,7 +113,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
             notices += unseen(other, made_of, "this data")
         names = [feature.name for feature in made_of.features]
         splits = dataclasses.replace(splits, columns={**(splits.columns or {}), "inputs": names})
-    data_records = data_identity.records(splits, options.identity)
+    data_records = data_identity.records(splits)
     notices += count_streams(splits, config)
     settle_streams(splits, made)
     classes = config.trainer.class_weight

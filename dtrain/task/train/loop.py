@@ -201,12 +201,12 @@ class Loop:
             1 if self._callbacks.every_batch else None,
         )  # fmt: skip
         end = min([end, *(step for step in self._records.profile_steps or () if step > self.step)])
-        return schedule.meeting(self.step, end, self._strategy.sync_every)
+        return end
 
     def _train_until(self, boundary: int, count: int) -> None:
         schedule = self._schedule
         while not (self._stop or self._end or self._over or self._save_now):
-            count = schedule.steps_of_call(self.step, count, boundary, self._strategy.sync_every)
+            count = min(count, boundary - self.step)
             batch = self.step % schedule.steps_per_epoch
             self._records.profile(self.step)
             if self._callbacks.every_batch:

@@ -87,8 +87,6 @@ class Train(Action):
         )
         if nodes:
             strategy.answer_locally(model)
-        if strategy.sync_every > 1:
-            schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         whole = {**derived(model, strategy, schedule, examples), **objective.fields()}
         if config.trainer.loss == AUTO and isinstance(model.loss, str):
             whole["trainer.loss"] = model.loss  # which of its values auto is

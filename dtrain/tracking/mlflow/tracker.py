@@ -72,18 +72,15 @@ def _packages(backend: Backend) -> tuple[str, ...]:
 
 def _recorded(record: code.Record, backend: Backend) -> dict[str, str]:
     """Return host, versions and commit of a record of the run's code."""
-    values = {"host": record["host"], "python": record["machine"].get("python", "")}
     installed = record["packages"]
+    values = {"host": record["host"], "python": installed.get("python", "")}
     for name in _packages(backend):
         names = (name, *_OTHERS.get(name, ()))
         distribution = next((each for each in names if each in installed), None)
         if distribution is not None:
             values[name] = installed[distribution]
-    folder = Path(record["folder"])
-    for tree in record["trees"]:
-        if folder.is_relative_to(tree["path"]):
-            return values | _source(tree["commit"], bool(tree["changed"] or tree["added"]))
-    return values
+    tree = record["tree"]
+    return values if tree is None else values | _source(tree["commit"], bool(tree["changed"]))
 
 
 def _here(outputs: Path, backend: Backend) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from dtrain.errors import UsageError
@@ -188,3 +190,48 @@ def _tasks(number: int, started: Started) -> str:
 
 def _count(number: int) -> str:
     return "1 task" if number == 1 else f"{number} tasks"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variables:
+    """Variables that a platform has set.
+
+    Attributes:
+        environ: of the command.
+        setter: what sets them, for messages.
+        place: where it does, as a clause.
+    """
+
+    environ: Mapping[str, str]
+    setter: str
+    place: str
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """Return the number in a variable.
+
+        Raises:
+            UsageError: it is none.
+        """
+        if name not in self.environ and default is not None:
+            return default
+        if re.fullmatch("[0-9]{1,10}", self.environ.get(name, "")) is None:
+            raise self.wrong(name, f"is {'not a number' if name in self.environ else 'not there'}")
+        return int(self.environ[name])
+
+    def rank(self, name: str, size: str) -> tuple[int, int]:
+        """Return the number of this command, and how many there are.
+
+        Raises:
+            UsageError: they cannot be.
+        """
+        number, rank = self.number(size), self.number(name)
+        if rank >= number:
+            raise self.wrong(name, f"{size}={number} has no such rank")
+        return rank, number
+
+    def wrong(self, name: str, problem: str) -> UsageError:
+        """Return the error of a variable that is not as the platform sets it."""
+        return UsageError(
+            name, self.environ.get(name, "(not set)"), f"{problem}, {self.place}",
+            f"what {self.setter} sets; or launcher=local, for this command alone", "launcher=local",
+        )  # fmt: skip
