@@ -23,8 +23,7 @@ import pytest
 from dtrain.controller.commands.serve import Folder, OfRegistry
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run import checkpoint
-from dtrain.tracking.mlflow.registered import Registered
-from dtrain.tracking.mlflow.store import import_mlflow
+from dtrain.tracking.mlflow.store import Registered, import_mlflow
 from tests import serving_models, warm
 from tests.conftest import QUICK, need
 from tests.serving_models import Client, served

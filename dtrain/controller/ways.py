@@ -61,7 +61,7 @@ class Ways(Work):
         self._began(job.folder)
         return job.run()
 
-    def handed_over(self) -> Outcome:
+    def in_slurm(self) -> Outcome:
         """Have SLURM do the job, and follow it."""
         from dtrain.controller.slurm_job import SlurmJob
 

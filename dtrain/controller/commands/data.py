@@ -56,6 +56,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--check", action="store_true", help="read all examples; without, for up to 10 s"
     )
+    parser.add_argument(
+        "--layers", action="store_true", help="show what each layer of the model takes and gives"
+    )
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     return parser
 
@@ -94,6 +97,7 @@ class Data(cli.OneConfiguration):
             "images": given.images,
             "measure": given.measure,
             "check": given.check,
+            "layers": given.layers,
         }
         try:
             activity.begin("looking at the data")

@@ -38,7 +38,7 @@ from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS
 from dtrain.run.follow import Followed
 from dtrain.serving.options import Options
-from dtrain.tracking.mlflow.registered import SCHEME, Registered
+from dtrain.tracking.mlflow.store import SCHEME, Registered
 
 #: The variable with the token that requests bring; empty: requests need none.
 TOKEN = "DTRAIN_SERVE_TOKEN"

@@ -21,7 +21,7 @@ from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import NotPromoted, UsageError, printable
 from dtrain.files import reading
 from dtrain.run import registry, schemas
-from dtrain.run.folder import RunDir, short
+from dtrain.run.folder import RunDir, check_format, short
 from dtrain.run.registry import Promotion
 from dtrain.tracking import choose
 from dtrain.tracking.base import Tracker
@@ -46,11 +46,13 @@ def sync(path: str, to: str | None = None) -> str:
     whole = Path(path).absolute()
     if whole.is_dir():
         reading.check_tree(whole)
+        check_format(whole, "RUN_DIR")
     if not remote.push(whole):
         raise ConnectionError("its address does not have all of it")
     sweep = schemas.read(whole / "sweep.json", schemas.Sweep)
     found = [RunDir(whole)] if sweep is None else jobs_of(whole)
     for rundir in found:
+        check_format(rundir.path, "RUN_DIR")
         resume.refuse_derived("RUN_DIR", path, folders.read_command(rundir))
     for rundir in found:
         if _lacks_model(rundir):
