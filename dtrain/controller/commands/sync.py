@@ -16,8 +16,8 @@ from dtrain.controller import cli, folders, logging_models, remote, resume, ship
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.commands.promote import tracked_run
-from dtrain.controller.run_command import OfModel
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.derived import OfModel
+from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import NotPromoted, UsageError, printable
 from dtrain.files import reading
 from dtrain.run import registry, schemas
