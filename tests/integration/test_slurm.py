@@ -325,6 +325,7 @@ def test_ctrl_c_detaches_and_twice_cancels(cluster: Slurm, dtrain, tmp_path: Pat
     until(lambda: "detaching" in again.said, again.said)
     interrupt(again)
     until(lambda: "cancelling" in again.said, again.said)
+    until(lambda: cluster.job(command.job)["JobState"] != "RUNNING", again.said)
     (tmp_path / "gates/6.go").touch()
     assert again.wait() == 75, again.log
     until(lambda: not left(cluster), "the job is left", 60)
