@@ -12,7 +12,7 @@ from dtrain.config import given
 from dtrain.data.files import is_address
 from dtrain.errors import DamagedFile, DtrainError, UsageError
 from dtrain.files import addresses, reading, writing
-from dtrain.run.folder import LOCK, RunDir
+from dtrain.run.folder import LOCK, RunDir, check_format
 
 
 def check_name(name: object) -> str:
@@ -119,11 +119,12 @@ def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
 
     Raises:
         DamagedFile: it holds a link, a pipe, a device or far too much.
-        UsageError: there is none, or it cannot be read.
+        UsageError: there is none, or it cannot be read, or is of another version.
     """
     rundir = RunDir(path)
     try:
         reading.check_tree(rundir.path)
+        check_format(rundir.path, key)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             key, path, "is not a folder", "a folder that an earlier command printed",
