@@ -11,6 +11,7 @@ from typing import Any
 from dtrain.config import given, load
 from dtrain.config.schema import Config
 from dtrain.controller import remote
+from dtrain.controller.code_recorder import Recorder
 from dtrain.controller.folders import unwritable
 from dtrain.files import reading, writing
 from dtrain.run import checkpoint, journal
