@@ -24,8 +24,7 @@ from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import RunDelivery
 from dtrain.tracking.mlflow.store import import_mlflow
-from dtrain.tracking.mlflow.sweep import SweepRun
-from dtrain.tracking.mlflow.tags import job_name
+from dtrain.tracking.mlflow.sweep import SweepRun, job_name
 from dtrain.tracking.mlflow.tracker import MLflow
 from tests.integration.test_failures import until
 from tests.sampled import sampled

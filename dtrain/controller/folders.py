@@ -45,6 +45,27 @@ def create(path: Path, output_dir: str) -> RunDir:
         raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
 
 
+def begin(path: Path, output_dir: str, chosen: bool) -> tuple[RunDir, int]:
+    """Make the folder of a new run; return it with the descriptor of its lock.
+
+    Args:
+        path: of the folder.
+        output_dir: for messages.
+        chosen: the user has named it.
+
+    Raises:
+        UsageError: it cannot be made, or another command has it; nothing is left behind.
+    """
+    if chosen:
+        return claim(path)
+    rundir = create(path, output_dir)
+    try:
+        return rundir, lock(rundir, "output_dir")
+    except UsageError:
+        writing.discard(rundir.path)
+        raise
+
+
 def place(path: str, key: str) -> Path:
     """Return the folder of this machine that a path, or an address, names.
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.objective import Mode
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.host.columns import aligned
@@ -163,4 +163,4 @@ def main(arguments: list[str] | None = None) -> int:
         help="a run folder, its folder checkpoints, or one checkpoint",
     )  # fmt: skip
     given = parser.parse_args(arguments)
-    return failures.answered(lambda: show(given.path), given.path)
+    return boundary.answered(lambda: show(given.path), given.path)

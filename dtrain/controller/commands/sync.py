@@ -13,8 +13,8 @@ from dtrain.config import consent, load
 from dtrain.config.schema import Config
 from dtrain.config.settle import settle
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.commands.promote import tracked_run
 from dtrain.controller.run_command import OfModel
 from dtrain.controller.terminal.activity import Activity
@@ -162,6 +162,6 @@ def main(given: list[str] | None = None) -> int:
         address = sync(arguments.run_dir, arguments.uri)
     except Exception as error:  # whatever a server, a driver or a proxy may raise
         why = printable(f"{arguments.run_dir} could not be shipped: {reason(error)}")
-        return failures.report(consent.own_error(error) or error, why)
+        return boundary.report(consent.own_error(error) or error, why)
     print(f"shipped to {address}")
     return errors.OK

@@ -28,8 +28,7 @@ from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.row_steps import HostSteps
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tracing import tracing
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Inputs
+from dtrain.task.data.inputs import HostPipeline, Inputs
 
 #: A row, or a table of rows, as a step gives it: a vector for each run of one type.
 Vectors = list[Any]

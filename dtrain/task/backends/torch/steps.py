@@ -31,8 +31,7 @@ from dtrain.task.backends.torch.draws import Draws
 from dtrain.task.backends.torch.keras_internals import copy
 from dtrain.task.backends.torch.plain import check_parameters
 from dtrain.task.backends.tracing import tracing
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Inputs
+from dtrain.task.data.inputs import HostPipeline, Inputs
 
 
 class Rows(rows.Rows):

@@ -11,10 +11,8 @@ from dtrain.task.backends.torch.keras_internals.models import (
     copy,
     divide,
     divide_added_losses,
-    gradient_label,
     gradient_lines,
     is_transformed,
-    label,
     set_timeout,
     summed_states,
     version,
@@ -22,6 +20,6 @@ from dtrain.task.backends.torch.keras_internals.models import (
 from dtrain.task.backends.torch.keras_internals.programs import load_program
 
 __all__ = [
-    "Watching", "add", "copy", "divide", "divide_added_losses", "gradient_label", "gradient_lines",
-    "is_transformed", "label", "load_program", "set_timeout", "summed_states", "version",
+    "Watching", "add", "copy", "divide", "divide_added_losses", "gradient_lines",
+    "is_transformed", "load_program", "set_timeout", "summed_states", "version",
 ]  # fmt: skip

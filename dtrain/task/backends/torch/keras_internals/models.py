@@ -17,7 +17,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -25,7 +25,7 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dtrain.task.keras_internals.lookup import ONE_REPLICA, function, unknown
+from dtrain.task.keras_internals.model import ONE_REPLICA, function, unknown
 
 
 def divide_added_losses(parts: Callable[[], int]) -> None:
@@ -109,10 +109,6 @@ def is_transformed() -> bool:
     return bool(getattr(functorch, "get_interpreter_stack", list)())
 
 
-#: Of what autograd keeps of a gradient in anomaly mode.
-LABEL = "dtrain"
-
-
 class Watching(TorchDispatchMode):
     """Calls a function after each operation inside, also those of gradients.
 
@@ -128,25 +124,6 @@ class Watching(TorchDispatchMode):
         outputs = func(*args, **(kwargs or {}))
         self._watch(func.overloadpacket.__name__, outputs)
         return outputs
-
-
-def label(tensors: Iterable[Any], name: str) -> None:
-    """Give a name to the gradients of all that tensors are computed by, and that has none.
-
-    It is known in anomaly mode.
-    """
-    nodes: list[Any] = [each.grad_fn for each in tensors if isinstance(each, torch.Tensor)]
-    while nodes:
-        node = nodes.pop()
-        if node is not None and LABEL not in node.metadata:
-            node.metadata[LABEL] = name
-            nodes += [following for following, _ in node.next_functions]
-
-
-def gradient_label() -> str:
-    """Return the name of the gradient that is computed now; empty where it has none."""
-    node: Any = torch._C._current_autograd_node()
-    return "" if node is None else node.metadata.get(LABEL, "")
 
 
 def gradient_lines() -> list[tuple[str, int]] | None:
