@@ -22,7 +22,7 @@ from PIL import Image
 
 from dtrain import datasets, errors
 from dtrain.controller.terminal import activity
-from dtrain.controller.terminal.sheet import png
+from dtrain.controller.terminal.pictures import sheet
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays
 from tests.conftest import QUICK
@@ -576,7 +576,7 @@ def test_what_images_look_like() -> None:
 
 def test_captions_that_a_font_has_not() -> None:
     images = np.zeros((3, 5, 7, 1), np.uint8)
-    drawn = Image.open(io.BytesIO(png(images, ["犬", "$x^2$", "very long " * 20])))
+    drawn = Image.open(io.BytesIO(sheet(images, ["犬", "$x^2$", "very long " * 20])))
     assert drawn.size == (2 * (14 * 7 + 8) + 8, 2 * (14 * 5 + 18 + 8))
     assert drawn.convert("L").getextrema() == (0, 255)
 
@@ -601,3 +601,26 @@ def test_activity(monkeypatch: pytest.MonkeyPatch) -> None:
         line.end()
         line.end()
         assert terminal.getvalue() == shown, json.dumps(terminal.getvalue())
+
+
+NOISY = """
+import keras
+
+def build(input_shape, classes):
+    layers = [keras.layers.Dense(8), keras.layers.Dropout(0.5, name="drop")]
+    inner = keras.Sequential(layers, name="inner")
+    return keras.Sequential([keras.Input(input_shape), inner, keras.layers.Dense(classes)])
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_layers_of_the_model(backend: str, show: Any, user_code: Any) -> None:
+    user_code(NOISY)
+    words = [word for word in QUICK if not word.startswith(("model", "launcher"))]
+    model = ("model=custom", "model._target_=mine.build", f"backend={backend}")
+    found = show("--layers", "--no-speed", *words, *model)
+    assert found.code == 0, found.error
+    rows = found.table("layers of the model")
+    assert ["inner", "Sequential", "float32 [32, 8]", "float32 [32, 8]", "72", "72"] in rows
+    assert ["drop", "Dropout", "float32 [32, 8]", "float32 [32, 8]", "0", "0"] in rows
+    assert rows[-1][-2:] == ["108", "108"]

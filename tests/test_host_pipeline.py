@@ -197,8 +197,8 @@ def test_what_cannot_be_read_is_raised_where_it_is_asked_for() -> None:
 
 IMPORTS = """
 import dtrain.task.preload
-import dtrain.after.evaluate, dtrain.after.predict, dtrain.augment, dtrain.debug.overfit
-import dtrain.debug.shapes, dtrain.inspection.report, dtrain.models, dtrain.replicas
+import dtrain.after.evaluate, dtrain.after.predict, dtrain.augment, dtrain.debug
+import dtrain.inspection.report, dtrain.models, dtrain.replicas
 import dtrain.task.entry, dtrain.task.main, dtrain.task.train.train
 import functools, sys, keras, numpy as np
 from pathlib import Path

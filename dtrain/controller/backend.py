@@ -77,7 +77,7 @@ def check(config: Config) -> None:
         trainer = {"loss": config.trainer.loss, "metrics": config.trainer.metrics}
         groups = {"model": config.model, "optimizer": config.optimizer, "trainer": trainer}
         for group, options in groups.items():
-            for key, node in names.nodes(options, group):
+            for key, node, _ in names.nodes(options, group):
                 if node["_target_"].split(".")[0] in ("torch", "torchmetrics"):
                     raise UsageError(
                         f"{key}._target_", node["_target_"], "is PyTorch's, and the run computes "

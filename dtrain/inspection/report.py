@@ -23,7 +23,7 @@ from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
-from dtrain.inspection import facts
+from dtrain.inspection import facts, model
 from dtrain.inspection.facts import Leaf
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.runtime import runtime
@@ -46,7 +46,13 @@ Part = tuple[str, Any]
 
 
 def report(
-    config: Config, cluster: Cluster, examples: int, images: Path | None, measure: bool, check: bool
+    config: Config,
+    cluster: Cluster,
+    examples: int,
+    images: Path | None,
+    measure: bool,
+    check: bool,
+    layers: bool,
 ) -> Iterator[Part]:
     """Read a dataset as a training does, and yield what it gives, each part as soon as it is made.
 
@@ -57,6 +63,7 @@ def report(
         images: the file that the first images are for; None for none.
         measure: how fast it can be read, too, which takes some seconds.
         check: whether all examples are read, and not only as many as can be in some seconds.
+        layers: what the layers of the model take and give, too.
 
     Raises:
         UsageError: a training would be refused.
@@ -95,6 +102,9 @@ def report(
         lines = facts.class_table(labels, facts.classes(splits), names)
         yield "lines", ("classes of the target", lines)
     facts.refuse_ragged(leaves)
+    if layers:
+        yield "doing", "building the model"
+        yield "lines", ("layers of the model", model.layers(config, splits))
     yield "doing", "looking at the columns"
     if kinds := look.columns(splits):
         yield "lines", ("columns", kinds)
