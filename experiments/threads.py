@@ -4,7 +4,7 @@ Each model is trained for a moment with 1, 2, 4... intra-op threads, up to the n
 trials as those of ``python -m dtrain tune`` (nothing is printed or saved). Trials alternate, and
 each round begins with another number. The ratio is that to as many threads as there are cores,
 which is TensorFlow's own choice: the median of the ratios round by round, with the least and the
-greatest. It is what the rule in ``dtrain/controller/resources/threads.py`` stands on.
+greatest. It is what the rule in ``dtrain/controller/resources/devices.py`` stands on.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from dtrain.config import targets
 from dtrain.config.schema import Config
 from dtrain.controller import backend, evaluator, layout
 from dtrain.controller.resources import limits
-from dtrain.controller.resources import threads as of_operations
-from dtrain.controller.resources.devices import Machine, device_kind
+from dtrain.controller.resources.devices import Machine, device_kind, operation_threads
 from dtrain.controller.task_environment import task_environment
 from dtrain.data.failures import before_training
 from dtrain.data.options import OnError, divided
@@ -125,7 +124,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     if kind == "cpu" and machine.beside > 1:
         threads = threads or max(1, left // machine.beside)
     if kind == "cpu" and machine.shared and sharing == 1 and not machine.threads:
-        threads = threads or of_operations.chosen(left, replicas)
+        threads = threads or operation_threads(left, replicas)
     tasks = _with_cores(laid.tasks(), threads, own)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend.name))
     strategy.check(config, cluster)
