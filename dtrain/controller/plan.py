@@ -10,8 +10,12 @@ from dtrain.config.schema import Config
 from dtrain.controller import backend
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.resources import limits
-from dtrain.controller.resources import threads as of_operations
-from dtrain.controller.resources.devices import Machine, device_count, device_kind
+from dtrain.controller.resources.devices import (
+    Machine,
+    device_count,
+    device_kind,
+    operation_threads,
+)
 from dtrain.data.failures import before_training
 from dtrain.data.options import OnError, divided
 from dtrain.data.prepare import check_batch, evaluated
@@ -124,7 +128,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     if kind == "cpu" and machine.beside > 1:
         threads = threads or max(1, machine.cores // machine.beside)
     if kind == "cpu" and machine.shared and sharing == 1 and not machine.threads:
-        threads = threads or of_operations.chosen(machine.cores, replicas)
+        threads = threads or operation_threads(machine.cores, replicas)
     tasks = _with_cores(laid.tasks(), threads, own)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend.name))
     strategy.check(config, cluster)
