@@ -78,9 +78,9 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
                 print(f"error: {refused}", file=sys.stderr)
                 return refused.exit_code
         if any(is_far(each) for each in arguments[1:]):
-            from dtrain.controller.commands import far
+            from dtrain.controller.commands import of_run
 
-            return far.main(command, arguments[1:])
+            return of_run.at_address(command, arguments[1:])
         return int(command.main(arguments[1:]))
     if any(re.fullmatch(r"-h|--help?|--version", argument) for argument in arguments):
         from dtrain.controller.commands import help

@@ -23,7 +23,7 @@ import pytest
 
 from dtrain import errors
 from dtrain.controller.commands import predict
-from dtrain.controller.launchers.agents import facts, mirror, placing, reach, stream
+from dtrain.controller.launchers.agents import facts, mirror, placing, stream
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import TrainingError, UsageError
@@ -211,14 +211,14 @@ def test_open_and_closed_doors() -> None:
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
-        doors = reach.Doors([port], "this job")
+        doors = facts.Doors([port], "this job")
         there, silent = f"127.0.0.1:{port}", f"127.0.0.1:{taken.getsockname()[1]}"
         none = f"127.0.0.1:{closed.getsockname()[1]}"
-        found = reach.tried([there, silent, none], "this job", 0.5)
+        found = facts.tried([there, silent, none], "this job", 0.5)
         assert found[there] is None
         assert "nothing answered within" in str(found[silent])
         assert "refused" in str(found[none])
-        other = reach.tried([there], "another job", 0.5)
+        other = facts.tried([there], "another job", 0.5)
         assert other == {there: "another program answers there"}
         doors.close()
         doors.close()
@@ -233,19 +233,19 @@ def test_what_differs_from_this_machine(monkeypatch) -> None:
     [(_, greeting)] = inbox.take([], 0.0)
     # Its greeting is looked at when that of the slowest host has come.
     monkeypatch.setattr(time, "time", lambda: here["time"] + 70)
-    assert reach.problem(greeting, here) is None
+    assert facts.problem(greeting, here) is None
     for change, said in (
         ({"dtrain": "0.0.1"}, "has dtrain 0.0.1, and this machine"),
         ({"tensorflow": None}, "has no TensorFlow"),
         ({"code": "x"}, "its code of dtrain is another"),
         ({"time": here["time"] - 100, "came": here["time"]}, "clock is 100 s behind"),
     ):
-        problem = reach.problem({**greeting, **change}, here)
+        problem = facts.problem({**greeting, **change}, here)
         assert problem is not None and said in problem[0]
     jax = FRAMEWORKS["jax"]
-    assert reach.framework_problem(jax, greeting, here) is None
-    assert reach.problem({**greeting, "jax": "0"}, here) is None  # TensorFlow computes
-    problem = reach.framework_problem(jax, {**greeting, "jaxlib": None}, here)
+    assert facts.framework_problem(jax, greeting, here) is None
+    assert facts.problem({**greeting, "jax": "0"}, here) is None  # TensorFlow computes
+    problem = facts.framework_problem(jax, {**greeting, "jaxlib": None}, here)
     assert problem is not None and problem[0].startswith("has no jaxlib; this machine has ")
 
 

@@ -20,11 +20,6 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_key_that_runs_of_before_have_not_changes_them_where_it_is_given_alone() -> None:
-    assert options.deciding({**NODE, "encoding": None, "quote": None}) == options.deciding(NODE)
-    assert options.deciding({**NODE, "encoding": "cp1252"}) != options.deciding(NODE)
-
-
 def test_a_node_is_divided() -> None:
     own, found = options.divided({**NODE, **DEFAULTS})
     assert own == NODE

@@ -277,10 +277,10 @@ def test_a_queue_that_cannot_be_read_is_said_and_not_waited_for_for_ever(
 
 def test_a_check_is_no_run_and_is_done_here(dtrain, quick, command) -> None:
     command("sbatch", "exit 1")
-    run = dtrain(*quick, "launcher=slurm", "debug=shapes")
+    run = dtrain(*quick, "launcher=slurm", "debug=one_batch")
     assert run.code == errors.OK, run.output
     assert "SLURM is given runs alone: this command works here; srun in front" in run.output
-    assert "debug=shapes: passed" in run.output
+    assert "debug=one_batch: passed" in run.output
 
 
 def test_a_sweep_that_is_refused_leaves_no_job_and_no_folder(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dtrain import datasets
-from dtrain.data.record_files import Prepared
+from dtrain.datasets.records import Prepared
 from dtrain.errors import UsageError
 
 BUILDER = '''

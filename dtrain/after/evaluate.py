@@ -14,8 +14,9 @@ import keras
 import numpy as np
 
 from dtrain import errors
-from dtrain.after import inputs, slices
+from dtrain.after import inputs
 from dtrain.after.evaluation_record import Evaluation, EvaluationRecorder
+from dtrain.after.inputs import Slices, arranged, class_names, find_slices
 from dtrain.config.schema import Config
 from dtrain.data.options import Task
 from dtrain.data.prepare import renumbered
@@ -73,7 +74,7 @@ class Evaluate(Action):
         self._by = by
         self._follow = follow
         self._single = False  # one checkpoint is meant by a word: a newer one may take its place
-        self._slices: slices.Slices | None = None
+        self._slices: Slices | None = None
         self._confusion: Confusion | None = None
         self._classes: list[str] = []
         # The run's, and the others that are evaluated.
@@ -180,9 +181,9 @@ class Evaluate(Action):
         if self._by is None or inputs.validation is None:
             return inputs
         if self._confusion is not None:
-            self._classes = slices.class_names(inputs.validation, self._confusion.classes)
-        self._slices = slices.find_slices(inputs.validation, inputs.evaluation_examples, self._by)
-        return slices.arranged(inputs, self._slices)
+            self._classes = class_names(inputs.validation, self._confusion.classes)
+        self._slices = find_slices(inputs.validation, inputs.evaluation_examples, self._by)
+        return arranged(inputs, self._slices)
 
     def run(self, session: Session) -> None:
         """Evaluate; the chief writes what was found to the run that it is of.

@@ -79,9 +79,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "debug": debug.Debug,
         "nan": debug.Nan,
         "overfit": debug.Overfit,
-        "shapes": debug.Shapes,
         "one_batch": debug.OneBatch,
-        "slow": debug.Slow,
     },
     "launcher": {
         "launcher": Launcher,

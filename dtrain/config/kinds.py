@@ -86,14 +86,12 @@ LAUNCHER = Kind(
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.*",
     r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
-    r"|kubernetes\.KubernetesPod"
-    r"|platforms\.(of_variables|OpenMPI|SageMaker|Torchrun|TorchVariables|Vertex))",
+    r"|platforms\.(of_variables|KubernetesPod|OpenMPI|SageMaker|Torchrun|TorchVariables|Vertex))",
 )  # fmt: skip
-_DEBUG = r"debug\.(nan\.Nan|overfit\.Overfit|shapes\.Shapes|one_batch\.OneBatch|slow\.Slow)"
 ACTION = Kind(
     "action", "dtrain.task.train.*, dtrain.after.*, dtrain.debug.*",
     r"dtrain\.(task\.train\.train\.Train|after\.(evaluate\.Evaluate"
-    rf"|predict\.Predict)|{_DEBUG})",
+    r"|predict\.Predict)|debug\.(Nan|Overfit|OneBatch))",
 )  # fmt: skip
 PREDICTED = Kind(
     "function of predictions", "dtrain.after.columns.{argmax,top_k}",

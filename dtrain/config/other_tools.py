@@ -77,7 +77,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "fast_dev_run": "debug=one_batch",
         "overfit_batches": "debug=overfit",
         "detect_anomaly": "debug=nan",
-        "profiler": "debug=slow",
+        "profiler": "'tracking.profile_steps=[20,29]'",
         "default_root_dir": "output_dir",
         "ckpt_path": "resume",
         "save_top_k": "checkpoint.keep",
@@ -137,7 +137,7 @@ COMMANDS = {
     "infer": "predict", "inference": "predict", "convert": "export", "deploy": "serve",
     "register": "promote", "list": "compare outputs", "ls": "compare outputs", "mlflow": "ui",
     "find_lr": "-m optimizer.learning_rate=0.0001,0.001,0.01",
-    "summary": "debug=shapes", "overfit": "debug=overfit", "check": "dry_run=true",
+    "summary": "data --layers", "overfit": "debug=overfit", "check": "dry_run=true",
     "config": "--cfg job", "help": "--help", "version": "--version", "env": "doctor",
     "inspect": "data", "dataset_info": "data", "reproduce": "replay",
 }  # fmt: skip

@@ -72,6 +72,16 @@ REMOVED: dict[str, tuple[str, str]] = {
     # -- predictions
     # -- remote output
     # -- debug
+    "debug=shapes": (
+        "a table of the model's layers with the data", "python -m dtrain data --layers"
+    ),
+    "debug=slow": (
+        "every run records the shares of its time (result.json, its last lines)",
+        "'tracking.profile_steps=[20,29]'",
+    ),
+    "debug.seconds": (
+        "every run records the shares of its time", "the command without debug=slow and without it"
+    ),
     # -- commands
 }  # fmt: skip
 

@@ -428,7 +428,7 @@ class Config(Section):
         strategy: how the training is distributed over devices and hosts.
         optimizer: a Keras optimizer, and its learning-rate schedule.
         action: train; python -m dtrain evaluate and predict set the others.
-        debug: a check instead of the training: what is wrong, or slow.
+        debug: a check instead of the training: what is wrong.
         launcher: what starts the tasks of a run.
         hardware: devices, their memory, and the arithmetic on them.
         trainer: batch size, epochs, loss, metrics and callbacks.

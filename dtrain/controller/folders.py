@@ -12,7 +12,7 @@ from dtrain.config import given
 from dtrain.data.files import is_address
 from dtrain.errors import DamagedFile, DtrainError, UsageError
 from dtrain.files import addresses, reading, writing
-from dtrain.run.folder import LOCK, RunDir
+from dtrain.run.folder import LOCK, RunDir, check_format
 
 
 def check_name(name: object) -> str:
@@ -43,6 +43,27 @@ def create(path: Path, output_dir: str) -> RunDir:
         return RunDir.create(path)
     except OSError as error:
         raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
+
+
+def begin(path: Path, output_dir: str, chosen: bool) -> tuple[RunDir, int]:
+    """Make the folder of a new run; return it with the descriptor of its lock.
+
+    Args:
+        path: of the folder.
+        output_dir: for messages.
+        chosen: the user has named it.
+
+    Raises:
+        UsageError: it cannot be made, or another command has it; nothing is left behind.
+    """
+    if chosen:
+        return claim(path)
+    rundir = create(path, output_dir)
+    try:
+        return rundir, lock(rundir, "output_dir")
+    except UsageError:
+        writing.discard(rundir.path)
+        raise
 
 
 def place(path: str, key: str) -> Path:
@@ -98,11 +119,12 @@ def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
 
     Raises:
         DamagedFile: it holds a link, a pipe, a device or far too much.
-        UsageError: there is none, or it cannot be read.
+        UsageError: there is none, or it cannot be read, or is of another version.
     """
     rundir = RunDir(path)
     try:
         reading.check_tree(rundir.path)
+        check_format(rundir.path, key)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             key, path, "is not a folder", "a folder that an earlier command printed",

@@ -13,7 +13,7 @@ from dtrain import errors
 from dtrain.config import section
 from dtrain.config.schema import Config
 from dtrain.controller import logging_models, result
-from dtrain.controller.folders import claim, create, lock
+from dtrain.controller.folders import begin, lock
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.outcome import Failure, Outcome
@@ -117,14 +117,7 @@ class Job:
     def _take(self, folder: Path, chosen: bool) -> tuple[RunDir, int]:
         if self._config.resume is not None:
             return (rundir := RunDir(self._config.resume)), lock(rundir, "resume")
-        if chosen:
-            return claim(folder)
-        rundir = create(folder, self._config.output_dir)
-        try:
-            return rundir, lock(rundir, "output_dir")
-        except UsageError:
-            writing.discard(rundir.path)
-            raise
+        return begin(folder, self._config.output_dir, chosen)
 
     @property
     def folder(self) -> Path:

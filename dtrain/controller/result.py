@@ -113,6 +113,7 @@ def result(
         "train_examples": start.get("train_examples"),
         "evaluated_examples": end.get("evaluated_examples", 0),
         objective.SPEED: speed,
+        "time_shares": end.get("time_shares", {}),
         "replicas": cluster.replicas,
         "forked_from": config.fork,
         "tasks": len(cluster.tasks),

@@ -21,7 +21,7 @@ from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity, schemas
-from dtrain.run.folder import RunDir, short
+from dtrain.run.folder import FORMAT, RunDir, short
 from dtrain.run.journal import Follower
 
 AUTO = "auto"
@@ -43,7 +43,7 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
         for override in overrides
         if key_of(override) not in OF_ONE_COMMAND and not key_of(override).startswith("sweep.")
     ]
-    return consent.signed(kept, config_dir, uri)
+    return {"format": FORMAT, **consent.signed(kept, config_dir, uri)}
 
 
 def arguments(given: list[str]) -> list[str]:

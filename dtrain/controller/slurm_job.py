@@ -14,7 +14,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import load
 from dtrain.config.schema import Config
-from dtrain.controller.folders import claim, create, lock, unwritable
+from dtrain.controller.folders import begin, lock, unwritable
 from dtrain.controller.launchers.slurm import Slurm, batch, client
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
@@ -97,14 +97,7 @@ class SlurmJob:
             rundir = RunDir(self._config.resume)
             self.number = self._submitted(rundir)
             return rundir, None if self.number is not None else lock(rundir, "resume")
-        if chosen:
-            return claim(folder)
-        rundir = create(folder, self._config.output_dir)
-        try:
-            return rundir, lock(rundir, "output_dir")
-        except UsageError:
-            writing.discard(rundir.path)
-            raise
+        return begin(folder, self._config.output_dir, chosen)
 
     def _submitted(self, rundir: RunDir) -> str | None:
         """Return the job of SLURM that has this run to do, and has not ended.

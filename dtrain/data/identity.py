@@ -43,7 +43,7 @@ def of_files(files: Sequence[DataFile]) -> Any:
     for number, file in enumerate(files):
         size = file.size()
         digest.update(f"{file.name.rpartition('/')[2]}\0{size}\0".encode(errors="replace"))
-        begins = range(0, size, BYTES)
+        begins: Sequence[int] = range(0, size, BYTES)
         if size > places * BYTES:  # the first bytes, the last ones, and some between
             begins = [(size - BYTES) * place // max(1, places - 1) for place in range(places)]
         try:

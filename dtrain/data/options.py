@@ -63,8 +63,6 @@ class Options:
 
 #: Keys that say nothing of which examples a step sees; some are of formats.
 HARMLESS = ("workers", "accept_changes", "cache", "test")
-#: Keys of formats that runs of before have not: null is left out as well.
-_LATER = ("encoding", "skip_rows", "comment", "quote", "empty")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 
@@ -89,13 +87,11 @@ def _made(name: str, value: Any) -> Any:
 def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return of a ``dataset`` node what decides which examples a step sees.
 
-    An option at its default is left out: a run of before there was such an option is the same.
+    An option at its default is left out: whether it is written does not matter.
     """
     always = node.keys() - _DEFAULTS.keys() | {"augment"}
     return {
         name: value
         for name, value in node.items()
-        if name not in HARMLESS
-        and (name not in _LATER or value is not None)
-        and (name in always or _made(name, value) != _DEFAULTS[name])
+        if name not in HARMLESS and (name in always or _made(name, value) != _DEFAULTS[name])
     }

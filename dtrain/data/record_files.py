@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import itertools
 import json
-import operator
 import os
 import pickle
 import subprocess
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from dtrain.data import cache, tf_example
-from dtrain.data.files import DataFile, check_whole, files, is_address, not_installed, reading
+from dtrain.data import cache
+from dtrain.data.files import DataFile, check_whole, is_address, not_installed, reading
 from dtrain.data.nest import Ragged
 from dtrain.data.tabular.table import Column, Pieces, Table
-from dtrain.errors import DataError, UsageError, nearest
+from dtrain.errors import DataError, UsageError
 
 #: Bytes of records that are in memory at once where all of a feature is read.
 BYTES = 32 << 20
@@ -76,12 +77,11 @@ class Examples(Table):
         size = sum(file.size() for file in self.files)
         step = max(1, BYTES * len(self) // max(1, size))
         features = {name: self.columns[name] for name in names}
-        parts = [
-            tf_example.parse(
-                self.records(some), features, lambda at, some=some: self.where(int(some[at]))
-            )
-            for some in (rows[at : at + step] for at in range(0, len(rows), step))
-        ]
+
+        def parsed(some: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+            return parse(self.records(some), features, lambda at: self.where(int(some[at])))
+
+        parts = [parsed(rows[at : at + step]) for at in range(0, len(rows), step)]
         return {name: _joined([part[name] for part in parts]) for name in names}
 
 
@@ -325,7 +325,7 @@ class ArrayRecordFiles(Examples):
                 sources.append(ArrayRecordDataSource(str(file.local())))
             except (RuntimeError, ValueError, OSError) as error:
                 raise UsageError(
-                    "dataset.path", file.name, f"is no ArrayRecord file ({_reason(error)})",
+                    "dataset.path", file.name, f"is no ArrayRecord file ({reason(error)})",
                     "whole files that array_record has written", "dataset.path=FILE",
                 ) from None  # fmt: skip
         return sources, Pieces([len(source) for source in sources])
@@ -345,7 +345,7 @@ class ArrayRecordFiles(Examples):
         except (RuntimeError, ValueError, OSError) as error:
             for row in rows if len(rows) > 1 else ():
                 self.records(np.array([row]))  # which of them it is
-            problem = f"cannot be read ({_reason(error)})"
+            problem = f"cannot be read ({reason(error)})"
             raise DataError(self.where(int(rows[0])), problem) from None
         return records
 
@@ -355,110 +355,109 @@ class ArrayRecordFiles(Examples):
         return f"{self.files[owner].name}, record {number:,}"
 
 
-class Prepared(Table):
-    """A split of what TensorFlow Datasets has prepared: its own data source, as it decodes it.
+def reason(error: Exception) -> str:
+    """Return the first line of what an exception of a package says."""
+    return str(error).strip().split("\n")[0]
 
-    Images stay as they are encoded.
+
+#: The message is that of TensorFlow's example.proto, under a name of its own: both can be there.
+_Field = descriptor_pb2.FieldDescriptorProto
+_LISTS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+
+
+@functools.cache
+def message_class() -> Any:
+    """Return the class of the message."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="dtrain/example.proto", package="dtrain", syntax="proto3"
+    )
+
+    def field(owner: Any, name: str, number: int, kind: Any, repeated: bool = False) -> None:
+        label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
+        made = owner.field.add(name=name, number=number, label=label)
+        if isinstance(kind, str):
+            made.type, made.type_name = _Field.TYPE_MESSAGE, f".dtrain.{kind}"
+        else:
+            made.type = kind
+
+    lists = {"BytesList": _Field.TYPE_BYTES, "FloatList": _Field.TYPE_FLOAT,
+             "Int64List": _Field.TYPE_INT64}  # fmt: skip
+    for name, kind in lists.items():
+        field(file.message_type.add(name=name), "value", 1, kind, repeated=True)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate(zip(_LISTS, lists, strict=True), 1):
+        field(feature, name, number, kind)
+        feature.field[-1].oneof_index = 0
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    field(entry, "key", 1, _Field.TYPE_STRING)
+    field(entry, "value", 2, "Feature")
+    field(features, "feature", 1, "Features.FeatureEntry", repeated=True)
+    field(file.message_type.add(name="Example"), "features", 1, "Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("dtrain.Example"))
+
+
+def parse(
+    records: Iterable[bytes], features: Mapping[str, Column], where: Callable[[int], str]
+) -> dict[str, np.ndarray | Ragged]:
+    """Return features of records, each ``[b, ...]``; those of different lengths are ragged.
 
     Args:
-        builder: name of the dataset; where there are several ``NAME/CONFIG:1.0.0``.
-        data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
-        key, split: the split, or a part of one such as ``train[:80%]``, and the key that names it.
-
-    Attributes:
-        images: sizes of the features that are images of one size.
-        classes: how many there are, by the features that are classes.
-        supervised: (inputs, target), or None.
+        records: serialized.
+        features: those wanted, as they are declared.
+        where: returns the place of a record.
 
     Raises:
-        UsageError: the package is not installed, or has no such dataset or split there.
+        DataError: a record is not as it is declared.
     """
-
-    def __init__(self, builder: str, data_dir: str | None, key: str, split: str):
+    maps, of_bytes = [], message_class().FromString
+    for at, record in enumerate(records):
         try:
-            from tensorflow_datasets.core import decode, read_only_builder
-        except ImportError as error:
-            raise not_installed("tfds", "tfds", error) from None
-        try:
-            made: Any = read_only_builder.builder_from_files(builder, data_dir=data_dir)
-        except Exception as error:  # of the package, for each way that a folder can be wrong
-            place = data_dir or "the usual folder"
-            raise UsageError(
-                "dataset.builder", builder, f"no such dataset is prepared in {place} "
-                f"({_reason(error)})", "one that download_and_prepare of tensorflow_datasets has "
-                "prepared there", "dataset.data_dir=FOLDER dataset.builder=NAME",
-            ) from None  # fmt: skip
-        self.columns, self.refused = {}, dict[str, str]()
-        self.images, self.classes = dict[str, Any](), dict[str, int]()
-        for name, feature, shape in _leaves(made.info.features, made.info.features.shape):
-            self.columns[name] = Column(np.dtype(feature.np_dtype), shape)
-            if type(feature).__name__ == "Image":
-                self.columns[name] = Column(np.dtype(object), kind="bytes")
-                self.images[name] = None if None in shape else list(shape)
-            elif None in shape[1:]:
-                del self.columns[name]
-                self.refused[name] = "holds lists of lists"
-            if getattr(feature, "num_classes", None):
-                self.classes[name] = feature.num_classes
-        raw: dict[str, Any] = {}
-        for name in self.images:
-            *outer, last = name.split("/")
-            functools.reduce(lambda part, each: part.setdefault(each, {}), outer, raw)[last] = (
-                decode.SkipDecoding()
-            )
-        self._title, self.supervised = f"{builder} {split}", made.info.supervised_keys
-        try:
-            self._source = made.as_data_source(split=split, decoders=raw)
-            shards = made.info.splits[split].file_instructions
-        except NotImplementedError as error:
-            raise UsageError(
-                "dataset.builder", builder, f"is prepared as {made.info.file_format.value}, which "
-                "cannot be read in any order", "array_record",
-                "prepare it with download_and_prepare(file_format='array_record')",
-            ) from error  # fmt: skip
-        except (KeyError, ValueError, AssertionError) as error:
-            near = nearest(split, made.info.splits) or "NAME"
-            raise UsageError(
-                key, split, f"{builder} has no such split ({_reason(error)})",
-                f"{', '.join(made.info.splits)}, or a part such as {near}[:80%]", f"{key}={near}",
-            ) from None  # fmt: skip
-        self.files = files([str(shard.filename) for shard in shards], key)
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def read(
-        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, Any]:
-        """Read features of some rows; none is empty."""
-        examples = self._source.__getitems__(rows.tolist())
-        made: dict[str, Any] = {}
-        for name in names:
-            path, dtype, shape = name.split("/"), self.columns[name].dtype, self.columns[name].item
-            values = [functools.reduce(operator.getitem, path, example) for example in examples]
-            made[name] = (
-                Ragged.of([np.asarray(value, dtype).reshape(-1, *shape) for value in values])
-                if self.columns[name].is_ragged else np.array(values, dtype)
-            )  # fmt: skip
-        return made
-
-    def where(self, row: int) -> str:
-        """Return the place of an example."""
-        return f"{self._title}, example {row:,}"
+            maps.append(of_bytes(record).features.feature)
+        except message.DecodeError:
+            raise DataError(where(at), "is no tf.train.Example") from None
+    return {name: _values(name, feature, maps, where) for name, feature in features.items()}
 
 
-def _leaves(features: Any, shapes: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield each feature by its name, and its shape; of those inside of others ``OUTER/INNER``."""
-    inner = getattr(features, "feature", features)  # of a sequence
-    if not hasattr(inner, "items"):
-        yield name, features, tuple(shapes)
-        return
-    for key, part in sorted(inner.items()):  # a map of the file has no order
-        yield from _leaves(part, shapes[key], f"{name}/{key}" if name else str(key))
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+def _values(
+    name: str, feature: Column, maps: Sequence[Any], where: Callable[[int], str]
+) -> np.ndarray | Ragged:
+    dtype = "string" if feature.dtype == object else str(feature.dtype)
+    kind = next(key for key, value in _LISTS.items() if value == dtype)
+    lists: list[Any] = []
+    for at, there in enumerate(maps):
+        held = there[name].WhichOneof("kind") if name in there else None
+        if held is None and not feature.is_ragged:
+            has = ", ".join(sorted(there)) or "none"
+            raise DataError(where(at), f"has no feature {name!r}; it has {has}")
+        if held not in (None, kind):
+            problem = f"feature {name!r} holds {_LISTS[held]}, and is declared {dtype}"
+            raise DataError(where(at), problem)
+        lists.append(getattr(there[name], kind))
+    counts = np.array([len(each.value) for each in lists], np.int64)
+    size = int(np.prod([n for n in feature.shape if n is not None]))
+    bad = counts % size != 0 if feature.is_ragged else counts != size
+    if bad.any():
+        at = int(np.argmax(bad))
+        text = ", ".join("null" if n is None else str(n) for n in feature.shape)
+        raise DataError(
+            where(at),
+            f"feature {name!r} has {counts[at]:,} values, which are none of shape [{text}]",
+        )
+    if kind == "float_list":
+        # Serialized, they are what is in memory of them: many times as fast as one by one.
+        data = (each.SerializeToString()[-4 * n :] for each, n in zip(lists, counts, strict=True))
+        values = np.frombuffer(b"".join(data), "<f4")
+    else:
+        each_value = itertools.chain.from_iterable(each.value for each in lists)
+        values = np.fromiter(each_value, feature.dtype, int(counts.sum()))
+    if feature.is_ragged:
+        return Ragged(values.reshape(-1, *feature.shape[1:]), counts // size)
+    return values.reshape(len(maps), *feature.shape)
 
 
 if __name__ == "__main__":

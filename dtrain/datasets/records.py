@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
+import numpy as np
+
+from dtrain.data.files import files, not_installed
 from dtrain.data.holdout import Holdout, HoldoutKeys
-from dtrain.data.record_files import ArrayRecordFiles, Prepared, TFRecordFiles
+from dtrain.data.nest import Ragged
+from dtrain.data.record_files import ArrayRecordFiles, TFRecordFiles, reason
 from dtrain.data.sources import Splits
 from dtrain.data.tabular.source import TableSource
-from dtrain.data.tabular.table import Names
+from dtrain.data.tabular.table import Column, Names, Table
 from dtrain.datasets.tables import of_files, of_sources
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, nearest
 
 
 def tfrecord(
@@ -128,3 +134,105 @@ def tfds(
         )  # fmt: skip
     sizes = {**(images or {}), **sizes}
     return of_sources(whole, held, "train", train, Holdout(**holdout), classes, sizes)
+
+
+class Prepared(Table):
+    """A split of what TensorFlow Datasets has prepared: its own data source, as it decodes it.
+
+    Images stay as they are encoded.
+
+    Args:
+        builder: name of the dataset; where there are several ``NAME/CONFIG:1.0.0``.
+        data_dir: folder of datasets; None: ``$TFDS_DATA_DIR``, else ``~/tensorflow_datasets``.
+        key, split: the split, or a part of one such as ``train[:80%]``, and the key that names it.
+
+    Attributes:
+        images: sizes of the features that are images of one size.
+        classes: how many there are, by the features that are classes.
+        supervised: (inputs, target), or None.
+
+    Raises:
+        UsageError: the package is not installed, or has no such dataset or split there.
+    """
+
+    def __init__(self, builder: str, data_dir: str | None, key: str, split: str):
+        try:
+            from tensorflow_datasets.core import decode, read_only_builder
+        except ImportError as error:
+            raise not_installed("tfds", "tfds", error) from None
+        try:
+            made: Any = read_only_builder.builder_from_files(builder, data_dir=data_dir)
+        except Exception as error:  # of the package, for each way that a folder can be wrong
+            place = data_dir or "the usual folder"
+            raise UsageError(
+                "dataset.builder", builder, f"no such dataset is prepared in {place} "
+                f"({reason(error)})", "one that download_and_prepare of tensorflow_datasets has "
+                "prepared there", "dataset.data_dir=FOLDER dataset.builder=NAME",
+            ) from None  # fmt: skip
+        self.columns, self.refused = {}, dict[str, str]()
+        self.images, self.classes = dict[str, Any](), dict[str, int]()
+        for name, feature, shape in _leaves(made.info.features, made.info.features.shape):
+            self.columns[name] = Column(np.dtype(feature.np_dtype), shape)
+            if type(feature).__name__ == "Image":
+                self.columns[name] = Column(np.dtype(object), kind="bytes")
+                self.images[name] = None if None in shape else list(shape)
+            elif None in shape[1:]:
+                del self.columns[name]
+                self.refused[name] = "holds lists of lists"
+            if getattr(feature, "num_classes", None):
+                self.classes[name] = feature.num_classes
+        raw: dict[str, Any] = {}
+        for name in self.images:
+            *outer, last = name.split("/")
+            functools.reduce(lambda part, each: part.setdefault(each, {}), outer, raw)[last] = (
+                decode.SkipDecoding()
+            )
+        self._title, self.supervised = f"{builder} {split}", made.info.supervised_keys
+        try:
+            self._source = made.as_data_source(split=split, decoders=raw)
+            shards = made.info.splits[split].file_instructions
+        except NotImplementedError as error:
+            raise UsageError(
+                "dataset.builder", builder, f"is prepared as {made.info.file_format.value}, which "
+                "cannot be read in any order", "array_record",
+                "prepare it with download_and_prepare(file_format='array_record')",
+            ) from error  # fmt: skip
+        except (KeyError, ValueError, AssertionError) as error:
+            near = nearest(split, made.info.splits) or "NAME"
+            raise UsageError(
+                key, split, f"{builder} has no such split ({reason(error)})",
+                f"{', '.join(made.info.splits)}, or a part such as {near}[:80%]", f"{key}={near}",
+            ) from None  # fmt: skip
+        self.files = files([str(shard.filename) for shard in shards], key)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
+        """Read features of some rows; none is empty."""
+        examples = self._source.__getitems__(rows.tolist())
+        made: dict[str, Any] = {}
+        for name in names:
+            path, dtype, shape = name.split("/"), self.columns[name].dtype, self.columns[name].item
+            values = [functools.reduce(operator.getitem, path, example) for example in examples]
+            made[name] = (
+                Ragged.of([np.asarray(value, dtype).reshape(-1, *shape) for value in values])
+                if self.columns[name].is_ragged else np.array(values, dtype)
+            )  # fmt: skip
+        return made
+
+    def where(self, row: int) -> str:
+        """Return the place of an example."""
+        return f"{self._title}, example {row:,}"
+
+
+def _leaves(features: Any, shapes: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield each feature by its name, and its shape; of those inside of others ``OUTER/INNER``."""
+    inner = getattr(features, "feature", features)  # of a sequence
+    if not hasattr(inner, "items"):
+        yield name, features, tuple(shapes)
+        return
+    for key, part in sorted(inner.items()):  # a map of the file has no order
+        yield from _leaves(part, shapes[key], f"{name}/{key}" if name else str(key))

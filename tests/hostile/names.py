@@ -179,7 +179,9 @@ def _many_words(place: Place) -> None:
     for number in range(3000):
         folder = place.outputs / "2026-02-02" / str(number)
         folder.mkdir(parents=True)
-        (folder / "command.json").write_text('{"overrides": ["seed=6"], "config_dir": null}')
+        (folder / "command.json").write_text(
+            '{"format": 2, "overrides": ["seed=6"], "config_dir": null}'
+        )
 
 
 def _unrelated(kind: str) -> Callable[[Place], None]:

@@ -52,7 +52,7 @@ OPTIONS = {
     "strategy=Tpu": "strategy=tpu",
     "launcher=launcher": "launcher=local",
     "action=action": "action=train",
-    "debug=debug": "debug=shapes",
+    "debug=debug": "debug=one_batch",
     "tracking=tracking": "tracking=mlflow",
 }
 for _group, _kinds in groups.SCHEMAS.items():

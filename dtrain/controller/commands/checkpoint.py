@@ -12,14 +12,15 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.objective import Mode
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.host.columns import aligned
 from dtrain.run.checkpoint import best_of, store, writer
 from dtrain.run.checkpoint.arrays import digest
 from dtrain.run.checkpoint.format import MANIFEST, STATE, Checkpoint, load, read_manifest
+from dtrain.run.folder import check_format
 
 _SHOWN = 200  # characters of a value
 _HEAD = ["step", "saved", "bytes", "objective", "marks", "state"]
@@ -121,6 +122,9 @@ def show(path: Path) -> int:
     Raises:
         UsageError: ``path`` is none of these.
     """
+    whole = path.absolute()
+    for folder in (whole, whole.parent, whole.parent.parent):
+        check_format(folder, "PATH")
     if (path / "checkpoints").is_dir() or (path / "config.yaml").is_file():
         return _list(path / "checkpoints", _mode(path / "config.yaml"))
     name = path.resolve().name
@@ -159,4 +163,4 @@ def main(arguments: list[str] | None = None) -> int:
         help="a run folder, its folder checkpoints, or one checkpoint",
     )  # fmt: skip
     given = parser.parse_args(arguments)
-    return failures.answered(lambda: show(given.path), given.path)
+    return boundary.answered(lambda: show(given.path), given.path)

@@ -18,8 +18,8 @@ from dtrain import errors
 from dtrain.config.schema import Config
 from dtrain.config.values import settle
 from dtrain.controller import cli
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.launchers import automatic
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.plan import Plan
@@ -199,4 +199,4 @@ def main(arguments: list[str] | None = None) -> int:
     option = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     doctor = Doctor()
     doctor.begin()
-    return failures.answered(lambda: cli.composed([*option, *given.overrides], doctor), "doctor")
+    return boundary.answered(lambda: cli.composed([*option, *given.overrides], doctor), "doctor")

@@ -13,7 +13,7 @@ from dtrain.config.schema import Config
 from dtrain.controller import shipping
 from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
-from dtrain.controller.terminal import evaluations
+from dtrain.controller.terminal import report
 from dtrain.files import writing
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir
@@ -37,7 +37,7 @@ class EvaluateJob(DerivedJob):
         for each in found["evaluations"]:
             if each.get("confusion") and not each.get("already"):
                 self._draw(self._rundir.path / each["confusion"], f"step {each['step']}")
-        for line in evaluations.lines(found["evaluations"], self._rundir.path.parent):
+        for line in report.evaluation_lines(found["evaluations"], self._rundir.path.parent):
             print(line, flush=True)
         super()._print_end(found, shipped)
         run = RunDir(self._config.output_dir)
@@ -45,11 +45,13 @@ class EvaluateJob(DerivedJob):
             self._view.detail(shipping.ship_evaluations(run))
 
     def _draw(self, path: Path, title: str) -> None:
-        from dtrain.controller.terminal import matrix
+        from dtrain.controller.terminal import pictures
 
         try:
-            classes, counts = evaluations.matrix(path)
-            writing.write_bytes(path.with_suffix(".png"), matrix.png(counts, classes, title))
+            classes, counts = report.read_matrix(path)
+            writing.write_bytes(
+                path.with_suffix(".png"), pictures.confusion_matrix(counts, classes, title)
+            )
         except OSError as error:  # the matrix itself is there
             self._view.message(f"error: {error.filename or path}: {error.strerror}")
 

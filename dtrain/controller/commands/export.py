@@ -17,7 +17,7 @@ from dtrain.config import suggest
 from dtrain.config.schema import Config, Precision
 from dtrain.config.values import settle
 from dtrain.controller import cli, exporting
-from dtrain.controller.commands import failures, of_run
+from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.run_command import OfModel
 from dtrain.controller.terminal.activity import Activity
 from dtrain.errors import UsageError, nearest, printable
@@ -146,4 +146,4 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     run, given = of_run.parsed(_PARSER, arguments)
-    return failures.answered(lambda: cli.composed(given, Export(run)), run)
+    return boundary.answered(lambda: cli.composed(given, Export(run)), run)

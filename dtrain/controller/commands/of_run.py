@@ -1,14 +1,21 @@
-"""Command lines of commands that work on a run: ``python -m dtrain COMMAND RUN [KEY=VALUE]``."""
+"""Commands on a run: ``python -m dtrain COMMAND RUN [KEY=VALUE]``, also on one at an address.
+
+That is fetched before, and what a command adds is copied after."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
 
-from dtrain.controller import cli, early_import
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain import errors
+from dtrain.controller import cli, early_import, remote
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.terminal.activity import Activity
+from dtrain.errors import UsageError
+from dtrain.files import addresses
 from dtrain.run.follow import LOOK, Followed
 
 
@@ -88,4 +95,32 @@ def start(run: str, given: list[str], command: Callable[[str], cli.Command]) -> 
         try:
             return cli.composed(given, command(run))
         except OSError as error:
-            return failures.report(error, f"{run} cannot be read: {error.strerror}")
+            return boundary.report(error, f"{run} cannot be read: {error.strerror}")
+
+
+#: Commands that write into the folder of the run.
+_ADD = ("evaluate", "predict", "export", "promote")
+
+
+def at_address(command: ModuleType, given: list[str]) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        command: of :mod:`dtrain.controller.commands`.
+        given: its command line.
+    """
+    try:
+        words = remote.arguments(given, ("",))
+    except UsageError as error:
+        return boundary.report(error, "")
+    code = int(command.main(words))
+    if command.__name__.rpartition(".")[2] in _ADD:
+        for word in filter(addresses.is_far, words):
+            if not remote.push(_run_of(Path(word).absolute())) and code == errors.OK:
+                code = errors.FAILED
+    return code
+
+
+def _run_of(folder: Path) -> Path:
+    """Return the folder of the run that a folder is, or that a checkpoint is of."""
+    return folder.parent.parent if folder.parent.name == "checkpoints" else folder

@@ -17,8 +17,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dtrain import errors
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import DamagedFile, UsageError
 
 HOST = "127.0.0.1"
@@ -137,4 +137,4 @@ def main(arguments: list[str] | None = None) -> int:
         "--output-dir", type=Path, default=Path("outputs"), help="folder of mlflow.db; outputs"
     )
     given = parser.parse_args(arguments)
-    return failures.answered(lambda: serve(given.output_dir, given.port), given.output_dir)
+    return boundary.answered(lambda: serve(given.output_dir, given.port), given.output_dir)

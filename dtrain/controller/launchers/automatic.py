@@ -6,8 +6,8 @@ from typing import Any
 
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.cluster_env.base import Platform, Started
-from dtrain.controller.launchers.cluster_env.kubernetes import KubernetesPod
 from dtrain.controller.launchers.cluster_env.platforms import (
+    KubernetesPod,
     OpenMPI,
     SageMaker,
     Torchrun,

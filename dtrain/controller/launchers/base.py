@@ -196,7 +196,7 @@ class Work(ABC):
         """
 
     @abstractmethod
-    def handed_over(self) -> Outcome:
+    def in_slurm(self) -> Outcome:
         """Prepare the run folder, have another command do the job, and follow it by its folder.
 
         The launcher is a :class:`.slurm.Slurm`.

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from dtrain.controller.launchers.base import Elsewhere, Launcher, Work
-from dtrain.controller.launchers.cluster_env.kubernetes import VARIABLES
+from dtrain.controller.launchers.cluster_env.platforms import VARIABLES
 from dtrain.controller.launchers.external import READY
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.outcome import Outcome

@@ -14,8 +14,14 @@ from dtrain.controller.resources.devices import Machine, machine
 from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep import slurm
-from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft, Master, common_name
-from dtrain.controller.sweep.resources import at_once
+from dtrain.controller.sweep.compose import (
+    NOT_COMPOSED,
+    Composer,
+    Draft,
+    Master,
+    at_once,
+    common_name,
+)
 from dtrain.controller.sweep.runner import Runner, examine
 from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import FILE, Record, read

@@ -20,8 +20,15 @@ from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import INTERVAL, Requests
-from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft
-from dtrain.controller.sweep.resources import Slot, Slots, gpu_names, place
+from dtrain.controller.sweep.compose import (
+    NOT_COMPOSED,
+    Composer,
+    Draft,
+    Slot,
+    Slots,
+    gpu_names,
+    keep_to,
+)
 from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
@@ -226,7 +233,7 @@ class Runner:
         planned = draft.plan()
         if draft.checked.launcher.shares_machine:
             planned = draft.plan(self._share)
-            cluster = place(planned.cluster, slot, self._machine)
+            cluster = keep_to(planned.cluster, slot, self._machine)
             planned = dataclasses.replace(planned, cluster=cluster)
         threading.Thread(
             target=self._work,

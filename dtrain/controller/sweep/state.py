@@ -20,7 +20,7 @@ from dtrain.controller.sweep.compose import Draft
 from dtrain.errors import USAGE, DamagedFile, UsageError
 from dtrain.files import reading, writing
 from dtrain.run import identity, journal
-from dtrain.run.folder import RunDir, write_json
+from dtrain.run.folder import FORMAT, RunDir, write_json
 
 FILE = "sweep.json"
 #: What the command that resumes a sweep may say otherwise.
@@ -54,6 +54,7 @@ class Record:
     def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Config) -> Record:
         """Return that of a new sweep, of which ``config`` is of one job."""
         data = {
+            "format": FORMAT,
             "name": name,
             "started": time.time(),
             "command": command,

@@ -70,7 +70,7 @@ class Process:
         if message is not None:
             self.event("notice", message=message)
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, kind: str, /, **fields: Any) -> None:
         """Write an event to the journal, if this is the chief."""
         if self.journal is not None:
             self.journal.write(kind, **fields)

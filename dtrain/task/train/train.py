@@ -105,13 +105,13 @@ class Train(Action):
             begun=functools.partial(_begun, process, model, steps),
             limit=TimeLimit.of(config.trainer.max_time, process.rundir),
         )  # fmt: skip
-        self.begins(loop)
         status = "FAILED"
         try:
             loop.run(past if restore.has_position(past) else None)
             if rest := numbers(process.logged.take()):  # of on_train_end
                 records.point(loop.step, schedule.epochs, "callbacks", rest)
-            self.trained(session, loop)
+            measured = loop.timing
+            process.notice(timing.described(measured.seconds, measured.shares))
             with strategy.whole(model):
                 save_model(model, process.rundir, records)
             strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
@@ -122,15 +122,6 @@ class Train(Action):
             raise
         finally:
             quietly(lambda: records.end(status=status, **outcome(loop, steps)))
-
-    # An optional hook: it has no body and is not abstract.
-    def begins(self, loop: Loop) -> None:
-        """Take note of the loop that is about to run."""
-
-    def trained(self, session: Session, loop: Loop) -> None:
-        """Report where the time of the training went, if there is something to report."""
-        measured = loop.timing
-        session.process.notice(timing.bottleneck(measured.seconds, measured.shares))
 
 
 def _early_stopping(
@@ -235,6 +226,7 @@ def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
         "examples": loop.examples,
         "evaluated_examples": loop.evaluated,
         "examples_per_second": round(loop.timing.examples_per_second, 1),
+        "time_shares": {name: round(share, 3) for name, share in loop.timing.shares.items()},
         "metrics": loop.logs,
         **steps.summary(),
     }

@@ -21,7 +21,7 @@ import traceback
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, mirror, reach
+from dtrain.controller.launchers.agents import facts, mirror
 from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
@@ -77,7 +77,7 @@ class Agent:
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._tasks = Tasks()
         self._patience = PATIENCE
-        self._open: reach.Doors | None = None
+        self._open: facts.Doors | None = None
         self._own: mirror.Own | None = None  # where the launcher's folder is not to be seen
         self._mirror: mirror.Mirror | None = None
         self._tree: tuple[mirror.Folder, mirror.Incoming] | None = None
@@ -170,12 +170,12 @@ class Agent:
         if self._open is not None:
             self._open.close()
         ports = self._tasks.ports(count)
-        self._open = reach.Doors(ports, secret)
+        self._open = facts.Doors(ports, secret)
         self._stream.send("ports", ports=ports)
 
     def _on_reach(self, addresses: list[str], secret: str, seconds: float) -> None:
         def look() -> None:
-            self._stream.send("reach", found=reach.tried(addresses, secret, seconds))
+            self._stream.send("reach", found=facts.tried(addresses, secret, seconds))
 
         threading.Thread(target=look, daemon=True).start()
 

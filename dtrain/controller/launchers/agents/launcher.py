@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, mirror, placing, reach
+from dtrain.controller.launchers.agents import facts, mirror, placing
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import BEAT, Message, Transport
 from dtrain.controller.launchers.base import Launcher, LocalProcesses
@@ -111,7 +111,7 @@ class Agents(Launcher, LocalProcesses):
         for host in hosts:
             if host.lost is not None:
                 raise Lost(host, host.lost)
-            if (problem := reach.problem(host.facts, facts.found())) is not None:
+            if (problem := facts.problem(host.facts, facts.found())) is not None:
                 raise TrainingError(f"{host.name} {problem[0]}")
 
     def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
@@ -162,7 +162,7 @@ class Agents(Launcher, LocalProcesses):
         """Refuse hosts with another framework: only now it is known which one computes."""
         framework, here = frameworks.of(cluster.environment), facts.found()
         for host in hosts:
-            problem = reach.framework_problem(framework, host.facts, here)
+            problem = facts.framework_problem(framework, host.facts, here)
             if problem is not None:
                 raise UsageError(
                     "launcher.hosts", host.name, f"cannot be used: {problem[0]}",

@@ -12,14 +12,13 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from dtrain.host import python_path, variables
+from dtrain.host import variables
 
 #: Seconds between two signs of life.
 BEAT = 1.0
@@ -329,16 +328,3 @@ class Command:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._errors.close()
-
-
-class Here(Command):
-    """An agent on this machine.
-
-    Args:
-        host: in messages.
-        environment: as of every command.
-    """
-
-    def __init__(self, host: str = "localhost", environment: Mapping[str, str] = {}):
-        more = {**python_path.environment(), **environment}
-        super().__init__(host, [sys.executable, "-m", "dtrain.agent"], more)

@@ -77,7 +77,7 @@ class Slurm(Elsewhere):
 
     def do(self, work: Work) -> Outcome:
         """Submit the job, and follow it."""
-        return work.handed_over()
+        return work.in_slurm()
 
     def show(self, work: Work) -> Outcome:
         """Print the plan, and the batch script that would be submitted."""

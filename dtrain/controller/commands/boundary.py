@@ -1,16 +1,17 @@
-"""The parser of a command's own line: what is wrong with it is one sentence, as everywhere."""
+"""Where a command begins and ends: its line is parsed, and a failure is one sentence."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from dtrain import errors
 from dtrain.config import other_tools, suggest
 from dtrain.controller import latest
-from dtrain.errors import ALONE, UsageError, nearest
+from dtrain.errors import ALONE, DtrainError, UsageError, nearest
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,3 +44,39 @@ class Parser(argparse.ArgumentParser):
         option = re.match(r"argument (--?[\w-]+)\S*: (.*)", message)
         key, problem = (option[1], option[2]) if option else (command, message)
         return UsageError(key, ALONE, problem, usage, f"{self.prog} --help")
+
+
+def report(error: Exception, otherwise: str) -> int:
+    """Print what went wrong.
+
+    Args:
+        error: what ended the command.
+        otherwise: the sentence for an error that is neither dtrain's own nor a wrong path.
+
+    Returns:
+        The exit code of the command.
+    """
+    text, code = otherwise, errors.FAILED
+    if isinstance(error, DtrainError):
+        text, code = str(error), error.exit_code
+    elif isinstance(error, OSError) and (wrong := errors.of_a_name(error)) is not None:
+        text, code = wrong, errors.USAGE
+    print(f"error: {text}", file=sys.stderr)
+    return code
+
+
+def answered(work: Callable[[], int], what: object) -> int:
+    """Return the exit code of a command; what ends it is printed.
+
+    Args:
+        work: the command.
+        what: it works on, for an error that names no file.
+    """
+    try:
+        return work()
+    except (DtrainError, OSError) as error:
+        place = getattr(error, "filename", None) or what
+        return report(error, f"{place}: {getattr(error, 'strerror', None) or error}")
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return errors.FAILED

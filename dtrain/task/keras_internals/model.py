@@ -1,16 +1,58 @@
-"""What is inside of a model: layers, variables and states that are in no public list of Keras."""
+"""What is inside of models and variables, and how a private name is looked up."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 
+from dtrain.errors import TrainingError
+from dtrain.host.packages import version
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.keras_internals.lookup import unknown
+
+#: What to do instead where several replicas need a name.
+ONE_REPLICA = "train on one replica (strategy=one_device)"
+
+
+def unknown(what: str, instead: str = "", package: str = "keras") -> TrainingError:
+    """Return the refusal of a version that does ``what`` in another way.
+
+    Args:
+        what: such as ``keeps the masks of tensors``.
+        instead: what the user may do with this version, if there is anything.
+        package: whose version it is.
+    """
+    name = {"keras": "Keras", "tensorflow": "TensorFlow"}[package]
+    known = f"{'or with ' if instead else 'use '}the {name} of constraints.txt"
+    hint = f"{instead}, {known}" if instead else known
+    return TrainingError(
+        f"{name} {version(package)} {what} in a way that dtrain does not know; {hint}"
+    )
+
+
+def module(name: str) -> Any:
+    """Return a module, None where there is none of this name."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def parameters(function: Any) -> list[str] | None:
+    """Return the names of a function's parameters, None of what is no function."""
+    return list(inspect.signature(function).parameters) if callable(function) else None
+
+
+def function(owner: Any, name: str, expected: Sequence[str]) -> Callable[..., Any] | None:
+    """Return a function of ``owner`` with these parameters, None where it has no such one."""
+    attribute: Any = getattr(owner, name, None)
+    return attribute if parameters(attribute) == list(expected) else None
+
 
 #: How far inside of the attributes of a layer variables are looked for, and in what not: layers
 #: are looked through by themselves, optimizers are saved, metrics begin again.
@@ -185,3 +227,90 @@ def loss_trackers(model: keras.Model) -> list[keras.metrics.Metric]:
     if compiled is model or metrics is None:
         raise unknown("makes trackers of losses")
     return [metric for metric in metrics if isinstance(metric, keras.metrics.Mean)]
+
+
+VARIABLES = "keras.src.backend.common.variables"
+
+
+def stored(variable: keras.Variable) -> Any:
+    """Return what a variable of Keras' is stored in.
+
+    Raises:
+        TrainingError: this version of Keras stores it in another way.
+    """
+    value = getattr(variable, "_value", None)
+    if value is None:
+        raise unknown("stores variables")
+    return value
+
+
+def exchange(variable: keras.Variable, other: Any) -> None:
+    """Store a variable of Keras' in another of the framework's.
+
+    Keras cannot be told where that is to be, or of which kind.
+
+    Raises:
+        TrainingError: this version of Keras stores it in another way.
+    """
+    stored(variable)
+    variable._value = other
+
+
+@contextlib.contextmanager
+def exchanged(variables: Sequence[keras.Variable], others: Sequence[Any]) -> Iterator[None]:
+    """Store variables of Keras' in others of the framework's inside, wherever these are.
+
+    Raises:
+        TrainingError: this version of Keras stores them in another way.
+    """
+    before = [(stored(variable), getattr(variable, "_layout", None)) for variable in variables]
+    try:
+        for variable, other in zip(variables, others, strict=True):
+            exchange(variable, other)
+            variable._layout = None  # on JAX; else what is assigned goes where it was before
+        yield
+    finally:
+        for variable, (value, layout) in zip(variables, before, strict=True):
+            exchange(variable, value)
+            variable._layout = layout
+
+
+def initialize() -> None:
+    """Give a value to the variables that were made in a ``keras.StatelessScope``.
+
+    Raises:
+        TrainingError: this version of Keras does it in another way.
+    """
+    function = getattr(module(VARIABLES), "initialize_all_variables", None)
+    if function is None:
+        raise unknown("makes variables in a StatelessScope")
+    function()
+
+
+#: A metric that is updated away from the model needs the mask of its arguments.
+MASKING = "keras.src.backend.common.masking"
+
+
+def mask(tensor: Any) -> Any:
+    """Return the mask that a layer has put on a tensor, None where there is none.
+
+    Raises:
+        TrainingError: this version of Keras keeps masks in another way.
+    """
+    return _masking("get_keras_mask", ["x"])(tensor)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Put a mask on a tensor, as a layer does; losses and metrics look for it there.
+
+    Raises:
+        TrainingError: this version of Keras keeps masks in another way.
+    """
+    _masking("set_keras_mask", ["x", "mask"])(tensor, mask)
+
+
+def _masking(name: str, expected: list[str]) -> Callable[..., Any]:
+    getter = function(module(MASKING), name, expected)
+    if getter is None:
+        raise unknown("keeps the masks of tensors", ONE_REPLICA)
+    return getter
