@@ -21,10 +21,10 @@ from dtrain.host import terminal
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "jobs", "tune", "replay",
+    "serve", "doctor", "replay",
 )  # fmt: skip
 #: Those that are given no run.
-_NO_RUN = ("data", "doctor", "tune")
+_NO_RUN = ("data", "doctor")
 
 
 def main() -> int:
@@ -78,9 +78,9 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
                 print(f"error: {refused}", file=sys.stderr)
                 return refused.exit_code
         if any(is_far(each) for each in arguments[1:]):
-            from dtrain.controller.commands import far
+            from dtrain.controller.commands import of_run
 
-            return far.main(command, arguments[1:])
+            return of_run.at_address(command, arguments[1:])
         return int(command.main(arguments[1:]))
     if any(re.fullmatch(r"-h|--help?|--version", argument) for argument in arguments):
         from dtrain.controller.commands import help

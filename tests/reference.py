@@ -39,7 +39,6 @@ SECTIONS = {
     "init": fine_tuning.Init,
     "finetune": fine_tuning.FineTuning,
     "checkpoint": schema.Checkpointing,
-    "sidecar": schema.Sidecar,
     "sweep": schema.Sweep,
 }
 SWEEPERS = {"grid": searches.Grid, "random": searches.Random, "optuna": searches.Optuna}

@@ -31,7 +31,7 @@ LAUNCHER = Path("controller/launchers/base.py")
 PASSES: list[dict[Path, tuple[str, ...]]] = [
     {SCHEMA: ("Config",)},
     {
-        SCHEMA: ("Hardware", "Trainer", "Checkpointing", "Sidecar", "Sweep"),
+        SCHEMA: ("Hardware", "Trainer", "Checkpointing", "Sweep"),
         TUNING: ("Init", "FineTuning"),
         LAUNCHER: ("Launcher",),
     },
@@ -101,7 +101,6 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
         schema.Hardware,
         schema.Trainer,
         schema.Checkpointing,
-        schema.Sidecar,
         schema.Sweep,
         fine_tuning.Init,
         fine_tuning.FineTuning,

@@ -39,7 +39,7 @@ def dead(input_shape, classes):
     return with_a(Stop(), input_shape, classes)
 
 def noisy(input_shape, classes):
-    return with_a(keras.layers.Dropout(0.9, name="drop"), input_shape, classes)
+    return with_a(keras.layers.Dropout(0.5, name="drop"), input_shape, classes)
 """
 
 
@@ -47,15 +47,10 @@ def noisy(input_shape, classes):
     ("given", "text"),
     [
         (("debug=nan", "strategy=ps"), "strategy=ps: computes a step where debug=nan cannot"),
-        (
-            ("debug=nan", "strategy=multiworker", "strategy.sync_every=4"),
-            "strategy.sync_every=4: lets each task train by itself",
-        ),
-        (("debug=shapes", "sidecar.evaluate=true"), "sidecar.evaluate=true: belongs to a run"),
         (("debug=overfit", "debug.examples=7", "strategy=mirrored"), "type: debug.examples=8"),
         (("debug=nan", "debug.examples=7"), "debug.examples=7"),
-        (("debug=slov",), "type: debug=slow"),
-        (("-m", "debug=nan,shapes"), "checks one training, and a sweep has several"),
+        (("debug=overfitt",), "type: debug=overfit"),
+        (("-m", "debug=nan,overfit"), "checks one training, and a sweep has several"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -69,7 +64,7 @@ def test_what_does_not_go_together_is_refused(
 def test_an_option_whose_name_is_a_number_of_hydras_is_put_in_quotes() -> None:
     quoted = groups.option_as_text
     assert quoted("debug=nan") == "debug='nan'"
-    same = ["debug=shapes", "trainer.batch_size=nan", "model=nan", "seed=inf", "-m", "~debug"]
+    same = ["debug=overfit", "trainer.batch_size=nan", "model=nan", "seed=inf", "-m", "~debug"]
     assert list(map(quoted, same)) == same
 
 
@@ -83,11 +78,11 @@ def test_nan_names_a_planted_layer(
     )  # fmt: skip
     assert run.code == 1 and run.rundir is not None
     error = run.result["error"]
-    assert "layer inner/planted (Logarithm) computes a value that is not finite (Log, " in error
-    assert "return keras.ops.log(x - keras.ops.mean(x)) at step 1, of examples " in error
+    assert "layer inner/planted (Logarithm) computes a value that is not finite (Log) " in error
+    assert "return keras.ops.log(x - keras.ops.mean(x)) at step 1" in error
     debug = run.result["debug"]
     assert (debug["path"], debug["step"], debug["kind"]) == ("inner/planted", 1, "value")
-    assert debug["line"].startswith("mine.py:") and debug["indices"]
+    assert debug["line"].startswith("mine.py:")
     # It is no run: not tracked, below a folder of its own, and taken for none by other commands.
     assert "outputs/debug/" in str(run.rundir.path)
     from dtrain.compare import load_folders
@@ -99,7 +94,7 @@ def test_nan_names_a_planted_layer(
     assert "is not a run" in dtrain(f"fork={run.rundir.path}").output
 
 
-def test_overfit_fails_what_cannot_learn_and_takes_noise_out_of_what_can(
+def test_overfit_fails_what_cannot_learn_and_judges_by_an_evaluation(
     quick: tuple[str, ...], dtrain: Commands, user_code: Any
 ) -> None:
     user_code(MODELS)
@@ -112,7 +107,7 @@ def test_overfit_fails_what_cannot_learn_and_takes_noise_out_of_what_can(
     assert run.result["debug"]["losses"][-1] > 0.05
     run = dtrain(*words, "model._target_=mine.noisy")
     assert run.code == 0, run.output
-    assert "without the noise of drop: near 0" in run.output
+    assert "after the last: near 0" in run.output
 
 
 @pytest.mark.parametrize("strategy", sampled(strategies.chosen(), "default"))
@@ -121,35 +116,17 @@ def test_one_batch_goes_through_all_stages(
 ) -> None:
     run = dtrain(*quick, "debug=one_batch", f"strategy={strategy}")
     assert run.code == 0, run.output
-    rows = run.result["debug"]["rows"]
-    assert [row[2].split(",")[0] for row in rows[1:]] == ["ok"] * 5
+    for done in ("trained a step", "same bits", "trained on from there", "exported (savedmodel"):
+        assert done in run.result["debug"]["summary"]
     assert run.rundir is not None and read_json(run.rundir.result) is not None
 
 
-@pytest.mark.faults
-def test_slow_shows_the_parts_of_a_step(quick: tuple[str, ...], dtrain: Commands) -> None:
-    run = dtrain(*quick, "debug=slow", "debug.seconds=0.5")
+def test_what_every_run_records_of_its_time(quick: tuple[str, ...], dtrain: Commands) -> None:
+    run = dtrain(*quick)
     assert run.code == 0, run.output
-    debug = run.result["debug"]
-    assert {"step", "input", "host"} == set(debug["shares"])
-    assert sum(debug["shares"].values()) == pytest.approx(1, abs=0.05)
-    last = run.events("end")[-1]["step"]
-    assert 0 < debug["seconds_per_step"] * last < 60 and "first_step" in debug["phases"]
-
-
-def test_shapes_shows_layers_inside_of_layers(
-    quick: tuple[str, ...], dtrain: Commands, user_code: Any
-) -> None:
-    user_code(MODELS)
-    words = [word for word in quick if not word.startswith("model")]
-    run = dtrain(*words, "debug=shapes", "model=custom", "model._target_=mine.noisy")
-    assert run.code == 0, run.output
-    rows = {row[0].strip(): row[1:] for row in run.result["debug"]["rows"]}
-    assert rows["inner"] == [
-        "Sequential", "float32 [32, 8]", "float32 [32, 8]", "144", "144"
-    ]  # fmt: skip
-    assert rows["drop"] == ["Dropout", "float32 [32, 8]", "float32 [32, 8]", "0", "0"]
-    assert rows["all"][3] == "180"
+    shares = run.result["time_shares"]
+    assert set(shares) == {"step", "input", "host"}
+    assert sum(shares.values()) == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.task
@@ -157,8 +134,7 @@ def test_checks_name_layers_gradients_and_the_users_lines() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.numerics import Checked
-    from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
+    from dtrain.task.backends.tensorflow.numerics import first_not_finite
 
     class Root(keras.layers.Layer):
         def call(self, x: Any) -> Any:
@@ -197,9 +173,9 @@ def test_checks_name_layers_gradients_and_the_users_lines() -> None:
     relu = keras.layers.ReLU
     cases: list[tuple[Any, Any, Any, Any, Any]] = [
         (same, lstm, squares, x, None),
-        (lambda v: v / 0.0, relu(), squares, x, ("RealDiv", "", False, "v / 0.0")),
+        (lambda v: v / 0.0, relu(), squares, x, ("RealDiv", "own (Own)", False, "v / 0.0")),
         (same, Root(name="root"), squares, 0 * x,
-         ("SqrtGrad", "root (Root)", True, "ops.sqrt(keras.ops.relu(x))")),
+         ("SqrtGrad", "", True, "ops.sqrt(keras.ops.relu(x))")),
         (same, relu(), logarithm, x, ("Log", "", False, "tf.math.log(0 * p)")),
         (keras.layers.Rescaling(float("inf"), name="scaled"), lstm, squares, x,
          ("Const", "scaled (Rescaling)", False, "self.b(self.between(")),
@@ -211,15 +187,15 @@ def test_checks_name_layers_gradients_and_the_users_lines() -> None:
         model.compile(optimizer=keras.optimizers.SGD(0.1))
         model.optimizer.build(model.trainable_variables)
         before = [v.numpy() for v in model.variables]
-        finding = Checked(step_on_one_device(model)).first((inputs, y))
+        finding = first_not_finite(model, (inputs, y))
         assert all((v.numpy() == b).all() for v, b in zip(model.variables, before, strict=True))
         if expected is None:
             assert finding is None
             continue
         operation, path, backward, code = expected
         assert finding is not None, expected
-        assert (finding.layer.endswith(path), finding.backward) == (True, backward), finding
-        assert finding.operation == operation and finding.values
+        assert (finding.layer, finding.backward) == (path, backward), finding
+        assert finding.operation == operation
         assert code in finding.line and "test_debugging.py:" in finding.line, finding
     assert keras.Operation.__call__ is original
 

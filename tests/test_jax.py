@@ -190,26 +190,20 @@ def rooted(input_shape: Any, classes: int, zero: bool = False) -> Any:
 
 @pytest.mark.task
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-@pytest.mark.parametrize(
-    ("zero", "operation", "values"), [(False, "log", "NaN"), (True, "div", "+Inf")]
-)
-def test_the_line_of_what_is_not_finite(
-    zero: bool, operation: str, values: str, backend: str
-) -> None:
+@pytest.mark.parametrize(("zero", "operation"), [(False, "log"), (True, "div")])
+def test_the_line_of_what_is_not_finite(zero: bool, operation: str, backend: str) -> None:
     from dtrain.task.backends.runtime import runtime
 
     config = settings(model={"_target_": "tests.test_jax.rooted", "zero": zero})
     model, _, _, splits = prepare("OneDevice", 1, config)
-    checked = runtime().checked(model)
-    finding = checked.first(in_order(splits.train, 1))
-    assert finding is not None
-    assert (finding.operation, finding.values) == (operation, values)
-    assert finding.layer == "root (Root)"
+    finding = runtime().first_not_finite(model, in_order(splits.train, 1))
+    assert finding is not None and finding.operation == operation
     # The gradient of a root at 0 is computed with the root by JAX, and after all by PyTorch.
     assert finding.backward == (zero and backend == "torch")
+    assert finding.layer == ("" if finding.backward else "root (Root)")
     assert "test_jax.py:" in finding.line and ("log(x" in finding.line or "sqrt(" in finding.line)
     prepared = prepare("OneDevice", 1, configured())
-    assert runtime().checked(prepared[0]).first(in_order(splits.train, 1)) is None
+    assert runtime().first_not_finite(prepared[0], in_order(splits.train, 1)) is None
 
 
 # --- beside TensorFlow, from the same weights

@@ -152,7 +152,7 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
     from dtrain.task.backends.tensorflow import keras_internals as of_tensorflow
     from dtrain.task.backends.tensorflow.keras_internals import additions as order
     from dtrain.task.backends.tensorflow.keras_internals import collectives
-    from dtrain.task.keras_internals import contexts, lookup, losses, masks
+    from dtrain.task.keras_internals import contexts, model, training
 
     nothing: Any = SimpleNamespace()
     assert "holds the layers inside of a layer" in refused(internals.layers, nothing)
@@ -165,10 +165,10 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
     assert "makes trackers of losses" in refused(internals.loss_trackers, nothing)
     assert "keeps the moments of Adam" in refused(internals.adam_slots, nothing, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masks, "MASKING", "keras.not_there")
+        patch.setattr(model, "MASKING", "keras.not_there")
         assert "keeps the masks of tensors" in refused(internals.mask, keras.ops.ones(1))
         assert "keeps the masks" in refused(internals.set_mask, keras.ops.ones(1), None)
-        patch.setattr(losses, "LOSS", "keras.not_there")
+        patch.setattr(training, "LOSS", "keras.not_there")
         text = refused(internals.divide_losses_by_global_batch, lambda: None, lambda values: values)
         assert "has losses (scale_loss_for_distribution), and computes them" in text
         patch.setattr(contexts, "MODULE", "keras.not_there")
@@ -182,7 +182,7 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
         assert "marks the operations of a graph" in refused(order.keep_order)
         patch.setattr(order, "OPERATIONS", "tensorflow.not_there")
         assert "registers gradients" in refused(order.optimize_dependencies)
-    assert lookup.module("keras.not_there") is None
+    assert model.module("keras.not_there") is None
 
 
 @pytest.mark.task

@@ -935,7 +935,6 @@ def test_whoever_reports_nothing_freezes_weights_all_the_same(tmp_path: Path) ->
 
 @pytest.mark.task
 def test_a_chief_that_saves_nothing_copies_nothing(tmp_path: Path) -> None:
-    """As that of a trial of ``tune``, whose memory is measured."""
     from dtrain.task.strategies import Default
 
     strategy: Any = Default([])

@@ -206,7 +206,7 @@ def test_every_command_takes_them(
     for command in (
         [f"resume={folder}", "trainer.epochs=2"], [f"fork={folder}", "dry_run=true"],
         ["evaluate", folder], ["predict", folder, "predict.function={_target_:mine.first}"],
-        ["data", *data], ["tune", "model=mlp", *data, "dry_run=true"],
+        ["data", *data],
         ["-m", "model=mlp", *data, "seed=1,2", "dry_run=true"],
     ):  # fmt: skip
         monkeypatch.setattr(sys, "argv", ["dtrain", *command])

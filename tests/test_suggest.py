@@ -87,7 +87,7 @@ WORDS = {
 @pytest.mark.parametrize("line", WORDS)
 def test_words_that_are_no_overrides(line: str, tmp_path: Path) -> None:
     (tmp_path / "a/run").mkdir(parents=True)
-    (tmp_path / "a/run/command.json").write_text("{}")
+    (tmp_path / "a/run/command.json").write_text('{"format": 2}')
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/there.yaml").write_text("seed: 1")
     with pytest.raises(UsageError, match=re.escape(WORDS[line])):

@@ -6,7 +6,7 @@ import pytest
 
 from dtrain.run.times import TIMES, is_of_the_machine
 from dtrain.task.train import timing as module
-from dtrain.task.train.timing import SECONDS, SHARE, Timing, bottleneck
+from dtrain.task.train.timing import SECONDS, SHARE, Timing, described
 
 
 class Clock:
@@ -67,7 +67,7 @@ def test_shares_are_without_the_first_call_and_without_evaluations(clock: Clock)
     clock.now += 3.0
     timing.end(1, 10, {"input": 1.0})
     assert timing.seconds == 4.0
-    assert timing.shares == {"input": 0.25, "host": 0.25}
+    assert timing.shares == {"step": 0.5, "input": 0.25, "host": 0.25}
 
 
 def test_times_are_of_the_machine_and_metrics_are_not() -> None:
@@ -75,19 +75,8 @@ def test_times_are_of_the_machine_and_metrics_are_not() -> None:
     assert not any(map(is_of_the_machine, ("loss", "val_loss", "epoch_examples", "seconds")))
 
 
-@pytest.mark.parametrize(
-    ("shares", "said"),
-    [
-        ({"input": 0.5, "host": 0.2}, "waited for their input 50% of the time (input_seconds"),
-        ({"input": 0.1, "host": 0.2}, "20% of the time passed between the calls of steps (host"),
-    ],
-)
-def test_the_largest_part_is_named(shares: dict[str, float], said: str) -> None:
-    sentence = bottleneck(60.0, shares)
-    assert sentence is not None and said in sentence
-
-
-def test_nothing_is_said_of_little_and_of_what_is_short() -> None:
-    assert bottleneck(60.0, {"input": SHARE, "host": SHARE}) is None
-    assert bottleneck(SECONDS / 2, {"input": 1.0}) is None
-    assert bottleneck(60.0, {}) is None
+def test_the_time_of_a_training_in_a_sentence() -> None:
+    sentence = described(60.0, {"step": 0.6, "input": SHARE + 0.05, "host": SHARE})
+    assert sentence is not None and "step 60%, input 20%, host 15%" in sentence
+    assert "waited for their input" in sentence and "between the calls" not in sentence
+    assert described(SECONDS / 2, {"step": 0.0, "input": 1.0}) is None

@@ -56,7 +56,6 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tfrecord": tables.TFRecord,
         "array_record": tables.ArrayRecord,
         "tfds": tables.Tfds,
-        "webdataset": tables.WebDataset,
     },
     "optimizer": {
         "adadelta": optimizers.Adadelta,
@@ -81,9 +80,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "debug": debug.Debug,
         "nan": debug.Nan,
         "overfit": debug.Overfit,
-        "shapes": debug.Shapes,
         "one_batch": debug.OneBatch,
-        "slow": debug.Slow,
     },
     "launcher": {
         "launcher": Launcher,

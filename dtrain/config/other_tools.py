@@ -37,7 +37,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "validation_data": "dataset.validation=FILE, or a second part of your dataset",
         "initial_epoch": "resume=RUN, which goes on where the run ended",
         "verbose": "the command without it: a file gets fewer lines than a terminal",
-        "run_eagerly": "debug=nan, debug=shapes or debug=slow, which look into a step",
+        "run_eagerly": "debug=nan, which looks into a step",
         "steps_per_execution": "the command without it: many steps run in one call already",
         "max_queue_size": "the command without it: batches are read ahead already",
         "use_multiprocessing": "dataset.workers=2",
@@ -125,7 +125,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "fast_dev_run": "debug=one_batch",
         "overfit_batches": "debug=overfit",
         "detect_anomaly": "debug=nan",
-        "profiler": "debug=slow",
+        "profiler": "'tracking.profile_steps=[20,29]'",
         "default_root_dir": "output_dir",
         "ckpt_path": "resume",
         "save_top_k": "checkpoint.keep",
@@ -163,7 +163,7 @@ TOOLS: dict[str, dict[str, str]] = {
         "debug=default": "debug=one_batch",
         "debug=fdr": "debug=one_batch",
         "debug=limit": "trainer.steps_per_epoch=10",
-        "debug=profiler": "debug=slow",
+        "debug=profiler": "'tracking.profile_steps=[20,29]'",
         "compile": "hardware.jit_compile",
     },
     "Hugging Face": {
@@ -235,10 +235,11 @@ COMMANDS = {
     "score": "evaluate", "infer": "predict", "inference": "predict", "forward": "predict",
     "save": "export", "convert": "export", "deploy": "serve", "register": "promote",
     "list": "compare outputs", "ls": "compare outputs", "runs": "compare outputs",
-    "logs": "compare outputs", "dashboard": "ui", "mlflow": "ui", "find_lr": "tune",
-    "summary": "debug=shapes", "overfit": "debug=overfit", "check": "dry_run=true",
+    "logs": "compare outputs", "dashboard": "ui", "mlflow": "ui",
+    "find_lr": "-m optimizer.learning_rate=0.0001,0.001,0.01",
+    "summary": "data --layers", "overfit": "debug=overfit", "check": "dry_run=true",
     "config": "--cfg job", "help": "--help", "version": "--version", "env": "doctor",
-    "inspect": "data", "dataset_info": "data", "reproduce": "replay", "squeue": "jobs",
+    "inspect": "data", "dataset_info": "data", "reproduce": "replay",
 }  # fmt: skip
 #: Options that other tools have, by the command here; and the words that are typed for them.
 WORDS = {

@@ -37,7 +37,6 @@ from dtrain.config.forms import (
 from dtrain.config.objective import Mode
 from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
 from dtrain.config.section import Open, Section
-from dtrain.config.switches import SWITCH, Switch
 
 
 class Backend(enum.Enum):
@@ -76,11 +75,10 @@ class Hardware(Section):
         hosts: hosts of strategy=multiworker and fsdp; null: 2, of fsdp 1.
         intra_op_threads: threads of an operation; null: 1 where each core has a replica, else all.
         inter_op_threads: operations that run at once; null: the framework's own choice.
-        evaluator_cores: cores of the evaluator (sidecar), which training leaves to it; null: 1.
-        onednn: use Intel's CPU kernels (oneDNN); auto: as tune has measured, else true.
+        onednn: use Intel's CPU kernels (oneDNN).
         memory_growth: take GPU memory as it is needed, not all at once.
         precision: Keras' numeric policy; mixed_float16 comes with loss scaling.
-        jit_compile: compile steps by XLA (one replica); auto: as tune has measured, else false.
+        jit_compile: compile steps by XLA (one replica).
         remat: patterns of layer names; their activations are computed again for the gradients.
     """
 
@@ -89,11 +87,10 @@ class Hardware(Section):
     hosts: int | None = within(None, 1, 10_000)
     intra_op_threads: int | None = within(None, 1, 100_000)
     inter_op_threads: int | None = within(None, 1, 100_000)
-    evaluator_cores: int | None = within(None, 1, 10_000)
-    onednn: Switch = formed(True, SWITCH)
+    onednn: bool = True
     memory_growth: bool = True
     precision: Precision = Precision.float32
-    jit_compile: Switch = formed(False, SWITCH)
+    jit_compile: bool = False
     remat: list[str] = formed([], PATTERNS)
 
 
@@ -207,27 +204,6 @@ class Checkpointing(Section):
     best: bool = True
 
 
-#: Which checkpoints the evaluator looks at.
-Every = enum.Enum("Every", ["all", "newest"])
-
-
-@dataclasses.dataclass
-class Sidecar(Section):
-    """A process beside the training, with cores of its own (hardware.evaluator_cores).
-
-    Attributes:
-        evaluate: evaluate the checkpoints; the training itself does not evaluate.
-        export: export each new best checkpoint as a SavedModel.
-        every: all: each checkpoint, in order; newest: skip some if the evaluator is behind.
-        max_restarts: consecutive crashes without progress after which it is not restarted.
-    """
-
-    evaluate: bool = False
-    export: bool = False
-    every: Every = Every.all
-    max_restarts: int = within(5, 0, 10_000)
-
-
 @dataclasses.dataclass
 class Sweep(Section):
     """Many jobs by one command (-m).
@@ -291,6 +267,7 @@ class Evaluate(Action):
         weights: raw: the trained weights; ema: the optimizer's moving averages.
         prefix: prefix of the metrics; null: test, for averages test_ema.
         by: label, a column of the data or an input: metrics of each of its values.
+        follow: each checkpoint as it is saved, until the run ends.
     """
 
     _target_: str = target("dtrain.after.evaluate.Evaluate")
@@ -299,6 +276,7 @@ class Evaluate(Action):
     weights: Weights = Weights.raw
     prefix: str | None = formed(None, PREFIX)
     by: str | None = formed(None, text())
+    follow: bool = False
 
 
 @dataclasses.dataclass
@@ -311,7 +289,7 @@ class Config(Section):
         strategy: how the training is distributed over devices and hosts.
         optimizer: a Keras optimizer, and its learning-rate schedule.
         action: train; python -m dtrain evaluate and predict set the others.
-        debug: a check instead of the training: what is wrong, or slow.
+        debug: a check instead of the training: what is wrong.
         launcher: what starts the tasks of a run.
         hardware: devices, their memory, and the arithmetic on them.
         trainer: batch size, epochs, loss, metrics and callbacks.
@@ -319,7 +297,6 @@ class Config(Section):
         init: weights that a new run begins with.
         finetune: frozen weights, unfreezing, learning rates by layer, LoRA.
         checkpoint: when checkpoints are saved, and which are kept.
-        sidecar: a process that evaluates and exports during the training.
         sweep: many jobs by one command (-m).
         name: name of the run; by default the chosen model and strategy.
         backend: framework on which Keras computes; auto: TensorFlow, if it has the strategy.
@@ -347,7 +324,6 @@ class Config(Section):
     init: Init = dataclasses.field(default_factory=Init)
     finetune: FineTuning = dataclasses.field(default_factory=FineTuning)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
-    sidecar: Sidecar = dataclasses.field(default_factory=Sidecar)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = formed(MISSING, FILE_NAME)
     backend: Backend = Backend.auto

@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import environment, groups, load, names, references, switches, targets, values
+from dtrain.config import environment, groups, load, names, references, targets, values
 from dtrain.config.presets.debug import TRAIN
 from dtrain.config.schema import Config
 from dtrain.data.files import is_address
@@ -41,7 +41,6 @@ def settle(node: DictConfig) -> Config:
     if HydraConfig.initialized():
         values.check_overrides(node, HydraConfig.get().overrides.task)
     config = load.typed(node)
-    switches.settle(config.hardware)
     if is_address(config.output_dir):
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
     config.output_dir = str(Path(config.output_dir).absolute())

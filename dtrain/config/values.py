@@ -65,7 +65,7 @@ def refuse_unknown(config: DictConfig) -> None:
             function is called that takes them.
     """
     kinds = {"": schema.Config, "hardware": schema.Hardware, "trainer": schema.Trainer,
-             "checkpoint": schema.Checkpointing, "sidecar": schema.Sidecar,
+             "checkpoint": schema.Checkpointing,
              "sweep": schema.Sweep}  # fmt: skip
     for prefix, kind in kinds.items():
         names = sorted(_fields(kind))

@@ -7,33 +7,25 @@ for a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config.presets.debug import NAN, ONE_BATCH, OVERFIT, SLOW
+from dtrain.config.presets.debug import NAN, ONE_BATCH, OVERFIT
 from dtrain.config.schema import Backend, Config, Tracking
 from dtrain.config.section import Node
 from dtrain.controller import result
 from dtrain.controller.job import Job
 from dtrain.controller.outcome import Outcome
-from dtrain.controller.start import start
 from dtrain.controller.terminal import report
-from dtrain.controller.terminal.progress import Display
+from dtrain.controller.ways import start
 from dtrain.errors import UsageError
-from dtrain.host.columns import aligned
 from dtrain.run import strategy_plan
 from dtrain.run.folder import CHECKS, short
 
 _NO_TRACKER = "dtrain.tracking.none.NoTracker"
-
-
-class _NoProgress(Display):
-    """Shows messages alone: how many steps there will be is not known."""
-
-    def update(self, report: dict[str, Any] | None) -> None:
-        """Show nothing."""
+#: Steps between two looks of debug=overfit at the loss.
+_LOOK = 10
 
 
 class DebugJob(Job):
@@ -43,26 +35,16 @@ class DebugJob(Job):
     saving = "ending the check"
     unsaved = "stopped before the check was done"
 
-    def __init__(self, config: Config, *given: Any, **named: Any):
-        super().__init__(config, *given, **named)
-        if config.debug["_target_"] == SLOW:
-            self._view.close()
-            self._view = _NoProgress()
-
     @staticmethod
     def _result(*given: Any, **course: Any) -> dict[str, Any]:
         """Return the contents of ``result.json``."""
         event: dict[str, Any] = next((e for e in reversed(given[3]) if e["event"] == "debug"), {})
-        found = {name: value for name, value in event.items() if name not in ("event", "time")}
-        return {**result.result(*given, **course), "debug": found}
+        findings = {name: value for name, value in event.items() if name not in ("event", "time")}
+        return {**result.result(*given, **course), "debug": findings}
 
     def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
-        event = found["debug"]
-        if rows := event.get("rows"):
-            for line in aligned(rows, set(event.get("numbers", ()))):
-                self._view.detail(line)
-        if event.get("summary"):
-            self._view.detail(event["summary"])
+        if summary := found["debug"].get("summary"):
+            self._view.detail(summary)
         if found["error"]:
             self._view.detail(f"error: {found['error']}")
         passed = "passed" if found["exit_code"] == errors.OK else "not passed"
@@ -72,8 +54,7 @@ class DebugJob(Job):
     @staticmethod
     def show(config: Config, planned: Any, folder: Path) -> None:
         """Print what would be started (``dry_run=true``)."""
-        name = config.action["_target_"].rpartition(".")[2]
-        print(f"in the place of a training: {name} ({config.action['_target_']})")
+        print(f"in the place of a training: {config.action['_target_']}")
         report.print_plan(config, planned, folder)
 
 
@@ -112,62 +93,39 @@ def prepare(config: Config, name: str) -> None:
     Raises:
         UsageError: it cannot be one.
     """
-    node = config.debug
-    for key in ("resume", "sidecar.evaluate", "sidecar.export"):
-        section, _, field = key.rpartition(".")
-        if value := getattr(getattr(config, section) if section else config, field):
-            raise UsageError(
-                key, str(value).lower(), f"belongs to a run, and debug={name} is none",
-                "the same command without it; fork=RUN_DIR begins with the weights of a run",
-                f"the command without {key}",
-            )  # fmt: skip
+    node, trainer, saving = config.debug, config.trainer, config.checkpoint
+    if config.resume:
+        raise UsageError(
+            "resume", config.resume, f"belongs to a run, and debug={name} is none",
+            "the same command without it; fork=RUN_DIR begins with the weights of a run",
+            "the command without resume",
+        )  # fmt: skip
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
     config.tracking = Node(vars(Tracking(_NO_TRACKER)))
-    config.action = node
-    _SETTLED.get(str(node["_target_"]), lambda config: None)(config)
-
-
-def _nan(config: Config) -> None:
-    if config.backend is Backend.tensorflow and not strategy_plan.of(config).in_process:
+    config.action, kind = node, node["_target_"]
+    if kind == NAN and (every := config.strategy.get("sync_every", 1)) > 1:
+        raise UsageError(
+            "strategy.sync_every", every, "lets each task train by itself between two averages, "
+            "and debug=nan looks at what all have after each step", "1", "strategy.sync_every=1",
+        )  # fmt: skip
+    in_tasks = config.backend is not Backend.tensorflow or strategy_plan.of(config).in_process
+    if kind == NAN and not in_tasks:
         raise UsageError(
             "strategy", config.strategy.name, "computes a step where debug=nan cannot repeat it",
             "a strategy that computes it in the tasks that train: the losses are the same, and so "
             "is the value that is not finite", "strategy=one_device",
         )  # fmt: skip
-    if (every := config.strategy.get("sync_every", 1)) > 1:
-        raise UsageError(
-            "strategy.sync_every", every, "lets each task train by itself between two averages, "
-            "and debug=nan looks at what all have after each step", "1", "strategy.sync_every=1",
-        )  # fmt: skip
-
-
-def _overfit(config: Config) -> None:
-    trainer, node = config.trainer, config.debug
-    trainer.batch_size, trainer.steps_per_epoch = node["examples"], 1
-    trainer.epochs, trainer.callbacks, trainer.validation_batch_size = node["steps"], [], None
-    trainer.early_stopping = trainer.max_time = None
-
-
-def _one_batch(config: Config) -> None:
-    trainer, saving = config.trainer, config.checkpoint
-    trainer.epochs = trainer.steps_per_epoch = trainer.validation_steps = 1
-    trainer.validation_freq = trainer.log_every_steps = 1
-    saving.every_epochs, saving.every_steps, saving.every_seconds = 1, None, None
-
-
-def _slow(config: Config) -> None:
-    saving = config.checkpoint
-    saving.every_epochs = saving.every_steps = saving.every_seconds = None
-
-
-#: What a check itself decides of the training, or asks of it.
-_SETTLED: dict[str, Callable[[Config], None]] = {
-    NAN: _nan,
-    OVERFIT: _overfit,
-    ONE_BATCH: _one_batch,
-    SLOW: _slow,
-}
+    if kind == OVERFIT:
+        trainer.batch_size, trainer.steps_per_epoch = node["examples"], min(_LOOK, node["steps"])
+        trainer.epochs = -(-node["steps"] // trainer.steps_per_epoch)
+        trainer.callbacks, trainer.validation_batch_size, trainer.validation_freq = [], None, 1
+        trainer.early_stopping = trainer.max_time = None
+        saving.every_epochs = saving.every_steps = saving.every_seconds = None
+    if kind == ONE_BATCH:
+        trainer.epochs = trainer.steps_per_epoch = trainer.validation_steps = 1
+        trainer.validation_freq = trainer.log_every_steps = 1
+        saving.every_epochs, saving.every_steps, saving.every_seconds = 1, None, None
 
 
 def _below(folder: Path, output_dir: Path) -> Path:

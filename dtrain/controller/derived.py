@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.config import load
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
+from dtrain.config.section import Node
 from dtrain.config.settle import settle
-from dtrain.controller import cli, folders, other_data
+from dtrain.controller import cli, folders
 from dtrain.controller.job import Job
 from dtrain.controller.run_command import RunCommand
-from dtrain.controller.start import start
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address
+from dtrain.controller.ways import start
+from dtrain.data import options
 from dtrain.errors import UsageError
+from dtrain.run import journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 
@@ -36,7 +40,6 @@ _OF_A_RUN = (
     "tracking",
     "action",
     "debug",
-    "sidecar",
     "sweep",
     "hydra",
     "objective",
@@ -116,7 +119,7 @@ class Derived(RunCommand):
         config.action = config.action.replaced(run=str(self.rundir.path))
         config.output_dir = str(self.rundir.path)
         labels = self.needs_labels(config)
-        config.dataset = other_data.settled(config.dataset, self.rundir, self._typed, labels)
+        config.dataset = settled_data(config.dataset, self.rundir, self._typed, labels)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
         return start(config, path, command, kind=self.kind).exit_code
@@ -214,3 +217,72 @@ class DerivedJob(Job):
         for line in report.drawing(cluster, planned.where):
             print(f"  {line}")
         print("dry_run=true: nothing was started")
+
+
+#: Keys that say what is held out, or what to evaluate on.
+_VALIDATION = (
+    "validation_split", "validation", "validation_inputs", "validation_target", "validation_weight",
+    "split", "folds", "fold",
+)  # fmt: skip
+#: Those of them that are of the run's own files.
+_OF_FILES = (
+    "validation", "validation_inputs", "validation_target", "validation_weight",
+)  # fmt: skip
+#: The dataset whose targets and weights are in files of their own.
+_BESIDE = "dtrain.datasets.npy"
+#: Without a part that is held out.
+_NOTHING_HELD: dict[str, Any] = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
+#: Keys that say what the targets and the weights are.
+_LABELS = ("target", "weight")
+
+
+def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
+    """Return the ``dataset`` group of a command that names another ``dataset.path`` than its run.
+
+    All of that is meant, and no part of it is held out, unless a key of the validation is typed.
+    Columns are those of the run, by their names. ``dataset.test`` is that path, where it is typed
+    or, of a command that needs labels, where the run has it.
+
+    Args:
+        node: as composed, of the run and of what is typed.
+        rundir: the run.
+        typed: keys that are typed.
+        labels: whether targets are needed.
+    """
+    own = load.read(rundir.config).dataset
+    test = node.get("test")
+    if test is not None and "dataset.path" not in typed and (labels or "dataset.test" in typed):
+        if "path" not in node:
+            raise UsageError(
+                "dataset.test", test, "this dataset is of no files", "a dataset with dataset.path",
+                "the command without it",
+            )  # fmt: skip
+        node, typed = node.replaced(path=test), {*typed, "dataset.path"}
+    if "dataset.path" not in typed or options.deciding(node) == options.deciding(own):
+        return node
+
+    def is_free(key: str) -> bool:
+        return key in node and f"dataset.{key}" not in typed
+
+    changes: dict[str, Any] = {}
+    if not any(f"dataset.{key}" in typed for key in _VALIDATION):
+        changes |= {key: None for key in _OF_FILES if is_free(key)}
+        changes |= {key: value for key, value in _NOTHING_HELD.items() if is_free(key)}
+    columns = _columns(rundir)
+    if columns is not None and is_free("inputs") and node["inputs"] is None:
+        changes["inputs"] = columns["inputs"]
+    if columns is not None and is_free("target") and node["target"] is None:
+        changes["target"] = columns["target"]
+    # Files beside the run's inputs are not beside these.
+    if not labels or node.get("_target_") == _BESIDE:
+        changes |= {key: None for key in _LABELS if is_free(key)}
+    return node.replaced(**changes)
+
+
+def _columns(rundir: RunDir) -> dict[str, Any] | None:
+    """Return the names of the columns that the run was trained on; None of what is no table."""
+    for event in journal.read(rundir.journal):
+        if event["event"] == "data":
+            columns: dict[str, Any] | None = (event.get("train") or {}).get("columns")
+            return columns
+    return None

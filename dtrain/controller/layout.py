@@ -61,9 +61,7 @@ class Layout:
         return tuple(dataclasses.replace(task, device=n % each) for n, task in enumerate(tasks))
 
 
-def of(
-    config: Config, strategy: StrategyPlan, kind: str, machine: Machine, evaluator: bool
-) -> Layout:
+def of(config: Config, strategy: StrategyPlan, kind: str, machine: Machine) -> Layout:
     """Lay a strategy out.
 
     Args:
@@ -71,15 +69,12 @@ def of(
         strategy: its plan.
         kind: of device.
         machine: what the tasks run on.
-        evaluator: one of several commands may be that of the evaluator.
 
     Raises:
         UsageError: there are no such devices.
     """
     framework, hardware = FRAMEWORKS[config.backend.name], config.hardware
     commands = machine.hosts
-    if commands is not None:
-        commands = max(1, commands - (evaluator and machine.evaluator))
     single = framework.process_per_device and machine.one_task  # a command has one device
     hosts = hardware.hosts or 1
     if hardware.hosts is None and strategy.on_hosts:

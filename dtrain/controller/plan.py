@@ -7,7 +7,7 @@ from typing import Any
 
 from dtrain.config import targets
 from dtrain.config.schema import Config
-from dtrain.controller import backend, evaluator, layout
+from dtrain.controller import backend, layout
 from dtrain.controller.resources import limits
 from dtrain.controller.resources import threads as of_operations
 from dtrain.controller.resources.devices import Machine, device_kind
@@ -111,32 +111,27 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
             f"strategy={config.strategy.name} does not run a process on each host",
             "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
-    beside = trains and (config.sidecar.evaluate or config.sidecar.export)
     kind = device_kind(config, strategy.kinds, machine.gpus)
-    laid = layout.of(config, strategy, kind, machine, beside)
+    laid = layout.of(config, strategy, kind, machine)
     replicas = laid.replicas
     sharing = laid.computing if machine.shared else 1  # tasks that the machine is divided among
-    left = machine.cores - (evaluator.cores(config, machine) if beside else 0)
     threads, own = hardware.intra_op_threads, 0  # cores that each computing task has for itself
-    if kind == "cpu" and (sharing > 1 or left < machine.cores):
-        own = left // sharing
+    if kind == "cpu" and sharing > 1:
+        own = machine.cores // sharing
         threads = threads or max(1, own)
         own = own if own >= threads else 0
     if kind == "cpu" and machine.beside > 1:
-        threads = threads or max(1, left // machine.beside)
+        threads = threads or max(1, machine.cores // machine.beside)
     if kind == "cpu" and machine.shared and sharing == 1 and not machine.threads:
-        threads = threads or of_operations.chosen(left, replicas)
+        threads = threads or of_operations.chosen(machine.cores, replicas)
     tasks = _with_cores(laid.tasks(), threads, own)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend.name))
     strategy.check(config, cluster)
-    if beside:
-        cluster = evaluator.beside(config, cluster, machine)
     limits.check_cluster(config, cluster, machine, laid.size)
     _check_jit(config, strategy)
     if trains:
         examples = None if splits is None else len(splits.train)
         check_batch(config.trainer.batch_size, replicas, examples)
-        evaluator.check_data(config, splits)
     per_epoch = config.trainer.steps_per_epoch
     if splits is not None:
         per_epoch = per_epoch or len(splits.train) // config.trainer.batch_size

@@ -92,7 +92,7 @@ class OfModel(RunCommand):
             )  # fmt: skip
         self.check_run(self._words["checkpoint"] is not None)
         replaced = {*map(key_of, own), "resume", "fork", "output_dir", "tracking", "debug",
-                    "sidecar", "sweep", "hydra"}  # fmt: skip
+                    "sweep", "hydra"}  # fmt: skip
         return self.overrides([*own, "tracking=none"], replaced)
 
     @property

@@ -294,6 +294,11 @@ class Tail:
                 self._last = piece[-_KNOWN_BYTES:]
                 yield piece
 
+    def begin_again(self) -> None:
+        """Read the file from its beginning."""
+        self._offset, self._last = 0, b""
+        self._begins()
+
     def skip(self) -> None:
         """Go to the end of the file without reading it."""
         with contextlib.suppress(FileNotFoundError):
@@ -303,6 +308,5 @@ class Tail:
         """Go to where the last call ended, or to the beginning if that is not there any more."""
         file.seek(self._offset - len(self._last))
         if file.read(len(self._last)) != self._last:
-            self._offset, self._last = 0, b""
-            self._begins()
+            self.begin_again()
         file.seek(self._offset)

@@ -1,9 +1,12 @@
-"""What becomes of a model over devices, for ``dry_run=true``: it is built, nothing is trained."""
+"""Tables of a model that is built and not trained: its layers, and what devices have of it."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
+
+import keras
 
 from dtrain.config.schema import Config
 from dtrain.data.sources import Splits
@@ -13,12 +16,12 @@ from dtrain.run.cluster import Cluster
 from dtrain.task import strategies
 from dtrain.task.backends import layouts
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.data import dataset
-from dtrain.task.model import build
+from dtrain.task.data import dataset, reading
+from dtrain.task.model import build, calls
 from dtrain.task.process.answer import answer
 
 #: Headings of columns that are set to the right.
-NUMBERS = ("bytes", "on each device")
+NUMBERS = ("bytes", "on each device", "parameters", "trained")
 
 
 def child(*arguments: Any) -> None:
@@ -44,7 +47,73 @@ def describe(config: Config, cluster: Cluster) -> list[str]:
         rows = _variables(config, splits, plan.parts(cluster))
     else:
         rows = _layers(config, splits, devices, cluster.device_kind.upper())
+    return _aligned(rows)
+
+
+def _aligned(rows: Any) -> list[str]:
     return aligned(rows, {i for i, heading in enumerate(rows[0]) if heading in NUMBERS})
+
+
+def layers(config: Config, splits: Splits) -> list[str]:
+    """Return a table of what each layer takes and gives in training; nothing is computed.
+
+    Args:
+        config: of the training.
+        splits: its data.
+
+    Raises:
+        UsageError: the model cannot be built.
+    """
+    shapes = _Shapes()
+    with calls.watched(shapes, symbolic=True) as watched:
+        model = build.model(config, splits, strategies.Default([]), 1, 1, trains=False)
+        with watched():
+            spec = reading.specs(splits.train, config.trainer.batch_size)
+            runtime().trace(lambda x: model(x, training=True), spec[0])
+    total, trained = map(_count, (model.weights, model.trainable_weights))
+    shapes.rows.append(["all", type(model).__name__, "", "", total, trained])
+    head = ("layer", "class", "input", "output", "parameters", "trained")
+    return _aligned([head, *dict.fromkeys(map(tuple, shapes.rows))])
+
+
+class _Shapes:
+    """A watcher of calls that makes a row of each, in the order in which they begin."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[str]] = []
+        self._open: list[list[str]] = []
+
+    def entered(self, path: str, layer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Take note of what goes into a layer."""
+        above, _, name = path.rpartition("/")
+        depth = above.count("/") + bool(above)
+        self._open.append(
+            ["  " * depth + name, type(layer).__name__, _described((args, kwargs)), "", "0", "0"]
+        )
+        self.rows.append(self._open[-1])
+        return args, kwargs
+
+    def left(self, path: str, layer: Any, outputs: Any) -> Any:
+        """Take note of what comes out of it."""
+        row = self._open.pop()
+        row[3] = _described(outputs)
+        if isinstance(layer, keras.Layer):
+            row[4:] = _count(layer.weights), _count(layer.trainable_weights)
+        return outputs
+
+
+def _count(weights: Any) -> str:
+    return f"{sum(math.prod(weight.shape) for weight in weights):,}"
+
+
+def _described(values: Any) -> str:
+    """Return types and shapes of tensors, as ``float32 [64, 8]``; a size that differs is ``?``."""
+    texts, kinds = list[str](), (keras.KerasTensor, *runtime().TENSORS)
+    tensors: list[Any] = [each for each in keras.tree.flatten(values) if isinstance(each, kinds)]
+    for tensor in tensors:
+        sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
+        texts.append(f"{keras.backend.standardize_dtype(tensor.dtype)} [{sizes}]")
+    return ", ".join(texts) or "-"
 
 
 def _variables(config: Config, splits: Splits, parts: int) -> list[tuple[str, ...]]:

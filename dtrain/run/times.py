@@ -3,13 +3,15 @@
 ``input``  a step waits for its examples
 ``host``   between two calls of steps: callbacks, points, checkpoints, agreement of tasks
 
-The rest is the steps themselves. A metric of a part is the seconds of a step. Two runs of the same
-have other values there: they are of the machine and the moment, and not of what was trained.
+``step``   the rest: forward, backward, exchange of gradients, update, metrics
+
+A metric of one of the first two is the seconds of a step. Two runs of the same have other values
+there: they are of the machine and the moment, and not of what was trained.
 """
 
 from __future__ import annotations
 
-INPUT, HOST = "input", "host"
+INPUT, HOST, STEP = "input", "host", "step"
 
 
 def metric(part: str) -> str:

@@ -262,7 +262,9 @@ def test_auto_passes_over_what_others_have_spoilt(home: Home) -> None:
         assert code == errors.FAILED, output
         [command] = outputs.glob("*/*/command.json")
         spoilt = command.parent.with_name("99-99-99_zz")
-        for number, data in enumerate((b"{", b"[]", b"[" * 100_000, b"\xff", b'{"overrides": 1}')):
+        for number, data in enumerate(
+            (b"{", b"[]", b"[" * 100_000, b"\xff", b'{"format": 2, "overrides": 1}')
+        ):
             other = spoilt.with_name(f"{spoilt.name}{number}")
             other.mkdir()
             (other / "command.json").write_bytes(data)

@@ -38,7 +38,7 @@ PLACES: dict[type, tuple[str, tuple[str, ...]]] = {
         kind: (key, ())
         for key, kind in {
             "hardware": schema.Hardware, "trainer": schema.Trainer,
-            "checkpoint": schema.Checkpointing, "sidecar": schema.Sidecar,
+            "checkpoint": schema.Checkpointing,
             "sweep": schema.Sweep, "init": fine_tuning.Init, "finetune": fine_tuning.FineTuning,
         }.items()
     },
@@ -54,7 +54,7 @@ OPTIONS = {
     "strategy=Tpu": "strategy=tpu",
     "launcher=launcher": "launcher=local",
     "action=action": "action=train",
-    "debug=debug": "debug=shapes",
+    "debug=debug": "debug=one_batch",
     "tracking=tracking": "tracking=mlflow",
 }
 for _group, _kinds in groups.SCHEMAS.items():

@@ -10,7 +10,7 @@ from dtrain.config.forms import CHECKPOINT, PARTS, PATH, PREDICTED, SHARD, SPLIT
 from dtrain.config.ranges import MANY, formed, within
 from dtrain.config.schema import Action, Weights
 
-#: The formats of predictions (:mod:`dtrain.run.predictions.formats`).
+#: The formats of predictions (:mod:`dtrain.run.predictions`).
 Format = enum.Enum("Format", ["parquet", "npy", "jsonl", "csv"])
 
 

@@ -9,9 +9,8 @@ from dtrain.config.ranges import LARGE, MANY, within
 
 #: What an ordinary run does.
 TRAIN = "dtrain.task.train.train.Train"
-NAN, OVERFIT = "dtrain.debug.nan.Nan", "dtrain.debug.overfit.Overfit"
-SHAPES, ONE_BATCH = "dtrain.debug.shapes.Shapes", "dtrain.debug.one_batch.OneBatch"
-SLOW = "dtrain.debug.slow.Slow"
+NAN, OVERFIT = "dtrain.debug.Nan", "dtrain.debug.Overfit"
+ONE_BATCH = "dtrain.debug.OneBatch"
 
 
 @dataclasses.dataclass
@@ -54,26 +53,7 @@ class Overfit(Debug):
 
 
 @dataclasses.dataclass
-class Shapes(Debug):
-    """Shows what each layer takes and gives, without training."""
-
-    _target_: str = target(SHAPES)
-
-
-@dataclasses.dataclass
 class OneBatch(Debug):
     """Goes once through all that a run does, by a step each."""
 
     _target_: str = target(ONE_BATCH)
-
-
-@dataclasses.dataclass
-class Slow(Debug):
-    """Measures what the time of a step is made of.
-
-    Attributes:
-        seconds: seconds of training that debug=slow measures.
-    """
-
-    _target_: str = target(SLOW)
-    seconds: float = within(5.0, 0.1, 3600)

@@ -12,8 +12,8 @@ from dtrain import errors
 from dtrain.compare import bits, load_tracked, write_all
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run.folder import RunDir
 
@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = _parser().parse_args(arguments)
     if given.bits:
-        return failures.answered(lambda: _bits(given), given.runs[0])
+        return boundary.answered(lambda: _bits(given), given.runs[0])
     output = given.output or Path()
     try:
         one = Path(given.runs[0])
@@ -95,8 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
         found = _found(given)
         print(*write_all(found, output), sep="\n")
     except DtrainError as error:
-        return failures.report(error, "")
+        return boundary.report(error, "")
     except OSError as error:
-        return failures.report(error, f"{error.filename or output}: {error.strerror}")
+        return boundary.report(error, f"{error.filename or output}: {error.strerror}")
     print(f"page: {output / 'comparison.html'}")
     return errors.OK

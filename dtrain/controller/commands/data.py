@@ -16,8 +16,8 @@ from dtrain.config import section, targets
 from dtrain.config.settle import settle
 from dtrain.controller import cli
 from dtrain.controller.backend import check_here
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.plan import plan, sizes
@@ -55,6 +55,9 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--check", action="store_true", help="read all examples; without, for up to 10 s"
+    )
+    parser.add_argument(
+        "--layers", action="store_true", help="show what each layer of the model takes and gives"
     )
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     return parser
@@ -94,6 +97,7 @@ class Data(cli.OneConfiguration):
             "images": given.images,
             "measure": given.measure,
             "check": given.check,
+            "layers": given.layers,
         }
         try:
             activity.begin("looking at the data")
@@ -129,9 +133,9 @@ class Data(cli.OneConfiguration):
 
     def _draw(self, path: Path, pictures: dict[str, Any]) -> None:
         self._activity.begin(f"drawing {path}")
-        from dtrain.controller.terminal.sheet import png
+        from dtrain.controller.terminal.pictures import sheet
 
-        writing.write_bytes(path, png(**pictures))
+        writing.write_bytes(path, sheet(**pictures))
         self._activity.end()
         self._print(f"images: {path} ({len(pictures['images'])} of training)")
 
@@ -167,4 +171,4 @@ def main(arguments: list[str] | None = None) -> int:
         _check(given.images)
         return cli.composed([*words, *given.overrides], Data(given))
 
-    return failures.answered(look, given.images or "data")
+    return boundary.answered(look, given.images or "data")

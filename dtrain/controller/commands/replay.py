@@ -29,8 +29,8 @@ from dtrain.config import given as given_modules
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.controller import code_recorder, folders, resume
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import UsageError, printable
 from dtrain.files import writing
 from dtrain.host import git, packages, python_path, terminal
@@ -378,4 +378,4 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     given = _parser().parse_intermixed_args(arguments)
-    return failures.answered(lambda: replay(read(given.run), given.overrides), given.run)
+    return boundary.answered(lambda: replay(read(given.run), given.overrides), given.run)

@@ -21,7 +21,6 @@ class Machine:
         cores: how many processor cores it has for us.
         shared: all tasks of a job run on this one machine.
         hosts: of a job: as many as commands were started for it; None where it is not known.
-        evaluator: one of those hosts is the evaluator's, where there is one.
         beside: how many commands of a job share the cores, which nothing divides among them.
         threads: the environment says how many threads an operation has.
         one_task: each of the commands stands for one task, whose devices these are.
@@ -31,7 +30,6 @@ class Machine:
     cores: int
     shared: bool = True
     hosts: int | None = None
-    evaluator: bool = True
     beside: int = 1
     threads: bool = False
     one_task: bool = False

@@ -12,9 +12,8 @@ def chosen(cores: int, replicas: int) -> int | None:
     """Return how many threads an operation has; None for TensorFlow's own choice, one a core.
 
     Where each core has a replica of its own (or there is one core), it is one thread: an operation
-    is then computed where it was begun, and its parts are neither handed out nor waited for
-    (experiments/threads.py measures it). With fewer replicas the best number is a matter of the
-    model: ``python -m dtrain tune`` finds it.
+    is then computed where it was begun, and its parts are neither handed out nor waited for. With
+    fewer replicas the best number is a matter of the model: ``experiment=speed`` compares some.
 
     A rule, and no measurement: the same on every start on a machine, so that a resumed run has the
     same bits.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dtrain.controller.terminal.frames import Frames
+import dtrain
 from dtrain.errors import printable
 from dtrain.files.reading import Tail
 
@@ -195,3 +196,37 @@ def clock(seconds: float) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+#: Files of dtrain's, of what it calls the user's code through, and of Python itself.
+_OTHERS = re.compile(
+    rf'  File "({re.escape(os.path.dirname(dtrain.__file__))}/'
+    r"|.*/(site|dist)-packages/(dtrain|keras|tensorflow|numpy|hydra|omegaconf)/"
+    r"|.*/lib/python3\.\d+/(?!(site|dist)-packages/)|<frozen )"
+)
+
+
+class Frames:
+    """Leaves frames out of tracebacks that come line by line."""
+
+    def __init__(self) -> None:
+        self._inside = self._headed = self._leaves = False
+
+    def kept(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines without those of other frames; a traceback of none is its last line."""
+        for line in lines:
+            if line == _TRACEBACK:
+                self._inside, self._headed, self._leaves = True, False, False
+                continue
+            if self._inside:
+                if line.startswith('  File "'):
+                    self._leaves = _OTHERS.match(line) is not None
+                elif not line.startswith("  "):
+                    self._inside = False
+                if self._inside and self._leaves:
+                    continue
+                if self._inside and not self._headed:
+                    self._headed = True
+                    yield _TRACEBACK
+            yield line

@@ -11,7 +11,7 @@ import numpy as np
 
 from dtrain.data import dates, encoding, nest
 from dtrain.data.encoding import Feature
-from dtrain.data.example import trimmed
+from dtrain.data.example import place, trimmed
 from dtrain.data.fit_encoding import Numbers
 from dtrain.data.mixture import blocks_of
 from dtrain.data.nest import Ragged
@@ -102,6 +102,14 @@ class TableSource(Source):
             assert self._drawn is None, "a part of a part is drawn at once"
             return self._changed(_drawn=rows, _found={})
         return self._changed(_drawn=self._at(rows), _found={})
+
+    def padded(self, lengths: Mapping[str, Any]) -> Source:
+        """Pad rows, which may be called by their column, too."""
+        roles = tuple(role.names for role in (self.inputs, self.target, self.weight) if role)
+        places = {name: place(where) for where, name in nest.named(roles)}
+        taken = set(places.values())
+        names = {key if key in taken else places.get(key, key): key for key in lengths}
+        return super().padded({name: lengths[key] for name, key in names.items()})
 
     def _changed(self, **attributes: Any) -> Self:
         made = copy.copy(self)

@@ -10,7 +10,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.run.predictions.formats import ColumnSpec
+from dtrain.run.predictions import ColumnSpec
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.runtime import runtime
 

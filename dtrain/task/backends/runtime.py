@@ -29,24 +29,15 @@ class NotFinite:
 
     Attributes:
         operation: its type, such as ``Log``.
-        values: what its result has, such as ``NaN`` or ``-Inf and +Inf``; may be empty.
-        layer: path and class of the layer that computes it; empty outside of layers.
+        layer: path and class of the layer that computes it; empty where that is not known.
         backward: whether it is of a gradient.
         line: of the user's code, as ``FILE:LINE: CODE``; empty where there is none.
     """
 
     operation: str
-    values: str
     layer: str
     backward: bool
     line: str
-
-
-class Checked(Protocol):
-    """A training step on one device in which the result of every operation is checked."""
-
-    def first(self, batch: Any) -> NotFinite | None:
-        """Run it; return the operation that fails, None where all are finite."""
 
 
 class Plain(Protocol):
@@ -226,8 +217,12 @@ class Runtime(Protocol):
     def exchange(self, name: str, x: Any) -> Any:
         """Return ``gather``, ``sum`` or ``mean`` over the replicas: :mod:`dtrain.replicas`."""
 
-    def checked(self, model: keras.Model) -> Checked:
-        """Return the training step of a model, which updates nothing, with checks."""
+    def first_not_finite(self, model: keras.Model, batch: Any) -> NotFinite | None:
+        """Run the training step of a model on one device, with checks; it updates nothing.
+
+        Returns:
+            The operation that fails; None where all are finite, or none was found.
+        """
 
     def start_trace(self, folder: str) -> None:
         """Begin a profile for TensorBoard."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from dtrain.task.keras_internals.lookup import module, unknown
+from dtrain.task.keras_internals.model import module, unknown
 
 MODULE = "keras.src.backend.common.global_state"
 #: The precision alone: ``None`` reads values as they are kept.

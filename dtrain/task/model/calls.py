@@ -71,8 +71,49 @@ def _is_symbolic(*arguments: Any) -> bool:
     return any(isinstance(each, keras.KerasTensor) for each in keras.tree.flatten(arguments))
 
 
-def is_float(value: Any) -> bool:
-    """Whether a value of a call is a tensor of floating-point numbers, dense."""
+class Finite:
+    """Knows the innermost layer that is called; ends the step where one returns NaN or infinities.
+
+    Attributes:
+        open: path and class of the layers whose calls have not ended.
+    """
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+
+    @property
+    def layer(self) -> str:
+        """The innermost of these; empty outside of layers."""
+        return self.open[-1] if self.open else ""
+
+    def entered(self, path: str, layer: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Look at what a layer gets, and take note of it.
+
+        Raises:
+            FloatingPointError: that is not finite; the innermost call is the one that made it.
+        """
+        self._look((args, kwargs))
+        self.open.append(f"{path} ({type(layer).__name__})")
+        return args, kwargs
+
+    def left(self, path: str, layer: Any, outputs: Any) -> Any:
+        """Look at what it returns.
+
+        Raises:
+            FloatingPointError: that is not finite.
+        """
+        self._look(outputs)
+        self.open.pop()
+        return outputs
+
+    def _look(self, values: Any) -> None:
+        for value in filter(_is_float, keras.tree.flatten(values)):
+            with contextlib.suppress(TypeError):  # of a gradient's tracer, which JAX looks at
+                if not bool(keras.ops.all(keras.ops.isfinite(value))):
+                    raise FloatingPointError(self.layer)
+
+
+def _is_float(value: Any) -> bool:
     return isinstance(value, runtime().TENSORS) and keras.backend.is_float_dtype(
         keras.backend.standardize_dtype(value.dtype)
     )

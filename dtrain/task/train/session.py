@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from dtrain import secrets
+from dtrain.config import names, section
 from dtrain.config.schema import Config
 from dtrain.data.failures import before_training
 from dtrain.data.prepare import check_batch
@@ -69,7 +70,7 @@ class Process:
         if message is not None:
             self.event("notice", message=message)
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, kind: str, /, **fields: Any) -> None:
         """Write an event to the journal, if this is the chief."""
         if self.journal is not None:
             self.journal.write(kind, **fields)
@@ -191,6 +192,8 @@ def assemble(
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
+    groups = ("model", "dataset", "action", *(("optimizer", "trainer") if action.trains else ()))
+    names.check_arguments({name: section.plain(getattr(config, name)) for name in groups})
     encoding = read_encoding(action.of_run or process.rundir)
     data = action.loaded(config, dataset.load(config, action.trains, encoding))
     process.phases.end("data")
@@ -294,7 +297,7 @@ def tell_apart(
     """
     several = sum(not task.serves for task in process.cluster.tasks) > 1
     data_identity.check_hosts(data.identity, strategy.tasks, process.cluster)
-    stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
+    stream = data_identity.check_stream(data.splits, not several)
     notices = [*data.notices, stream]
     if process.journal is not None:
         process.journal.write("data", **data.identity)

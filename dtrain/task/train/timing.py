@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 
-from dtrain.run.times import HOST, INPUT, metric
+from dtrain.run.times import HOST, INPUT, STEP, metric
 
 
 class Timing:
@@ -64,10 +64,6 @@ class Timing:
         """Take the next call, which compiles, for none of the training either."""
         self._compiles = True
 
-    def restart(self) -> None:
-        """Leave out what was measured of the run so far; the interval keeps it."""
-        self._seconds, self._examples, self.measured_steps, self._parts = 0.0, 0, 0, {}
-
     @contextlib.contextmanager
     def left_out(self) -> Iterator[None]:
         """Take what is done inside for none of the training: an evaluation has its own time."""
@@ -109,38 +105,35 @@ class Timing:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Part of these seconds that each part has had, 0 to 1."""
-        whole = self.seconds
-        return {name: min(1.0, value / whole) for name, value in self._parts.items() if whole}
+        """Part of these seconds that each part has had, 0 to 1; the rest is the steps'."""
+        if not (whole := self.seconds):
+            return {}
+        shares = {name: min(1.0, value / whole) for name, value in self._parts.items()}
+        return {STEP: max(0.0, 1.0 - sum(shares.values())), **shares}
 
 
-#: No bottleneck is named of a smaller share, or of fewer seconds of training than these: the first
-#: calls are not typical.
+#: Nothing is advised for a smaller share, and nothing is said of fewer seconds of training than
+#: these: the first calls are not typical.
 SHARE, SECONDS = 0.15, 5.0
 
-_SENTENCES = {
-    INPUT: (
-        "steps waited for their input {share} of the time (input_seconds of each step); "
-        "python -m dtrain data shows how fast it can be read"
-    ),
-    HOST: (
-        "{share} of the time passed between the calls of steps (host_seconds of each step): "
-        "callbacks, metric points, checkpoints"
-    ),
+_ADVICE = {
+    INPUT: "steps waited for their input; python -m dtrain data shows how fast it can be read",
+    HOST: "between the calls of steps are callbacks, metric points, checkpoints",
 }
 
 
-def bottleneck(seconds: float, shares: Mapping[str, float]) -> str | None:
-    """Return a sentence that names the bottleneck; None where there is none.
+def described(seconds: float, shares: Mapping[str, float]) -> str | None:
+    """Return a sentence about where the time went; None of a short training.
 
     Args:
         seconds: of the training, without validations.
         shares: the part of these that each part has had, 0 to 1.
     """
-    largest = max(shares, key=lambda name: shares[name], default=None)
-    if largest is None or seconds < SECONDS or shares[largest] <= SHARE:
+    if seconds < SECONDS:
         return None
-    return _SENTENCES[largest].format(share=f"{shares[largest]:.0%}")
+    parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    advice = [text for name, text in _ADVICE.items() if shares.get(name, 0.0) > SHARE]
+    return "; ".join([f"time of training: {parts}", *advice])
 
 
 class Phases:

@@ -1,65 +1,17 @@
-"""Short trainings that keep nothing but their losses; a trial of ``python -m dtrain tune``."""
+"""Short trainings that keep nothing but their losses."""
 
 from __future__ import annotations
 
 import dataclasses
-import resource
-import time
 from collections.abc import Callable
 
 from dtrain.config.objective import Mode
 from dtrain.run.journal import MetricsKind
-from dtrain.run.times import INPUT
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import NullRecords
-from dtrain.task.train.session import Action, Session
-
-#: Steps of a part that ends by its time: more than there is time for.
-_ENDLESS = 2**40
-#: Seconds that the steps whose losses are compared may take: of a model whose steps are long fewer
-#: are compared.
-_PATIENCE = 10.0
-
-
-class Trial(Action):
-    """Trains twice with one session, each time for as long as it takes, and keeps nothing.
-
-    First with a loss for each step, then as a run does it, which is timed. Callbacks, validations
-    and checkpoints are left out. The chief writes one event to the journal, ``trial``.
-
-    Args:
-        steps: whose losses are compared.
-        seconds: that are timed.
-    """
-
-    def __init__(self, steps: int, seconds: float):
-        self._count, self._seconds = steps, seconds
-
-    def run(self, session: Session) -> None:
-        """Do both parts.
-
-        Raises:
-            Interrupted: it was asked to stop.
-            NonFiniteLoss: the loss became NaN or infinite.
-        """
-
-        def within(seconds: float) -> Callable[[list[float]], bool]:
-            deadline = time.monotonic() + seconds
-            return lambda losses: time.monotonic() >= deadline
-
-        losses, _ = short_training(session, self._count, 1, within(_PATIENCE))
-        _, timed = short_training(session, _ENDLESS, _ENDLESS, within(self._seconds))
-        if session.process.journal is not None:
-            session.process.journal.write(
-                "trial",
-                losses=losses,
-                speed=timed.timing.examples_per_second,
-                waited=timed.timing.shares.get(INPUT, 0.0),
-                memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            )
-        session.strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
+from dtrain.task.train.session import Session
 
 
 class _Losses(NullRecords):

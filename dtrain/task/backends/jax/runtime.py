@@ -19,18 +19,20 @@ from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.arrays import narrowed as computed
 from dtrain.task.backends.jax.hardware import configure, overlooked
-from dtrain.task.backends.jax.numerics import Checked
+from dtrain.task.backends.jax.numerics import first_not_finite
 from dtrain.task.backends.jax.remat import computed_twice
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Augment, Inputs
+from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import layers
 from dtrain.task.keras_internals import without_tensorflow as alone
 from dtrain.task.process import own_code
 
-__all__ = ["alone", "computed", "computed_twice", "configure", "overlooked", "readable"]
+__all__ = [
+    "alone", "computed", "computed_twice", "configure", "first_not_finite", "overlooked",
+    "readable",
+]  # fmt: skip
 PLAIN = None
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
 TENSORS: tuple[type, ...] = (jax.Array,)
@@ -167,11 +169,6 @@ def _refused(problem: str, accepted: str) -> UsageError:
 @functools.cache
 def _changing(augment: Augment) -> Callable[..., Any]:
     return jax.jit(jax.vmap(lambda one, key: augment(one, seed=key)))
-
-
-def checked(model: keras.Model) -> Checked:
-    """Return the training step of a model, which updates nothing, with checks."""
-    return Checked(model)
 
 
 def start_trace(folder: str) -> None:

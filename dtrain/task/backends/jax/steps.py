@@ -19,8 +19,7 @@ from dtrain.task.backends.jax.state import State, Values
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.row_steps import HostSteps
 from dtrain.task.backends.tracing import tracing
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Inputs
+from dtrain.task.data.inputs import HostPipeline, Inputs
 
 
 class Steps(HostSteps):

@@ -42,7 +42,6 @@ class OneDevice:
 
     abilities = Abilities(several_optimizers=True, plain_variables=False)
     gradient_reduction = "mean"
-    sync_every = 1
     #: How arrays lie on several devices; None: there is one.
     layouts: Layouts | None = None
     replicas = 1

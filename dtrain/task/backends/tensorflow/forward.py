@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.run.predictions.formats import ColumnSpec
+from dtrain.run.predictions import ColumnSpec
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.tensorflow.reading import take
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds

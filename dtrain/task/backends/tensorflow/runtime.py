@@ -17,11 +17,10 @@ from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.hardware import configure, overlooked
 from dtrain.task.backends.tensorflow.input_pipeline import changed as augmented
 from dtrain.task.backends.tensorflow.keras_internals import keep_session as building
-from dtrain.task.backends.tensorflow.numerics import Checked
+from dtrain.task.backends.tensorflow.numerics import first_not_finite
 from dtrain.task.backends.tensorflow.reading import read, tensor_specs
 from dtrain.task.backends.tensorflow.remat import computed_twice
 from dtrain.task.backends.tensorflow.replica.exchange import exchange
-from dtrain.task.backends.tensorflow.replica.global_batch import step_on_one_device
 from dtrain.task.data.inputs import Inputs
 
 __all__ = [
@@ -35,10 +34,10 @@ __all__ = [
     "augmented",
     "batches",
     "building",
-    "checked",
     "computed_twice",
     "configure",
     "exchange",
+    "first_not_finite",
     "fold_in",
     "on_cpu",
     "overlooked",
@@ -113,11 +112,6 @@ def uniform(seed: Any, shape: Sequence[int]) -> tf.Tensor:
 def fold_in(seed: Any, number: int) -> tf.Tensor:
     """Return another seed, for each number one."""
     return tf.random.experimental.stateless_fold_in(seed, number)
-
-
-def checked(model: keras.Model) -> Checked:
-    """Return the training step of a model, which updates nothing, with checks."""
-    return Checked(step_on_one_device(model))
 
 
 def arithmetic() -> dict[str, Any]:

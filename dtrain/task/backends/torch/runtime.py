@@ -17,21 +17,20 @@ from dtrain.task.backends.torch import plain
 from dtrain.task.backends.torch.arrays import computed, put
 from dtrain.task.backends.torch.draws import hashed
 from dtrain.task.backends.torch.hardware import configure, overlooked
-from dtrain.task.backends.torch.numerics import Checked
+from dtrain.task.backends.torch.numerics import first_not_finite
 from dtrain.task.backends.torch.plain import buffers
 from dtrain.task.backends.torch.remat import computed_twice
 from dtrain.task.backends.torch.replica import exchange
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once as read
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Augment, Inputs
+from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import without_tensorflow as alone
 from dtrain.task.process import own_code
 
 __all__ = [
-    "alone", "buffers", "computed", "computed_twice", "configure", "exchange", "overlooked", "read",
-    "readable",
+    "alone", "buffers", "computed", "computed_twice", "configure", "exchange", "first_not_finite",
+    "overlooked", "read", "readable",
 ]  # fmt: skip
 PLAIN = plain
 ERRORS: tuple[type[Exception], ...] = (RuntimeError,)
@@ -140,11 +139,6 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
 
 def _refused(problem: str, accepted: str) -> UsageError:
     return UsageError("dataset.augment", "...", problem, accepted, "backend=tensorflow")
-
-
-def checked(model: keras.Model) -> Checked:
-    """Return the training step of a model, which updates nothing, with checks."""
-    return Checked(model)
 
 
 _profiles: list[Any] = []

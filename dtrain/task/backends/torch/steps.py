@@ -21,8 +21,7 @@ from dtrain.task.backends.torch.draws import Draws
 from dtrain.task.backends.torch.plain import check_parameters
 from dtrain.task.backends.torch.rows import Rows
 from dtrain.task.backends.tracing import tracing
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Inputs
+from dtrain.task.data.inputs import HostPipeline, Inputs
 
 
 class Steps(HostSteps):

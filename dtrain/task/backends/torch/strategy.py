@@ -45,7 +45,6 @@ class OneDevice:
 
     abilities = Abilities(several_optimizers=True)
     gradient_reduction = "mean"
-    sync_every = 1
 
     def __init__(self, devices: list[str]):
         note_divisors()  # ORDER: before the user's code is imported, which may import losses

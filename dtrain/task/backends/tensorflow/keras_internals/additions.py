@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dtrain.task.keras_internals.lookup import module, unknown
+from dtrain.task.keras_internals.model import module, unknown
 
 MARK = "_grappler_ArithmeticOptimizer_AddOpsRewriteStage"
 GRAPHS = "tensorflow.python.framework.func_graph"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from dtrain.task.keras_internals.lookup import function, module, unknown
+from dtrain.task.keras_internals.model import function, module, unknown
 
 MODULE = "tensorflow.python.distribute.collective_all_reduce_strategy"
 

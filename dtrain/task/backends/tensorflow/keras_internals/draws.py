@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dtrain.task.keras_internals.lookup import (
+from dtrain.task.keras_internals.model import (
     ONE_REPLICA,
     module,
     parameters,

@@ -7,8 +7,7 @@ from typing import Any
 
 import keras
 
-from dtrain.task.keras_internals.lookup import ONE_REPLICA, unknown
-from dtrain.task.keras_internals.model_parts import layers
+from dtrain.task.keras_internals.model import ONE_REPLICA, layers, unknown
 
 
 def losses_of(layer: keras.Layer) -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.task.keras_internals.lookup import ONE_REPLICA, module, unknown
-from dtrain.task.keras_internals.model_parts import is_of_keras
+from dtrain.task.keras_internals.model import ONE_REPLICA, is_of_keras, module, unknown
 
 #: Keras' modules that branch on what an optimizer has counted: is it time for an update?
 MODULES = ("base_optimizer", "loss_scale_optimizer")

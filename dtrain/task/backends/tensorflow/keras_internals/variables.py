@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.task.keras_internals.lookup import unknown
+from dtrain.task.keras_internals.model import unknown
 
 
 def unwrapped(variable: Any) -> Any:

@@ -46,14 +46,12 @@ class Step:
             rows all replicas have (see :func:`dependence.divided`). None where they can meet.
         summed: the losses are parts of that of the global batch, and not losses of parts: their
             gradients are added up (``trainer.gradient_reduction=sum``).
-        why: the key of the strategy, and its value, for which ``taped`` is not None.
     """
 
     replicas: int
     part: Part | None = None
     taped: list[tuple[Any, list[bool]]] | None = None
     summed: bool = False
-    why: tuple[str, Any] = ("", "ps")
 
     def needs(self, what: str, accepted: str) -> UsageError:
         """Return the error of a step that needs what other replicas have, which it cannot meet.
@@ -62,11 +60,7 @@ class Step:
             what: it needs, and why it is not there.
             accepted: what it may do instead.
         """
-        key, value = self.why
-        if not key:
-            hint = "strategy=multiworker"
-            return UsageError("strategy", value, what, accepted, hint)
-        return UsageError(f"strategy.{key}", value, what, accepted, f"strategy.{key}=1")
+        return UsageError("strategy", "ps", what, accepted, "strategy=multiworker")
 
 
 class Part(Protocol):
@@ -83,7 +77,6 @@ def replica_step(
     part: Part,
     summed: bool = False,
     taped: list[tuple[Any, list[bool]]] | None = None,
-    why: tuple[str, Any] = ("", "ps"),
 ) -> Step | None:
     """Return the training step of a replica, for :func:`tracing`; None where there is one replica.
 
@@ -93,11 +86,11 @@ def replica_step(
     Args:
         replicas: how many share the global batch.
         part: of it, that the replica has.
-        taped, summed, why: as of :class:`Step`.
+        taped, summed: as of :class:`Step`.
     """
     if replicas > 1 or taped is not None:
         install()
-    return Step(replicas, part, taped, summed, why) if replicas > 1 else None
+    return Step(replicas, part, taped, summed) if replicas > 1 else None
 
 
 def tried(step: Step | None, targets: list[Any]) -> contextlib.AbstractContextManager[None]:
@@ -148,17 +141,12 @@ def prepare(optimizer: keras.optimizers.Optimizer) -> None:
     keras_internals.take_gradients_as_they_are(optimizer)
 
 
-def mean(
-    values: list[Any],
-    op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN,
-    of_gradients: bool = False,
-) -> list[Any]:
+def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> list[Any]:
     """Reduce tensors over the replicas, in one go; differentiable.
 
     Args:
         values: dense tensors and ``tf.IndexedSlices``, the same of all replicas.
         op: how.
-        of_gradients: they may travel in a shorter type (``strategy.compress``).
 
     Raises:
         UsageError: the replicas cannot meet here: inside a branch, loop or ``tf.function`` that a
@@ -174,7 +162,7 @@ def mean(
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
-        return reduction.reduce(values, op, of_gradients)
+        return reduction.reduce(values, op)
 
 
 @contextlib.contextmanager
@@ -332,7 +320,7 @@ def _reduced(
     sent = [[shared.values] if shared is not None else [] for shared, _ in parts]
     for each, (_, own) in zip(sent, parts, strict=True):
         each += [] if own is None else [own]
-    total = iter(mean([value for each in sent for value in each], op, of_gradients=True))
+    total = iter(mean([value for each in sent for value in each], op))
     for each, (shared, _) in zip(sent, parts, strict=True):
         first, *rest = (next(total) for _ in each)
         if shared is not None:

@@ -20,12 +20,10 @@ from dtrain.task.backends.torch.keras_internals.several import (
 )
 from dtrain.task.backends.torch.keras_internals.watching import (
     Watching,
-    gradient_label,
     gradient_lines,
-    label,
 )
 
 __all__ = [
-    "Watching", "add", "copy", "divide", "divide_added_losses", "gradient_label", "gradient_lines",
-    "is_transformed", "label", "load_program", "set_timeout", "summed_states", "version",
+    "Watching", "add", "copy", "divide", "divide_added_losses", "gradient_lines",
+    "is_transformed", "load_program", "set_timeout", "summed_states", "version",
 ]  # fmt: skip

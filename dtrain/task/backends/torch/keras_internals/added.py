@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from dtrain.task.keras_internals.lookup import ONE_REPLICA, function, unknown
+from dtrain.task.keras_internals.model import ONE_REPLICA, function, unknown
 
 
 def divide_added_losses(parts: Callable[[], int]) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-
-#: Of what autograd keeps of a gradient in anomaly mode.
-LABEL = "dtrain"
 
 
 class Watching(TorchDispatchMode):
@@ -28,25 +25,6 @@ class Watching(TorchDispatchMode):
         outputs = func(*args, **(kwargs or {}))
         self._watch(func.overloadpacket.__name__, outputs)
         return outputs
-
-
-def label(tensors: Iterable[Any], name: str) -> None:
-    """Give a name to the gradients of all that tensors are computed by, and that has none.
-
-    It is known in anomaly mode.
-    """
-    nodes: list[Any] = [each.grad_fn for each in tensors if isinstance(each, torch.Tensor)]
-    while nodes:
-        node = nodes.pop()
-        if node is not None and LABEL not in node.metadata:
-            node.metadata[LABEL] = name
-            nodes += [following for following, _ in node.next_functions]
-
-
-def gradient_label() -> str:
-    """Return the name of the gradient that is computed now; empty where it has none."""
-    node: Any = torch._C._current_autograd_node()
-    return "" if node is None else node.metadata.get(LABEL, "")
 
 
 def gradient_lines() -> list[tuple[str, int]] | None:
