@@ -105,7 +105,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
 def _no_command(name: str, rest: list[str]) -> UsageError:
     # Not above: a task process may import this module.
-    from dtrain.config import other_tools, suggest, words
+    from dtrain.config import command_line, other_tools, suggest
     from dtrain.controller import latest
 
     problem = "there is no such command"
@@ -116,7 +116,7 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
     if command is None or (name not in theirs and suggest.is_named(name)):
         if rest and rest[0].startswith("="):  # a blank before it, and perhaps behind it
             rest = [*filter(None, [rest[0][1:]]), *rest[1:]]
-        return words.refusal(name, rest, problem=problem, accepted=accepted)
+        return command_line.refusal(name, rest, problem=problem, accepted=accepted)
     if command in latest.ON_RUNS and not rest:
         hint = latest.hint(command)
     elif not command and rest and os.path.isdir(rest[0]):

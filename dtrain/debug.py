@@ -243,8 +243,8 @@ class Overfit(Train):
         else:
             hint = (
                 f"try debug.steps={4 * steps} or another optimizer.learning_rate; look at whether "
-                "outputs, targets and loss fit (from_logits, activation, scale), and whether the least "
-                "loss is 0 (regularizers, soft targets: debug.loss); dropout makes it slower"
+                "outputs, targets and loss fit (from_logits, activation, scale), and whether the "
+                "least loss is 0 (regularizers, soft targets: debug.loss); dropout makes it slower"
             )
         raise CheckFailed(f"{learn}: {course}, and not near 0 (debug.loss={self._near:g})", hint)
 

@@ -10,9 +10,8 @@ import pytest
 from dtrain.config import groups, strategies, targets
 from dtrain.config.schema import Backend
 from dtrain.controller import backend, early_import
-from dtrain.controller.early_import import begun
+from dtrain.controller.early_import import begun, task_environment
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.task_environment import task_environment
 from dtrain.errors import UsageError
 from dtrain.host import forkserver
 from dtrain.host.frameworks import FRAMEWORKS

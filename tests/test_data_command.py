@@ -21,7 +21,7 @@ import pytest
 from PIL import Image
 
 from dtrain import datasets, errors
-from dtrain.controller.terminal import activity
+from dtrain.controller.terminal import progress as activity
 from dtrain.controller.terminal.pictures import sheet
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays

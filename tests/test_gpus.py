@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller.resources import gpus
+from dtrain.controller.resources import devices
 
 
 @pytest.fixture(autouse=True)
@@ -31,17 +31,17 @@ TWO = "GPU 0: NVIDIA A (UUID: GPU-1)\\n  MIG 1g.5gb Device 0: (UUID: MIG-1)\\nGP
 
 
 def test_none(tmp_path: Path) -> None:
-    assert gpus.count(tmp_path) == 0
+    assert devices.count_gpus(tmp_path) == 0
     touch(tmp_path, "dev/nvidia-caps", "dev/null", "dev/nvidia-uvm")
-    assert gpus.count(tmp_path) == 0
+    assert devices.count_gpus(tmp_path) == 0
 
 
 def test_devices_of_nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "dev/nvidia0", "dev/nvidia1", "dev/nvidia12", "dev/nvidiactl")
-    assert gpus.count(tmp_path) == 3
+    assert devices.count_gpus(tmp_path) == 3
     for chosen, left in (("1", 1), ("GPU-a,GPU-b", 2), ("0,1,2,3", 3), ("-1", 0), ("", 0)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-        assert gpus.count(tmp_path) == left, chosen
+        assert devices.count_gpus(tmp_path) == left, chosen
 
 
 @pytest.mark.parametrize("hint", ["dev/dxg", "dev/nvidiactl", "proc/driver/nvidia/gpus"])
@@ -50,25 +50,25 @@ def test_nvidia_smi_is_asked_where_the_devices_are_not(
     hint: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smi(tmp_path / place, TWO)
-    assert gpus.count(tmp_path) == 0, "nothing speaks of a GPU"
+    assert devices.count_gpus(tmp_path) == 0, "nothing speaks of a GPU"
     touch(tmp_path, hint)
-    assert gpus.count(tmp_path) == 2
+    assert devices.count_gpus(tmp_path) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert gpus.count(tmp_path) == 1
+    assert devices.count_gpus(tmp_path) == 1
 
 
 def test_a_container_that_has_none_of_its_hosts_gpus(tmp_path: Path) -> None:
     touch(tmp_path, "proc/driver/nvidia/gpus/0000:00:1e.0/information")
-    assert gpus.count(tmp_path) == 0, "there is no nvidia-smi"
+    assert devices.count_gpus(tmp_path) == 0, "there is no nvidia-smi"
     smi(tmp_path / "bin/nvidia-smi", "Failed to initialize NVML: Driver Not Loaded\\n", code=9)
-    assert gpus.count(tmp_path) == 0
+    assert devices.count_gpus(tmp_path) == 0
     (tmp_path / "bin/nvidia-smi").write_text("no program")
-    assert gpus.count(tmp_path) == 0
+    assert devices.count_gpus(tmp_path) == 0
 
 
 def test_a_jetson(tmp_path: Path) -> None:
     touch(tmp_path, "dev/nvhost-gpu")
-    assert gpus.count(tmp_path) == 1
+    assert devices.count_gpus(tmp_path) == 1
 
 
 def test_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,8 +76,10 @@ def test_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "dev/kfd")
     for node, gpu in enumerate(("0", "4321", "1234")):  # the first is the processor
         touch(tmp_path, f"{nodes}/{node}/gpu_id", text=f"{gpu}\n")
-    assert gpus.count(tmp_path) == 0, "TensorFlow here is not AMD's"
-    monkeypatch.setattr(gpus, "version", lambda name: "2.19" if name == "tensorflow-rocm" else None)
-    assert gpus.count(tmp_path) == 2
+    assert devices.count_gpus(tmp_path) == 0, "TensorFlow here is not AMD's"
+    monkeypatch.setattr(
+        devices, "version", lambda name: "2.19" if name == "tensorflow-rocm" else None
+    )
+    assert devices.count_gpus(tmp_path) == 2
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0")
-    assert gpus.count(tmp_path) == 1
+    assert devices.count_gpus(tmp_path) == 1

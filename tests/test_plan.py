@@ -120,7 +120,7 @@ def test_environment_follows_the_configuration() -> None:
 
 
 def test_gpus_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dtrain.controller.resources.devices.count", lambda: 3)
+    monkeypatch.setattr("dtrain.controller.resources.devices.count_gpus", lambda: 3)
     assert machine().gpus == 3
 
 

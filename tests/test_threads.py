@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from dtrain.controller.plan import plan
-from dtrain.controller.resources import threads
-from dtrain.controller.resources.devices import Machine, machine
+from dtrain.controller.resources.devices import (
+    THREADS_VARIABLE,
+    Machine,
+    machine,
+    operation_threads,
+    threads_are_given,
+)
 from tests.conftest import QUICK, Commands
 from tests.test_schema import composed
 
@@ -24,7 +29,7 @@ def mirrored() -> Any:
 
 
 def test_one_thread_where_each_core_has_a_replica() -> None:
-    found = {(c, r): threads.chosen(c, r) for c in (1, 2, 8) for r in (1, 2, 8)}
+    found = {(c, r): operation_threads(c, r) for c in (1, 2, 8) for r in (1, 2, 8)}
     assert {pair for pair, count in found.items() if count == 1} == {
         (1, 1), (1, 2), (1, 8), (2, 2), (2, 8), (8, 8),
     }  # fmt: skip
@@ -52,21 +57,21 @@ def test_what_the_user_sets_holds() -> None:
 
 
 def test_the_environment_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(threads.VARIABLE, "2")
-    assert threads.are_given() and machine().threads
-    monkeypatch.delenv(threads.VARIABLE)
-    assert not threads.are_given() and not machine().threads
+    monkeypatch.setenv(THREADS_VARIABLE, "2")
+    assert threads_are_given() and machine().threads
+    monkeypatch.delenv(THREADS_VARIABLE)
+    assert not threads_are_given() and not machine().threads
 
 
 @pytest.mark.faults
 def test_a_run_has_what_was_planned_and_keeps_it(
     dtrain: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(threads.VARIABLE, raising=False)
+    monkeypatch.delenv(THREADS_VARIABLE, raising=False)
     done = dtrain(*QUICK, "trainer.epochs=1", "strategy=mirrored")
     assert done.code == 0 and done.rundir is not None, done.output
     before = json.loads(done.rundir.cluster.read_text())
-    assert before["tasks"][0]["threads"] == threads.chosen(machine().cores, 2)
+    assert before["tasks"][0]["threads"] == operation_threads(machine().cores, 2)
     again = dtrain(f"resume={done.rundir.path}", "trainer.epochs=2")
     assert again.code == 0, again.output
     assert json.loads(done.rundir.cluster.read_text())["tasks"] == before["tasks"]

@@ -25,9 +25,9 @@ from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
-from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.follow import LOOK, Followed
+from dtrain.run.samples import read_encoding
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.data import dataset

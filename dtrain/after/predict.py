@@ -26,9 +26,9 @@ from dtrain.data.streams import Stream
 from dtrain.errors import DtrainError, TrainingError, UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.checkpoint import Checkpoint
-from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import Store, size_of
+from dtrain.run.samples import read_encoding
 from dtrain.task.backends.base import Backend, Forward
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset

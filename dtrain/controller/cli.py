@@ -17,7 +17,7 @@ from dtrain import errors, secrets
 from dtrain.config import consent, environment, groups, guard, load, preset_files
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import debugging, folders, latest, remote, resume, starting
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.search import Source

@@ -185,7 +185,6 @@ def of_files(
     holdout: Holdout = Holdout(),
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    source: Callable[..., TableSource] = TableSource,
 ) -> Splits:
     """Return the examples of the rows of files.
 
@@ -197,15 +196,14 @@ def of_files(
         holdout: how.
         classes: number of classes; None: those of the target's column, which is read for it.
         images: columns of encoded images, by name: height, width and channels of each.
-        source: makes the examples of a table.
 
     Raises:
         UsageError: a file or a column cannot be what it is to be.
     """
     one, other = each_of(lambda paths: table(files(paths)), path, validation)
-    whole, held = source(one, inputs, target, weight), None
+    whole, held = TableSource(one, inputs, target, weight), None
     if other is not None:
-        held = source(other, whole.inputs.names, target, weight, words=whole.words)
+        held = TableSource(other, whole.inputs.names, target, weight, words=whole.words)
         _check_alike(whole, held, validation)
     return of_sources(whole, held, "path", path, holdout, classes, images)
 

@@ -40,7 +40,7 @@ from typing import Any, Literal, NamedTuple
 
 from dtrain.errors import DamagedFile
 from dtrain.files import reading, writing
-from dtrain.files.tail import Tail
+from dtrain.files.reading import Tail
 from dtrain.run import schemas
 
 #: Bytes of the longest line; a longer one is damaged.

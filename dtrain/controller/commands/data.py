@@ -13,7 +13,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config import section, targets
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli
 from dtrain.controller.backend import check_here
 from dtrain.controller.commands import boundary
@@ -22,7 +22,7 @@ from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import machine
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.terminal.progress import Activity
 from dtrain.controller.validate import check_address
 from dtrain.errors import UsageError, printable
 from dtrain.files import writing

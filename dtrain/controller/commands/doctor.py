@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from dtrain import errors
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser

@@ -15,11 +15,11 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import suggest
 from dtrain.config.schema import Config, Precision
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, exporting
 from dtrain.controller.commands import boundary, of_run
-from dtrain.controller.run_command import OfModel
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.derived import OfModel
+from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import UsageError, nearest, printable
 from dtrain.host.columns import aligned
 from dtrain.run import checkpoint

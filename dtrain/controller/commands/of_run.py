@@ -13,7 +13,7 @@ from dtrain import errors
 from dtrain.controller import cli, early_import, remote
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import UsageError
 from dtrain.files import addresses
 from dtrain.run.follow import LOOK, Followed

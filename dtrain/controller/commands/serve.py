@@ -23,14 +23,14 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from dtrain import errors
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, exporting, folders
 from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.commands.export import Export
+from dtrain.controller.derived import own_words
+from dtrain.controller.early_import import task_environment
 from dtrain.controller.launchers.questions import ModelProcess
-from dtrain.controller.run_command import own_words
-from dtrain.controller.task_environment import task_environment
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.files import writing
 from dtrain.host import forkserver

@@ -11,13 +11,13 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import consent, load
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.commands.promote import tracked_run
-from dtrain.controller.run_command import OfModel
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.derived import OfModel
+from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import NotPromoted, UsageError, printable
 from dtrain.files import reading
 from dtrain.run import registry, schemas

@@ -1,14 +1,16 @@
-"""What tasks run on: which kind of device, and how many."""
+"""What tasks run on: GPUs, counted without loading a driver, devices, and threads."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
+import subprocess
+from pathlib import Path
 
 from dtrain.config.schema import Config
-from dtrain.controller.resources import threads
-from dtrain.controller.resources.gpus import count
 from dtrain.errors import UsageError
+from dtrain.host.packages import version
 from dtrain.run.strategy_plan import StrategyPlan
 
 
@@ -39,7 +41,7 @@ def machine() -> Machine:
     """Describe this machine, without asking TensorFlow, as what one command has to itself."""
     affinity = getattr(os, "sched_getaffinity", None)  # of Linux
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return Machine(count(), cores, threads=threads.are_given())
+    return Machine(count_gpus(), cores, threads=threads_are_given())
 
 
 def device_kind(config: Config, kinds: tuple[str, ...], gpus: int) -> str:
@@ -92,3 +94,88 @@ def device_count(config: Config, strategy: StrategyPlan, kind: str, gpus: int, s
             f"up to {each}, or the CPU", f"hardware.devices={each}" if each else "hardware=cpu",
         )  # fmt: skip
     return devices or strategy.devices(kind, each)
+
+
+#: Seconds that ``nvidia-smi`` may take: it waits for a driver that is busy.
+ANSWER_SECONDS = 20.0
+#: NVIDIA's driver is somewhere about, though it has no ``/dev/nvidia0``: Windows' Linux (dxg), or a
+#: container, which sees /proc of a host whose GPUs may not be its own.
+_HINTS = ("dev/dxg", "dev/nvidiactl", "proc/driver/nvidia/gpus")
+_WINDOWS = "usr/lib/wsl/lib/nvidia-smi"  # is on no path there
+
+
+def count_gpus(root: Path = Path("/")) -> int:
+    """Return how many GPUs TensorFlow may use here.
+
+    Args:
+        root: of the file system.
+    """
+    own = [p for p in (root / "dev").glob("nvidia*") if p.name.removeprefix("nvidia").isdigit()]
+    if own:
+        return _visible(len(own), "CUDA_VISIBLE_DEVICES")
+    if any((root / hint).exists() for hint in _HINTS):
+        listed = _listed(root)
+        if listed:
+            return _visible(listed, "CUDA_VISIBLE_DEVICES")
+    if (root / "dev/nvhost-gpu").exists():  # of a Jetson: part of the processor
+        return _visible(1, "CUDA_VISIBLE_DEVICES")
+    # Any machine with AMD's graphics has this; TensorFlow computes on it in a build of its own.
+    if (root / "dev/kfd").exists() and version("tensorflow-rocm") is not None:
+        nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
+        found = sum(node.read_text().strip() not in ("", "0") for node in nodes)
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+            found = _visible(found, name)
+        return found
+    return 0
+
+
+def _visible(found: int, variable: str) -> int:
+    """Return how many of ``found`` GPUs an environment variable leaves."""
+    chosen = os.environ.get(variable)
+    if chosen is None:
+        return found
+    return min(found, sum(name.strip() not in ("", "-1") for name in chosen.split(",")))
+
+
+def _listed(root: Path) -> int:
+    """Return how many GPUs ``nvidia-smi`` finds: those that a process here can open."""
+    windows = root / _WINDOWS
+    program = shutil.which("nvidia-smi") or (str(windows) if windows.exists() else None)
+    if program is None:
+        return 0
+    try:
+        done = subprocess.run(
+            [program, "-L"], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False,
+            errors="replace",
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    if done.returncode:
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+#: Variable by which a user gives TensorFlow the number.
+THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
+
+
+def operation_threads(cores: int, replicas: int) -> int | None:
+    """Return how many threads an operation has; None for TensorFlow's own choice, one a core.
+
+    Where each core has a replica of its own (or there is one core), it is one thread: an operation
+    is then computed where it was begun, and its parts are neither handed out nor waited for. With
+    fewer replicas the best number is a matter of the model: ``experiment=speed`` compares some.
+
+    A rule, and no measurement: the same on every start on a machine, so that a resumed run has the
+    same bits.
+
+    Args:
+        cores: that one task has for itself.
+        replicas: in this task.
+    """
+    return 1 if replicas >= cores else None
+
+
+def threads_are_given() -> bool:
+    """Say whether the environment tells TensorFlow how many threads an operation has."""
+    return bool(os.environ.get(THREADS_VARIABLE))

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain.config import consent, environment, given, groups, guard, load, targets, values
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import resume
 from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher

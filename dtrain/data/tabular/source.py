@@ -148,9 +148,6 @@ class TableSource(Source):
         """
         indices = np.asarray(indices)
         values = self._read(self._at(indices), self._names) if self._names else {}
-        return self._example(values, indices)
-
-    def _example(self, values: Mapping[str, Any], indices: np.ndarray) -> tuple[Any, ...]:
         outputs = self._outputs(values, self._at(indices))
         return trimmed([self._inputs(values, indices), *outputs])
 

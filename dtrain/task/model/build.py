@@ -19,7 +19,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
-from dtrain.task.model import checks, finetune, first_call, losses, optimizers, remat, train_state
+from dtrain.task.model import checks, finetune, losses, optimizers, remat, train_state
 
 
 def model(
@@ -110,7 +110,7 @@ def model(
         if _has_call(built):  # a class with a train_step of its own may do without
             try:
                 with callables.blame("model", config.model, config.model._target_):
-                    predicted = first_call.predicted(built, x)
+                    predicted = _predicted(built, x)
             except Exception as error:
                 if not has_own(built, "train_step"):
                     raise
@@ -166,7 +166,7 @@ def model(
                 strategy.trace_step(built, example, creates=True)
                 built.built = True  # as a call would say
                 built.reset_metrics()
-                first_call.reset(built)
+                _reset(built)
             except Exception:
                 raise failed from None
     _check_optimizer(built, strategy)
@@ -311,3 +311,47 @@ def optimizer(
         )  # fmt: skip
     made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
     return made
+
+
+def _predicted(built: keras.Model, x: Any) -> Any:
+    """Call a model, which makes the variables that it has not made, and leave its state alone.
+
+    Keras' fit makes no such call: what is drawn, counted and kept by hand begins with the first
+    step. What layers of a user's own keep has no value from before where this call makes it.
+    """
+    others = keras_internals.plain_variables(built) + keras_internals.generator_states(built)
+    kept = [variable for _, variable in others]
+    kept += [v for v in built.non_trainable_variables if not keras.backend.is_float_dtype(v.dtype)]
+    kept += keras_internals.of_own_classes(built) if built.built else []
+    before = [(variable, keras.ops.copy(variable)) for variable in kept]
+    try:
+        outputs = runtime().outputs(built, x)
+    except ValueError as error:
+        wanted, shape = getattr(built, "input_shape", None), getattr(x, "shape", None)
+        if not isinstance(wanted, tuple) or shape is None or _is_of(shape, wanted):
+            raise
+        # Keras' own message has the whole example in it.
+        raise UsageError(
+            "model", built.name,
+            f"takes inputs of shape {wanted}, and the dataset has {(None, *shape[1:])}",
+            "a model for the inputs of the dataset",
+            "keras.Input(input_shape) in the function of the model, which is given the shape",
+        ) from error  # fmt: skip
+    for variable, value in before:
+        variable.assign(value)
+    _reset(built)
+    return outputs
+
+
+def _reset(built: keras.Model) -> None:
+    """Let stateful layers begin again."""
+    for layer in checks.stateful_layers(built):
+        if hasattr(layer, "reset_state"):
+            layer.reset_state()
+
+
+def _is_of(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
+    """Whether a shape is what a model declares, which has None for any size."""
+    return len(shape) == len(wanted) and all(
+        size is None or size == length for length, size in zip(shape[1:], wanted[1:], strict=True)
+    )

@@ -19,9 +19,9 @@ from dtrain.data.prepare import check_batch
 from dtrain.data.sources import Splits
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
-from dtrain.run.columns import read_encoding, write_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
+from dtrain.run.samples import read_encoding, write_encoding
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import data_identity, dataset

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from dtrain.config import durations
+from dtrain.config import forms
 from dtrain.config.schema import Config
 from dtrain.data.prepare import evaluated
 from dtrain.errors import UsageError
@@ -123,7 +123,7 @@ class TimeLimit:
         That command has written the configuration, once: tasks that are restarted have what is
         left of its time.
         """
-        limit = durations.seconds(value)
+        limit = forms.seconds(value)
         if limit is None:
             return cls()
         return cls(value, os.stat(rundir.config).st_mtime + limit)

@@ -22,8 +22,8 @@ from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.forward import Forward
 from dtrain.task.backends.torch.global_batch import note_divisors
+from dtrain.task.backends.torch.hardware import Processes
 from dtrain.task.backends.torch.plain import PlainModel, compile_forward
-from dtrain.task.backends.torch.processes import Processes
 from dtrain.task.backends.torch.steps import Steps
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import Inputs

@@ -1,4 +1,12 @@
-"""Gradients are averaged over the replicas where the tape gives them.
+"""Gradients of a replica, and the losses that TensorFlow has for several.
+
+The functions that TensorFlow has for losses to be summed give those that are wanted.
+
+They divide by a global batch, or by TensorFlow's number of replicas: in an evaluation, where a
+batch is whole, and on workers of parameter servers, of which TensorFlow does not know, that is
+another number. Outside of a strategy they are as ever.
+
+Gradients are averaged over the replicas where the tape gives them.
 
 The step of a replica sees its part of the global batch as a batch of its own: its losses are those
 of the part, whatever they are (a function, a ``Loss`` class, a ``train_step``). What
@@ -26,9 +34,46 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.task.backends import across
 from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.backends.tensorflow.replica import declared, dependence, reduction
+from dtrain.task.backends.tensorflow.replica import dependence, reduction
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
+
+
+def _install_declared(current: Callable[[], Any]) -> None:
+    """Have these functions ask ``current``, as of :mod:`.gradients`; once in a process.
+
+    The functions are ``tf.nn.compute_average_loss`` and ``tf.nn.scale_regularization_loss``.
+    """
+    average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
+    if getattr(average, "by_dtrain", False):
+        return
+
+    def of_the_part(value: Any) -> Any:
+        """Return what was divided by TensorFlow's number of replicas as what is wanted."""
+        now, divisor = current(), tf.distribute.get_strategy().num_replicas_in_sync
+        parts = now.replicas if now is not None and now.summed else 1
+        return value if divisor == parts else value * tf.cast(divisor / parts, value.dtype)
+
+    @functools.wraps(average)
+    def compute_average_loss(
+        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+    ) -> Any:
+        value, now = average(per_example_loss, sample_weight, global_batch_size), current()
+        if global_batch_size is None:
+            return of_the_part(value)
+        if now is None or now.summed:
+            return value
+        return value * tf.cast(now.replicas, value.dtype)
+
+    @functools.wraps(scale)
+    def scale_regularization_loss(regularization_loss: Any) -> Any:
+        return of_the_part(scale(regularization_loss))
+
+    # A mark on a function, which types of functions do not have.
+    compute_average_loss.by_dtrain = True  # type: ignore[attr-defined]
+    tf.nn.compute_average_loss = compute_average_loss
+    tf.nn.scale_regularization_loss = scale_regularization_loss
+
 
 #: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
 GATHER = "gathered_by_replicas"
@@ -199,7 +244,7 @@ def install() -> None:
     """
     divide_losses_by_global_batch(current, mean)
     use_moments(_moments)
-    declared.install(current)
+    _install_declared(current)
     kind: Any = tf.GradientTape
     if not getattr(kind.gradient, "by_dtrain", False):
         kind.gradient = _averaged(kind.gradient, is_jacobian=False)

@@ -1,4 +1,7 @@
-"""One model over several devices, layer by layer."""
+"""Layers of one model on several devices.
+
+One model over several devices, layer by layer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import tensorflow as tf
 
 from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow.base import Strategy
-from dtrain.task.backends.tensorflow.layer_placement.assignment import assign
+from dtrain.task.backends.tensorflow.layer_assignment import assign
 from dtrain.task.model.walk import own, walk
 
 
@@ -25,7 +28,7 @@ class LayerPlacement(Strategy):
 
     Args:
         devices: names of the devices.
-        rules: which layer goes where (:mod:`.assignment`).
+        rules: which layer goes where (:mod:`.layer_assignment`).
     """
 
     def __init__(self, devices: list[str], rules: Any):

@@ -1,16 +1,28 @@
-"""The function that predicts, where rows are read on the host: rows in, columns out."""
+"""What the host does beside the steps.
+
+The function that predicts, where rows are read on the host: rows in, columns out.
+
+The generators of Python and NumPy, which are those of the process.
+
+How long the host waits for its input, where it reads it between the steps.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import random
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from dtrain.data import nest
+from dtrain.data import generators, nest
 from dtrain.data.sources import Source
 from dtrain.run.predictions import ColumnSpec
+from dtrain.run.times import INPUT
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.runtime import runtime
 
@@ -69,3 +81,54 @@ class HostForward(ABC):
 def as_data(x: Any) -> Any:
     """Return inputs as Keras' predict gives them to its step."""
     return (x,) if nest.is_nest(x) and not isinstance(x, dict) else x
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let what is called inside draw by a seed."""
+    with generators.stepping(), kept():
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        yield
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Put the generators back to where they were, at the end."""
+    before = state()
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def state() -> tuple[Any, Any]:
+    """Return what the generators hold."""
+    return random.getstate(), np.random.get_state()
+
+
+def put(state: tuple[Any, Any]) -> None:
+    """Let the generators go on from a state."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+
+
+class Waiting:
+    """Adds up the seconds that the host waits for its input."""
+
+    def __init__(self) -> None:
+        self.measured = True
+        self.traced: Callable[[], None] = lambda: None
+        self._seconds = 0.0
+
+    def on(self, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` returns, and add how long that took."""
+        begin = time.perf_counter()
+        value = read()
+        self._seconds += time.perf_counter() - begin
+        return value
+
+    def pop(self) -> Mapping[str, float]:
+        """Return the seconds since the last such call; nothing where they are not measured."""
+        seconds, self._seconds = self._seconds, 0.0
+        return {INPUT: seconds} if self.measured else {}
