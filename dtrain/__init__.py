@@ -16,7 +16,7 @@ from dtrain.host import python_path  # noqa: E402
 
 python_path.settle(_first is not None)
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 #: What :mod:`dtrain.api.calls` has; their types are in ``__init__.pyi``. ``compare`` is a package
 #: of dtrain's, too, which can be called.
 _LAZY = ("Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train")

@@ -21,10 +21,10 @@ from dtrain.host import terminal
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "jobs", "tune", "replay",
+    "serve", "doctor", "replay",
 )  # fmt: skip
 #: Those that are given no run.
-_NO_RUN = ("data", "doctor", "tune")
+_NO_RUN = ("data", "doctor")
 
 
 def main() -> int:
@@ -78,9 +78,9 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
                 print(f"error: {refused}", file=sys.stderr)
                 return refused.exit_code
         if any(is_far(each) for each in arguments[1:]):
-            from dtrain.controller.commands import far
+            from dtrain.controller.commands import of_run
 
-            return far.main(command, arguments[1:])
+            return of_run.at_address(command, arguments[1:])
         return int(command.main(arguments[1:]))
     if any(re.fullmatch(r"-h|--help?|--version", argument) for argument in arguments):
         from dtrain.controller.commands import help
@@ -105,7 +105,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
 
 def _no_command(name: str, rest: list[str]) -> UsageError:
     # Not above: a task process may import this module.
-    from dtrain.config import other_tools, suggest, words
+    from dtrain.config import command_line, other_tools, suggest
     from dtrain.controller import latest
 
     problem = "there is no such command"
@@ -116,7 +116,7 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
     if command is None or (name not in theirs and suggest.is_named(name)):
         if rest and rest[0].startswith("="):  # a blank before it, and perhaps behind it
             rest = [*filter(None, [rest[0][1:]]), *rest[1:]]
-        return words.refusal(name, rest, problem=problem, accepted=accepted)
+        return command_line.refusal(name, rest, problem=problem, accepted=accepted)
     if command in latest.ON_RUNS and not rest:
         hint = latest.hint(command)
     elif not command and rest and os.path.isdir(rest[0]):

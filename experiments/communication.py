@@ -19,7 +19,6 @@ on a busy one the processor time is longer, too.
 from __future__ import annotations
 
 import argparse
-import copy
 import dataclasses
 import json
 import math
@@ -36,10 +35,7 @@ from links import ROOT, Link, parsed, places, spent
 
 #: Filters of the model: steps of about 10 and 60 ms on one core of a machine of 2026.
 MODELS = {"short": [16, 32], "long": [64, 112]}
-#: Behind a + is ``strategy.compress``; behind a / is ``strategy.sync_every``.
-WAYS = (
-    "alone", "ring", "ring+bfloat16", "ring/4", "ring/16",
-)  # fmt: skip
+WAYS = ("alone", "ring")
 #: Of so many medians of a sum's time the least counts: that without other work is asked for.
 SUMS = 5
 #: Sums that are timed of each way, in turn, after those that are not.
@@ -78,26 +74,15 @@ def task(arguments: argparse.Namespace) -> None:
         def total(self, gradients: tf.Tensor) -> tf.Tensor:
             return gradients * float(len(tasks))
 
-    ring = reduction.Packed(arguments.bytes_per_pack)
-    known = {
-        "alone": Alone(arguments.bytes_per_pack), "ring": ring, "ring/4": ring, "ring/16": ring,
-        "ring+bfloat16": dataclasses.replace(ring, compress=tf.bfloat16),
-    }  # fmt: skip
+    known = {"alone": Alone(), "ring": reduction.Packed()}
     steps: dict[str, Any] = {}
     model: Any = None
     for name in arguments.ways:
         reduction.use(strategy.engine, known[name])
-        every = int(name.partition("/")[2] or 1)
-        steps[name], model = made(every_so_many(strategy, every), arguments.model, len(tasks))
-        steps[name].train(every)
-    sums: list[dict[str, float]] = [{} for _ in range(SUMS)]
-    for compress in (None, tf.bfloat16):
-        timed = {
-            name: known[name] for name in steps
-            if known[name].compress == compress and "/" not in name
-        }  # fmt: skip
-        for found in sums if timed else ():
-            found |= sums_of(strategy, timed, model)
+        steps[name], model = made(strategy, arguments.model, len(tasks))
+        steps[name].train(1)
+    ways = {name: known[name] for name in steps}
+    sums = [sums_of(strategy, ways, model) for _ in range(SUMS)]
     times: dict[str, list[float]] = {name: [] for name in steps}
     switch, processor = dict.fromkeys(steps, 0.0), dict.fromkeys(steps, 0.0)
     for turn in range(arguments.rounds):
@@ -148,18 +133,6 @@ def sums_of(strategy: Any, ways: dict[str, Any], model: Any) -> dict[str, float]
     return {name: total / count for name, total in zip(ways, sums, strict=True)}
 
 
-def every_so_many(strategy: Any, steps: int) -> Any:
-    """Return what a strategy is with ``sync_every``: one process has one over tasks."""
-    import tensorflow as tf
-
-    if steps == 1:
-        return strategy
-    found = copy.copy(strategy)
-    found.sync_every = steps
-    found.engine = tf.distribute.get_strategy()
-    return found
-
-
 def made(strategy: Any, name: str, tasks: int) -> tuple[Any, Any]:
     """Return the steps of a model, and that."""
     from dtrain.config import load
@@ -197,7 +170,6 @@ def measure(arguments: argparse.Namespace, model: str, tasks: int, link: Link) -
             f"--addresses={','.join(where.addresses)}", f"--model={model}", f"--steps={steps}",
             f"--rounds={arguments.rounds}", "--ways", *arguments.ways,
             *([f"--switch={where.switch}"] if where.switch else []),
-            *([f"--bytes-per-pack={arguments.bytes_per_pack}"] if arguments.bytes_per_pack else []),
         ]  # fmt: skip
         processes = [
             subprocess.Popen(
@@ -311,7 +283,6 @@ def main() -> None:
         "--link", type=parsed, nargs="+", default=[Link("none")],
         help="of each task: none (one machine), RATE or RATE+DELAY, such as 100mbit+1ms",
     )  # fmt: skip
-    parser.add_argument("--bytes-per-pack", type=int)
     parser.add_argument("--plot", type=Path, help="draw the shares there (PNG)")
     parser.add_argument(
         "--alone", type=float, nargs="+",

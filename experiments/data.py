@@ -34,7 +34,7 @@ FILES = 4
 #: By kind of example: readers, dtrain's first.
 OWN = {
     "rows": ["npy", "arrow", "parquet", "tfrecord", "array_record"],
-    "jpeg": ["tfrecord", "array_record", "parquet", "webdataset"],
+    "jpeg": ["tfrecord", "array_record", "parquet", "tar"],
 }
 OTHERS = {
     "rows": ["np.load", "pyarrow", "tf.data TFRecord", "to_tf_dataset", "Grain", "PyDataset"],
@@ -48,7 +48,7 @@ IMAGES = {"x": [SIDE, SIDE, 3]}
 #: The plain reader of the library of a format, which that is compared with too.
 PLAIN = {
     "npy": "np.load", "arrow": "pyarrow", "parquet": "pyarrow", "tfrecord": "tf.data TFRecord",
-    "array_record": "Grain", "webdataset": "tf.data TFRecord",
+    "array_record": "Grain", "tar": "tf.data TFRecord",
 }  # fmt: skip
 
 
@@ -170,9 +170,9 @@ def dtrain(name: str, kind: str, folder: Path) -> Any:
         splits = function(
             str(folder / f"{kind}-*.{ending}"), features=FEATURES[kind], inputs="x", **common
         )
-    elif name == "webdataset":
+    elif name == "tar":
         common.update(target="cls", images={"jpg": IMAGES["x"]})
-        splits = datasets.webdataset(str(folder / "jpeg-*.tar"), inputs="jpg", **common)
+        splits = datasets.huggingface(str(folder / "jpeg-*.tar"), inputs="jpg", **common)
     else:
         splits = datasets.table(str(folder / f"{kind}-*.{name}"), inputs="x", **common)
     train = adapted(splits).train

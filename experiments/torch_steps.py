@@ -220,13 +220,13 @@ def process(rank: int, size: int, port: int, name: str, arguments: Any, pipe: An
     import torch
 
     from dtrain.run.cluster import Cluster, Task
-    from dtrain.task.backends.torch import processes
+    from dtrain.task.backends.torch import hardware
 
     torch.set_num_threads(1)
     roles = [("chief", 0), *(("worker", index) for index in range(size - 1))]
     tasks = tuple(Task(role, index, 1, device=at) for at, (role, index) in enumerate(roles))
     cluster = Cluster(tasks, "cpu", size, {}).at([f"127.0.0.1:{port}"] * size)
-    processes.join(cluster, cluster.tasks[rank], 600)
+    hardware.join(cluster, cluster.tasks[rank], 600)
     own, module, source = dtrain(name, accuracy=False, processes=size)
     other = raw(torch.nn.parallel.DistributedDataParallel(module), source, (rank, size))
     sides, count, times = {"dtrain": own, "ddp": other}, arguments.steps, {"dtrain": [], "ddp": []}

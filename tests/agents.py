@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.agents import Agents, Here, Transport
+from dtrain.controller.launchers.agents import Agents, Command, Transport
+from dtrain.host import python_path
 
 #: Has an empty folder in the place of ``$0``.
 HIDE = 'mount -t tmpfs none "$0"'
+
+
+class Here(Command):
+    """An agent on this machine.
+
+    Args:
+        host: in messages.
+        environment: as of every command.
+    """
+
+    def __init__(self, host: str = "localhost", environment: Mapping[str, str] = {}):
+        more = {**python_path.environment(), **environment}
+        super().__init__(host, [sys.executable, "-m", "dtrain.agent"], more)
 
 
 class Together(Agents):

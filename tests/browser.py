@@ -50,7 +50,7 @@ def ui(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     try:
         for line in process.stdout:  # which ends where it does
             lines.append(line.rstrip())
-            if line.startswith("Ctrl-C"):
+            if "Uvicorn running on" in line:
                 break
         yield process, lines
     finally:

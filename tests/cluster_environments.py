@@ -221,7 +221,7 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "a task that is none": Recorded(
         WHERE, step(3, "n[1-3]", "1(x3)", 3),
-        sentence="SLURM_PROCID=3: SLURM_STEP_NUM_TASKS=3 has no such task",
+        sentence="SLURM_PROCID=3: SLURM_STEP_NUM_TASKS=3 has no such rank",
     ),
     "a list of nodes that ends early": Recorded(
         WHERE, step(0, "n[1-3", "1(x3)", 3), sentence="SLURM_STEP_NODELIST=n[1-3: has a bracket",
@@ -294,11 +294,11 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "a chief and an evaluator": Recorded(
         TF, tf({"type": "chief", "index": 0}, chief=["a:1"], evaluator=["b:1"]), "TFConfig", None,
-        {"is_alone": False, "number": 2, "evaluator": True},
+        {"is_alone": False, "number": 2},
     ),
     "an evaluator that is not listed": Recorded(
         KUBEFLOW, tf({"type": "evaluator", "index": 0}, chief=["a:1"]), "TFConfig", None,
-        {"is_alone": False, "number": 1, "evaluator": False},
+        {"is_alone": False, "number": 1},
     ),
     "TF_CONFIG in a SLURM step": Recorded(
         WHERE, {**step(0, THREE, "1(x3)", 3),

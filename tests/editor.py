@@ -13,7 +13,6 @@ from typing import Any
 
 from dtrain.config import groups, key_help, schema
 from dtrain.config.ranges import Each, Form, Range, accepted, optional, rule
-from dtrain.config.switches import AUTO
 from tests.options import nested, options
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -22,7 +21,7 @@ REFERENCE = {"$ref": "#/definitions/reference"}
 DEFINITIONS = {"reference": {"type": "string", "pattern": r"\$\{|^\?\?\?$"}}
 TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 #: Sections that are no groups.
-SECTIONS = ("checkpoint", "sidecar", "sweep")
+SECTIONS = ("checkpoint", "sweep")
 
 
 def texts() -> dict[str, str]:
@@ -146,8 +145,6 @@ def _plain(field: dataclasses.Field[Any]) -> dict[str, Any] | None:
     """Return the schema of the values themselves; None where any may stand."""
     if isinstance(field.default, enum.Enum):
         return {"enum": list(type(field.default).__members__)}
-    if field.type == "Switch":
-        return {"enum": [True, False, AUTO]}
     kind = str(field.type).removesuffix(" | None")
     items = kind.removeprefix("list[").removesuffix("]")
     found = rule(field)

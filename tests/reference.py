@@ -23,7 +23,7 @@ import yaml
 
 from dtrain import errors
 from dtrain.__main__ import COMMANDS
-from dtrain.config import fine_tuning, groups, key_help, other_tools, schema
+from dtrain.config import groups, key_help, other_tools, schema
 from dtrain.config.key_help import Help
 from dtrain.config.ranges import typed
 from dtrain.controller import backend
@@ -36,10 +36,9 @@ from tests.options import CONF, Option, nested, options
 DOCS = groups.folder("conf").parent / "docs"
 #: Sections of the configuration that are no groups, and what each is in a title.
 SECTIONS = {
-    "init": fine_tuning.Init,
-    "finetune": fine_tuning.FineTuning,
+    "init": schema.Init,
+    "finetune": schema.FineTuning,
     "checkpoint": schema.Checkpointing,
-    "sidecar": schema.Sidecar,
     "sweep": schema.Sweep,
 }
 SWEEPERS = {"grid": searches.Grid, "random": searches.Random, "optuna": searches.Optuna}

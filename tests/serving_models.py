@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.controller.launchers.model_process import ModelProcess
-from dtrain.controller.served import Folder, Server, Source
+from dtrain.controller.commands.serve import Folder, Server, Source
+from dtrain.controller.launchers.questions import ModelProcess
 from dtrain.serving.options import Options
 from tests import warm
 

@@ -161,7 +161,7 @@ class Slurm:
         """Run a command of SLURM's, and return what it printed."""
         done = subprocess.run(
             words, env={**self.environment, **environment}, capture_output=True, text=True,
-            check=False, cwd=cwd, timeout=120,
+            check=False, cwd=cwd, timeout=400,
         )  # fmt: skip
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout

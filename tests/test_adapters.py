@@ -19,12 +19,13 @@ import pytest
 import scipy.sparse
 
 from dtrain.data import generators, nest
-from dtrain.data.as_numpy import joined
 from dtrain.data.convert import adapted
-from dtrain.data.foreign import Batches, Columns, Rows
+from dtrain.data.example import joined
+from dtrain.data.foreign import Batches, Rows
 from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.streams import Stream
+from dtrain.datasets.made import Columns
 from dtrain.errors import UsageError
 
 X = np.arange(20, dtype=np.float64).reshape(10, 2)
@@ -277,20 +278,10 @@ def test_a_validation_that_is_no_data_is_named() -> None:
 
 
 def test_what_has_no_length_is_named() -> None:
-    class Taking:
-        def take(self, indices: Any) -> Any:
-            return indices
-
-    class Sized(Taking):
-        def __len__(self) -> int:
-            return 3
-
     class Indexed:
         def __getitem__(self, index: int) -> Any:
             return index
 
-    refused(Taking(), "has take and no __len__")
-    refused(Sized(), "class Sized(dtrain.datasets.Source)")
     refused(Indexed(), "has __getitem__ and no __len__")
 
 
@@ -472,9 +463,6 @@ class Hugging:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {"text": "a", "label": index}
-
-    def take(self, count: int) -> Any:
-        return self
 
 
 Hugging.__module__ = "datasets.arrow_dataset"

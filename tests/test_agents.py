@@ -23,15 +23,7 @@ import pytest
 
 from dtrain import errors
 from dtrain.controller.commands import predict
-from dtrain.controller.launchers.agents import (
-    checks,
-    facts,
-    hosts,
-    mirror,
-    reach,
-    stream,
-    variables,
-)
+from dtrain.controller.launchers.agents import facts, mirror, placing, stream
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import TrainingError, UsageError
@@ -176,7 +168,7 @@ def test_an_end_in_the_midst_of_what_is_sent(pair: Pair) -> None:
     ],
 )
 def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
-    assert hosts.listed(given) == found
+    assert placing.listed(given) == found
 
 
 @pytest.mark.parametrize(
@@ -185,12 +177,12 @@ def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
 )
 def test_what_is_no_host(given: str) -> None:
     with pytest.raises(UsageError, match="is no host"):
-        hosts.listed([given])
+        placing.listed([given])
 
 
 def test_a_host_is_given_once() -> None:
     with pytest.raises(UsageError, match=r"is given twice.*a:3"):
-        hosts.listed(["a", "b", "a:2"])
+        placing.listed(["a", "b", "a:2"])
 
 
 def test_a_file_of_hosts(tmp_path: Path) -> None:
@@ -199,13 +191,13 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
         "# mine\n\na slots=2\nb   # one\nc slots = 4 max_slots=8\nme@d max-slots=2 slots=3\n"
         "a slots=1\ne:2\nf slots=0\n"
     )
-    assert hosts.in_file(str(path)) == [("a", 3), ("b", 1), ("c", 4), ("me@d", 3), ("e", 2)]
+    assert placing.in_file(str(path)) == [("a", 3), ("b", 1), ("c", 4), ("me@d", 3), ("e", 2)]
     for line, problem in (("a slots=x", "line 1 is 'a slots=x'"), ("a,b", "is no host")):
         path.write_text(line)
         with pytest.raises(UsageError, match=re.escape(problem)):
-            hosts.in_file(str(path))
+            placing.in_file(str(path))
     with pytest.raises(UsageError, match="cannot be read"):
-        hosts.in_file(str(tmp_path / "other"))
+        placing.in_file(str(tmp_path / "other"))
 
 
 # --- reaching each other
@@ -219,14 +211,14 @@ def test_open_and_closed_doors() -> None:
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
-        doors = reach.Doors([port], "this job")
+        doors = facts.Doors([port], "this job")
         there, silent = f"127.0.0.1:{port}", f"127.0.0.1:{taken.getsockname()[1]}"
         none = f"127.0.0.1:{closed.getsockname()[1]}"
-        found = reach.tried([there, silent, none], "this job", 0.5)
+        found = facts.tried([there, silent, none], "this job", 0.5)
         assert found[there] is None
         assert "nothing answered within" in str(found[silent])
         assert "refused" in str(found[none])
-        other = reach.tried([there], "another job", 0.5)
+        other = facts.tried([there], "another job", 0.5)
         assert other == {there: "another program answers there"}
         doors.close()
         doors.close()
@@ -241,19 +233,19 @@ def test_what_differs_from_this_machine(monkeypatch) -> None:
     [(_, greeting)] = inbox.take([], 0.0)
     # Its greeting is looked at when that of the slowest host has come.
     monkeypatch.setattr(time, "time", lambda: here["time"] + 70)
-    assert checks.problem(greeting, here) is None
+    assert facts.problem(greeting, here) is None
     for change, said in (
         ({"dtrain": "0.0.1"}, "has dtrain 0.0.1, and this machine"),
         ({"tensorflow": None}, "has no TensorFlow"),
         ({"code": "x"}, "its code of dtrain is another"),
         ({"time": here["time"] - 100, "came": here["time"]}, "clock is 100 s behind"),
     ):
-        problem = checks.problem({**greeting, **change}, here)
+        problem = facts.problem({**greeting, **change}, here)
         assert problem is not None and said in problem[0]
     jax = FRAMEWORKS["jax"]
-    assert checks.framework_problem(jax, greeting, here) is None
-    assert checks.problem({**greeting, "jax": "0"}, here) is None  # TensorFlow computes
-    problem = checks.framework_problem(jax, {**greeting, "jaxlib": None}, here)
+    assert facts.framework_problem(jax, greeting, here) is None
+    assert facts.problem({**greeting, "jax": "0"}, here) is None  # TensorFlow computes
+    problem = facts.framework_problem(jax, {**greeting, "jaxlib": None}, here)
     assert problem is not None and problem[0].startswith("has no jaxlib; this machine has ")
 
 
@@ -462,7 +454,7 @@ def test_variables_that_a_configuration_refers_to(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MY_TOKEN", "x")
     monkeypatch.setenv("OTHER", "y")
     text = "a: ${oc.env:MY_TOKEN}\nb: s3://${oc.env:'GONE',z}/${ oc.env : MY_TOKEN }\nc: OTHER\n"
-    assert variables.referred(text) == {"MY_TOKEN": "x"}
+    assert facts.referred(text) == {"MY_TOKEN": "x"}
 
 
 # --- whole runs

@@ -20,9 +20,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import dtrain
 from dtrain.__main__ import main
-from dtrain.api import arrays, command, keywords, local_model, training, values
-from dtrain.api.command import Done
-from dtrain.api.line import Line
+from dtrain.api import command, keywords, local_model, objects, training
+from dtrain.api.command import Done, Line
 from dtrain.api.objects import PLACES, Objects
 from dtrain.api.source import NoSource, Place, placed, text_of
 from dtrain.compare.load_folders import public
@@ -229,7 +228,7 @@ def test_a_wrong_call_is_refused(given: dict[str, Any], problem: str, tmp_path: 
      "k=v", "käuft", [1, "b c"], {"a": [1, {"b": "d'"}]}],
 )  # fmt: skip
 def test_values_are_written_as_hydra_reads_them(value: Any) -> None:
-    text = f"key={values.written(value, 'key')}"
+    text = f"key={keywords.written(value, 'key')}"
     assert OverridesParser.create().parse_override(text).value() == value
 
 
@@ -252,13 +251,13 @@ def test_checks_have_a_place_of_their_own(overrides: list[str], place: str) -> N
 def test_arrays_become_a_file_of_rows(tmp_path: Path) -> None:
     folder = tmp_path / given.FOLDER
     x = {"image": np.zeros((4, 2)), "more": (np.ones(4), np.ones(4))}
-    found = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
+    found = objects.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert "dataset.inputs={image:x.image,more:[x.more.0,x.more.1]}" in found
     assert "dataset.validation_target=validation_y" in found
     assert "dataset.weight=null" in found
     [path] = folder.iterdir()
     assert {"x.image", "x.more.1", "y", "validation_x.image"} <= set(np.load(path))
-    again = arrays.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
+    again = objects.overrides(folder, (x, np.arange(4)), (x, np.arange(4)))
     assert again == found  # and so the same arrays are no difference between runs
     assert public({"path": str(path)}) == {"path": f"given/{path.name}"}
     assert public({"model": f"given_{'0a' * 16}.wide"}) == {"model": "given_0a0a0a0a.wide"}
@@ -313,7 +312,7 @@ def test_an_error_in_a_job_of_a_sweep_has_its_place(
     name = f"given_{'0b' * 16}"
     monkeypatch.setitem(PLACES, name, [Place(1, 3, "mine.py", 10)])
     job = {"number": 1, "status": "FAILED", "error": f"Bad: x (/a/given/{name}.py, line 2, in f)"}
-    (tmp_path / "sweep.json").write_text(json.dumps({"jobs": [job]}))
+    (tmp_path / "sweep.json").write_text(json.dumps({"format": 2, "jobs": [job]}))
     with pytest.raises(TrainingError, match=r"^1: Bad: x \(mine.py, line 11, in f\)$"):
         training._sweep_of(Done(1, [], False), tmp_path)
 

@@ -60,7 +60,7 @@ def test_every_augmentation_layer_of_keras_draws_from_the_seed_of_the_example() 
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.data.augmentation import Layer
+    from dtrain.task.data.dataset import Layer
     from tests.test_augmentation import BATCHED, FIXED, kinds, made, pictures
 
     x = tf.constant(pictures(1)[0])

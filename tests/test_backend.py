@@ -10,9 +10,8 @@ import pytest
 from dtrain.config import groups, strategies, targets
 from dtrain.config.schema import Backend
 from dtrain.controller import backend, early_import
-from dtrain.controller.early_import import begun
+from dtrain.controller.early_import import begun, task_environment
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.task_environment import task_environment
 from dtrain.errors import UsageError
 from dtrain.host import forkserver
 from dtrain.host.frameworks import FRAMEWORKS
@@ -39,9 +38,6 @@ def refused(*overrides: str, gpus: int = 0) -> str:
         (["hardware.onednn=false"], "onednn=false: is for backend=tensorflow and backend=torch: "),
         (["hardware.jit_compile=true"], "type: hardware.jit_compile=false"),
         (["strategy=multiworker", "strategy.communication=ring"], "type: strategy.communication="),
-        (["strategy=multiworker", "strategy.bytes_per_pack=9"], "type: strategy.bytes_per_pack=nu"),
-        (["strategy=multiworker", "strategy.compress=bfloat16"], "type: strategy.compress=null"),
-        (["strategy=multiworker", "strategy.sync_every=4"], "type: strategy.sync_every=1"),
         (["strategy=tpu", "strategy.tpu=null"], "strategy.tpu=null: is for backend=tensorflow"),
         (["strategy=tpu", "strategy.zone=eu"], "type: strategy.zone=null"),
     ],
@@ -59,9 +55,6 @@ def test_what_jax_has_not(overrides: list[str], message: str) -> None:
         (["strategy=model_parallel"], "JAX has this strategy, and PyTorch has not"),
         (["hardware.jit_compile=true"], "is for backend=tensorflow: PyTorch has torch.compile"),
         (["strategy=multiworker", "strategy.communication=ring"], "type: strategy.communication="),
-        (["strategy=multiworker", "strategy.bytes_per_pack=9"], "type: strategy.bytes_per_pack=nu"),
-        (["strategy=multiworker", "strategy.compress=bfloat16"], "type: strategy.compress=null"),
-        (["strategy=multiworker", "strategy.sync_every=4"], "type: strategy.sync_every=1"),
         (["strategy=fsdp", "strategy.rules=[{path: x, split: 0}]"], "is for backend=jax: fully_sh"),
     ],
 )  # fmt: skip

@@ -18,14 +18,13 @@ from typing import Any
 import fsspec
 import pytest
 
-from dtrain.controller.remote import fetching
+from dtrain.controller import remote
+from dtrain.controller.remote import Bucket
 from dtrain.errors import UsageError
 from dtrain.files import addresses
 from dtrain.host import python_path
 from dtrain.run import checkpoint
-from dtrain.run.folder import read_json
 from dtrain.run.mirror import Changes
-from dtrain.run.mirror.bucket import Bucket
 from tests.conftest import QUICK
 from tests.test_mirror import Training, act, check, files
 
@@ -169,11 +168,11 @@ def elsewhere(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_address_of_a_run_may_have_a_sign_of_equality(monkeypatch: pytest.MonkeyPatch) -> None:
     address, place = "s3://bucket/date=1/run", Path("outputs/there")
-    monkeypatch.setattr(fetching, "fetched", lambda address, key: place)
+    monkeypatch.setattr(remote, "fetched", lambda address, key: place)
     words = [address, f"fork={address}", f"+init.weights={address}", "seed=1"]
-    assert fetching.arguments(words, ("", "fork", "+init.weights")) == (
-        [str(place), f"fork={place}", f"+init.weights={place}", "seed=1"], [place] * 3
-    )  # fmt: skip
+    assert remote.arguments(words, ("", "fork", "+init.weights")) == [
+        str(place), f"fork={place}", f"+init.weights={place}", "seed=1"
+    ]  # fmt: skip
 
 
 def test_a_run_goes_on_on_another_machine(
@@ -273,13 +272,12 @@ def killed_at(at: int, after: bool, storage: str, folder: Path) -> bool:
     server.lock, server.count, server.dead = threading.Lock(), 0, False
     server.at, server.after, server.to = at, after, storage.removeprefix("http://")
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    words = [*QUICK, "output_dir=s3://bucket/exp", "trainer.epochs=3", "checkpoint.keep=1"]
     environment = {
         **os.environ, **python_path.environment(),
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "dtrain", *words], cwd=folder, env=environment,
+        [sys.executable, "-m", "dtrain", *KILLED], cwd=folder, env=environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
 
@@ -295,31 +293,61 @@ def killed_at(at: int, after: bool, storage: str, folder: Path) -> bool:
         server.server_close()
 
 
-@pytest.mark.faults
-def test_a_command_that_is_killed_at_every_request(
-    tmp_path: Path, bucket: Any, storage: str, dtrain: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+KILLED = [*QUICK, "output_dir=s3://bucket/exp", "trainer.epochs=3", "checkpoint.keep=1"]
+
+
+@pytest.fixture
+def expected(dtrain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The digest of the last checkpoint of an undisturbed run."""
     elsewhere(tmp_path, "whole", monkeypatch)
     assert dtrain(*QUICK, "hydra.run.dir=run", "trainer.epochs=3", "checkpoint.keep=1").code == 0
-    whole = read_json(Path("run/result.json"))
-    expected, _ = checkpoint.newest(Path("run/checkpoints"))
-    assert whole is not None and expected is not None
+    found, _ = checkpoint.newest(Path("run/checkpoints"))
+    assert found is not None
+    return checkpoint.digest(found.arrays)
+
+
+def test_a_command_that_is_killed_in_an_upload(
+    tmp_path: Path, bucket: Any, storage: str, dtrain: Any, monkeypatch: pytest.MonkeyPatch,
+    expected: str,
+) -> None:  # fmt: skip
+    assert goes_on(8, False, tmp_path, bucket, storage, dtrain, monkeypatch, expected)
+    assert len({each.key.split("/")[2] for each in bucket.objects.all()}) == 1, "it was resumed"
+
+
+@pytest.mark.faults
+def test_a_command_that_is_killed_at_every_request(
+    tmp_path: Path, bucket: Any, storage: str, dtrain: Any, monkeypatch: pytest.MonkeyPatch,
+    expected: str,
+) -> None:  # fmt: skip
     at, ends = 1, 0
     while not ends:
         for after in (False, True):
-            bucket.objects.delete()
-            first, second = f"a-{at}-{after}", f"b-{at}-{after}"
-            elsewhere(tmp_path, first, monkeypatch)
-            ends += not killed_at(at, after, storage, tmp_path / first)
-            elsewhere(tmp_path, second, monkeypatch)
-            words = [*QUICK, "output_dir=s3://bucket/exp", "trainer.epochs=3", "checkpoint.keep=1"]
-            run = dtrain(*words, "resume=auto")
-            assert run.code == 0, run.output
-            [place] = {path.parent for path in Path("outputs/remote").rglob("result.json")}
-            found, problems = checkpoint.newest(place / "checkpoints")
-            assert found is not None and not problems
-            assert checkpoint.digest(found.arrays) == checkpoint.digest(expected.arrays)
-            fsspec.filesystem("s3").invalidate_cache()
+            ends += not goes_on(at, after, tmp_path, bucket, storage, dtrain, monkeypatch, expected)
         at += 1
     assert at > 12
+
+
+def goes_on(
+    at: int, after: bool, tmp_path: Path, bucket: Any, storage: str, dtrain: Any,
+    monkeypatch: pytest.MonkeyPatch, expected: str,
+) -> bool:  # fmt: skip
+    """Kill a run at a request, and resume it on another machine; say whether it was killed."""
+    bucket.objects.delete()
+    first, second = f"a-{at}-{after}", f"b-{at}-{after}"
+    elsewhere(tmp_path, first, monkeypatch)
+    killed = killed_at(at, after, storage, tmp_path / first)
+    elsewhere(tmp_path, second, monkeypatch)
+    run = dtrain(*KILLED, "resume=auto")
+    assert run.code == 0, run.output
+    [place] = {path.parent for path in Path("outputs/remote").rglob("result.json")}
+    found, problems = checkpoint.newest(place / "checkpoints")
+    assert found is not None and not problems
+    assert checkpoint.digest(found.arrays) == expected
+    # It is there once, and what the killed command had uploaded is of the run or gone.
+    name = place.relative_to("outputs/remote/s3/bucket").as_posix()
+    there = [each.key for each in bucket.objects.filter(Prefix=f"{name}/")]
+    assert {each.removeprefix(f"{name}/") for each in there} == {*files(place), "owner.json"}
+    if "fetching" in run.output:
+        assert there == [each.key for each in bucket.objects.all()]
+    fsspec.filesystem("s3").invalidate_cache()
+    return killed

@@ -184,15 +184,6 @@ def test_a_damaged_pointer_is_shown(run: Path, show: Any) -> None:
     assert f"{run}/checkpoints/12 (step 12):" in found.lines
 
 
-def test_of_thousands_that_are_damaged_the_first_are_shown(run: Path, show: Any) -> None:
-    for step in range(1000, 1150):
-        shutil.copytree(run / "checkpoints" / "4", run / "checkpoints" / str(step))
-    found = show(run)
-    assert found.code == 1
-    assert [*found.states] == [4, 8, 12, *range(1000, 1100)]
-    assert "and 50 more that are damaged" in found.lines
-
-
 def test_what_does_not_count_is_shown(run: Path, show: Any) -> None:
     folder = run / "checkpoints"
     point(folder, 8)

@@ -14,7 +14,7 @@ from dtrain.controller.launchers import Env, Local, auto
 from dtrain.controller.launchers.automatic import ENVIRONMENTS as PLATFORMS
 from dtrain.controller.launchers.automatic import found
 from dtrain.controller.launchers.cluster_env.base import Platform, Started, check
-from dtrain.controller.launchers.cluster_env.sagemaker import SageMaker
+from dtrain.controller.launchers.cluster_env.platforms import SageMaker
 from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
@@ -83,10 +83,9 @@ def test_a_timeout_of_its_own() -> None:
 # --- what was planned
 
 
-def cluster(*roles: str, evaluator: bool = False) -> Cluster:
+def cluster(*roles: str) -> Cluster:
     tasks = [Task(role, roles[:place].count(role), 1) for place, role in enumerate(roles)]
-    beside = Task("evaluator", 0, 1, alone=True) if evaluator else None
-    return Cluster(tuple(tasks), "cpu", 1, {}, evaluator=beside)
+    return Cluster(tuple(tasks), "cpu", 1, {})
 
 
 def apart(number: int) -> Cluster:
@@ -110,9 +109,6 @@ STEP = Started("SLURM step 7.0", 0, 3, typed="srun -n")
         (3, cluster("chief", "worker"), "hardware.hosts=2: makes 2 tasks (1 chief, 1 worker), and "
          "SLURM step 7.0 has 3 tasks; accepted: srun -n2, or hardware.hosts=3; type: "
          "hardware.hosts=3"),
-        (3, cluster("chief", "worker", "worker", evaluator=True), "hardware.hosts=3: makes 4 "
-         "tasks (1 chief, 2 workers, 1 evaluator), and SLURM step 7.0 has 3 tasks; accepted: srun "
-         "-n4, or hardware.hosts=2"),
         (3, cluster("chief", "worker", "worker", "ps"), "strategy.workers=2: makes 4 tasks (1 "
          "chief, 2 workers, 1 ps), and SLURM step 7.0 has 3 tasks; accepted: srun -n4, or "
          "strategy.workers=1; type: strategy.workers=1"),
@@ -138,13 +134,13 @@ def test_a_rank_beyond_the_plan() -> None:
 
 
 def test_ranks_and_roles() -> None:
-    plan = cluster("chief", "worker", "worker", "ps", evaluator=True)
+    plan = cluster("chief", "worker", "worker", "ps")
     names = []
-    for rank in range(5):
-        with mock.patch.dict(os.environ, mpi(rank, 5, (rank, 5)), clear=True):
+    for rank in range(4):
+        with mock.patch.dict(os.environ, mpi(rank, 4, (rank, 4)), clear=True):
             environment = auto(**SETTINGS)._environment  # type: ignore[attr-defined]
             names.append(environment.find(plan, "ps", False)[1].name)
-    assert names == ["chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"]
+    assert names == ["chief-0", "worker-0", "worker-1", "ps-0"]
 
 
 def test_an_environment_that_is_not_there() -> None:

@@ -21,8 +21,8 @@ import pytest
 from PIL import Image
 
 from dtrain import datasets, errors
-from dtrain.controller.terminal import activity
-from dtrain.controller.terminal.sheet import png
+from dtrain.controller.terminal import progress as activity
+from dtrain.controller.terminal.pictures import sheet
 from dtrain.data.mixture import Mixture, Subset
 from dtrain.data.sources import Arrays
 from tests.conftest import QUICK
@@ -543,40 +543,40 @@ SPREAD = [
 
 @pytest.mark.task
 def test_values_in_short() -> None:
-    from dtrain.inspection import structure
+    from dtrain.inspection import facts
 
-    assert [structure.shown(value) for value, _ in SHOWN] == [text for _, text in SHOWN]
-    assert [structure.spread(value) for value, _ in SPREAD] == [text for _, text in SPREAD]
+    assert [facts.shown(value) for value, _ in SHOWN] == [text for _, text in SHOWN]
+    assert [facts.spread(value) for value, _ in SPREAD] == [text for _, text in SPREAD]
 
 
 @pytest.mark.task
 def test_what_images_look_like() -> None:
-    from dtrain.inspection import structure
+    from dtrain.inspection import facts
 
     def one(*numbers: float) -> np.ndarray:
         return np.array(numbers, "f4").reshape(1, 1, -1)
 
     def drawn(*parts: np.ndarray) -> list[list[int]]:
-        return [part.reshape(-1).tolist() for part in structure.drawable(parts)]
+        return [part.reshape(-1).tolist() for part in facts.drawable(parts)]
 
     assert drawn(one(0, 0.2, 1)) == [[0, 51, 255]]
     assert drawn(one(0, 51, 255)) == [[0, 51, 255]]
     assert drawn(one(-1, 0, 1), one(3, np.nan, 1)) == [[0, 63, 127], [255, 0, 127]]
     assert drawn(one(7, 7).astype("u1"), one(0, 1)) == [[7, 7], [0, 255]]
     assert drawn(one(300, 300)) == [[0, 0]]
-    assert structure.small(np.zeros((2, 300, 130, 3))).shape == (2, 100, 44, 3)
+    assert facts.small(np.zeros((2, 300, 130, 3))).shape == (2, 100, 44, 3)
 
     y = np.array([1, 0])
-    assert structure.captions([y], ["a", "b"], 2) == ["b", "a"]
-    assert structure.captions([np.eye(3)[y]], (), 2) == ["1", "0"]
-    assert structure.captions([np.ones((2, 3)), y[:, None] / 3], (), 2) == ["0.3333", "0"]
-    assert structure.captions([np.array([b"x\xff", b"y"], object)], (), 2) == ["x\ufffd", "y"]
-    assert structure.captions([np.ones((2, 3))], (), 2) == ["0", "1"]
+    assert facts.captions([y], ["a", "b"], 2) == ["b", "a"]
+    assert facts.captions([np.eye(3)[y]], (), 2) == ["1", "0"]
+    assert facts.captions([np.ones((2, 3)), y[:, None] / 3], (), 2) == ["0.3333", "0"]
+    assert facts.captions([np.array([b"x\xff", b"y"], object)], (), 2) == ["x\ufffd", "y"]
+    assert facts.captions([np.ones((2, 3))], (), 2) == ["0", "1"]
 
 
 def test_captions_that_a_font_has_not() -> None:
     images = np.zeros((3, 5, 7, 1), np.uint8)
-    drawn = Image.open(io.BytesIO(png(images, ["犬", "$x^2$", "very long " * 20])))
+    drawn = Image.open(io.BytesIO(sheet(images, ["犬", "$x^2$", "very long " * 20])))
     assert drawn.size == (2 * (14 * 7 + 8) + 8, 2 * (14 * 5 + 18 + 8))
     assert drawn.convert("L").getextrema() == (0, 255)
 

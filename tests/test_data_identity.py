@@ -19,7 +19,6 @@ from dtrain.data.files import DataFile, files
 from dtrain.data.identity import BYTES, PLACES
 from dtrain.data.mixture import Concatenated, Mixture, Subset
 from dtrain.data.nest import Ragged
-from dtrain.data.options import Identity
 from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.errors import DataError, UsageError
 from dtrain.run.cluster import Cluster, Task
@@ -27,8 +26,8 @@ from dtrain.run.cluster import Cluster, Task
 LARGE = 4 * PLACES * BYTES
 
 
-def digest(path: Any, amount: Identity = Identity.sample) -> str:
-    return str(identity.of_files(files(path), amount).hexdigest())
+def digest(path: Any) -> str:
+    return str(identity.of_files(files(path)).hexdigest())
 
 
 def flip(path: str, at: int) -> None:
@@ -40,31 +39,24 @@ def flip(path: str, at: int) -> None:
 @pytest.mark.parametrize("size", [1, BYTES - 1, BYTES, PLACES * BYTES])
 def test_a_byte_of_a_small_file_is_seen(size: int) -> None:
     Path("a").write_bytes(os.urandom(size))
-    before = digest("a"), digest("a", Identity.all)
-    assert before[0] == before[1]
+    before = digest("a")
     for at in {0, size // 2, size // 3, size - 1}:
         flip("a", at)
-        assert digest("a") != before[0]
+        assert digest("a") != before
         flip("a", at)
-    assert (digest("a"), digest("a", Identity.all)) == before
+    assert digest("a") == before
 
 
-def test_a_byte_of_a_large_file_is_seen_by_all_of_it() -> None:
+def test_of_a_large_file_some_bytes_and_the_size_are_seen() -> None:
     Path("a").write_bytes(os.urandom(LARGE))
-    sample, whole = digest("a"), digest("a", Identity.all)
-    looked_at = np.zeros(LARGE, bool)
-    for begin, count in identity._places(LARGE, Identity.sample, PLACES):
-        looked_at[begin : begin + count] = True
-    assert looked_at[0] and looked_at[-1]
-    assert looked_at.sum() == PLACES * BYTES
-    for at, seen in ((0, True), (LARGE - 1, True), (int(np.argmin(looked_at)), False)):
+    before = digest("a")
+    for at, seen in ((0, True), (LARGE - 1, True), (2 * BYTES, False)):
         flip("a", at)
-        assert (digest("a") != sample) == seen
-        assert digest("a", Identity.all) != whole
+        assert (digest("a") != before) == seen
         flip("a", at)
     with Path("a").open("ab") as file:
         file.write(b"x")
-    assert digest("a") != sample, "its length is seen"
+    assert digest("a") != before
 
 
 def test_what_does_not_matter_and_what_does() -> None:
@@ -77,7 +69,7 @@ def test_what_does_not_matter_and_what_does() -> None:
     os.utime("two/a", (1, 1))
     assert digest(["two/b", "two/a"]) == before, "files are in the order of their names"
     swapped = [DataFile("one/b"), DataFile("one/a")]
-    assert identity.of_files(swapped, Identity.sample).hexdigest() != before, "another order"
+    assert identity.of_files(swapped).hexdigest() != before, "another order"
     Path("two/a").rename("two/c")
     assert digest("two/*") != before, "another name"
     Path("two/c").rename("two/a")
@@ -86,19 +78,18 @@ def test_what_does_not_matter_and_what_does() -> None:
     assert digest("two/*") != before, "contents that have changed places"
     Path("two/a").unlink()
     with pytest.raises(DataError, match="two/a: cannot be read"):
-        identity.of_files([DataFile("two/a")], Identity.sample)
+        identity.of_files([DataFile("two/a")])
 
 
 def test_of_very_many_files_some_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity, "MOST", 3)
     for i in range(9):
         Path(f"{i}").write_bytes(bytes([i]) * 10)
-    before, whole = digest("?"), digest("?", Identity.all)
+    before = digest("?")
     seen = []
     for i in range(9):
         flip(f"{i}", 5)
         seen.append(digest("?") != before)
-        assert digest("?", Identity.all) != whole
         flip(f"{i}", 5)
     assert [i for i, each in enumerate(seen) if each] == [0, 4, 8]
 
@@ -175,10 +166,10 @@ class Filed(Python):
         return Info(files=lambda: self.files)
 
 
-def record(source: Any, amount: Identity = Identity.sample) -> dict[str, Any]:
+def record(source: Any) -> dict[str, Any]:
     from dtrain.task.data import data_identity
 
-    return data_identity.records(Splits(source), amount)["train"]
+    return data_identity.records(Splits(source))["train"]
 
 
 @pytest.mark.task
@@ -195,16 +186,12 @@ def test_records_of_sources() -> None:
     changed = x.copy()
     left_out = np.setdiff1d(np.arange(1000), identity.sampled(1000))
     changed[left_out[100], 1] += 1
-    assert record(Arrays(x))["digest"] != record(Arrays(changed))["digest"], "all of small arrays"
-    assert record(Python(x)) == record(Python(x))
-    assert record(Python(x))["digest"] == record(Python(changed))["digest"], "256 of 1000"
-    for amount in (Identity.sample, Identity.all):
-        last = x.copy()
-        last[999] += 1
-        assert record(Python(x), amount)["digest"] != record(Python(last), amount)["digest"]
-    assert (
-        record(Python(x), Identity.all)["digest"] != record(Python(changed), Identity.all)["digest"]
-    )
+    last = x.copy()
+    last[999] += 1
+    for kind in (Arrays, Python):
+        assert record(kind(x)) == record(kind(x.copy()))
+        assert record(kind(x))["digest"] == record(kind(changed))["digest"], "256 of 1000"
+        assert record(kind(x))["digest"] != record(kind(last))["digest"]
     shuffled = record(Python(x[::-1]))
     assert shuffled["digest"] != record(Python(x))["digest"]
     assert record(Subset(Python(x), np.arange(999)))["digest"] != record(Python(x))["digest"]
@@ -251,7 +238,7 @@ def test_a_sample_of_many_files_is_bounded() -> None:
 
     for number, most in ((1, 16), (64, 1024), (3000, 1024)):
         count = 0
-        identity.of_files([Large(f"{n}") for n in range(number)], Identity.sample)
+        identity.of_files([Large(f"{n}") for n in range(number)])
         assert count == most * identity.BYTES
 
 
@@ -259,19 +246,9 @@ def test_a_sample_of_many_files_is_bounded() -> None:
 def test_records_of_files_and_mixtures() -> None:
     for name in ("a", "b"):
         Path(name).write_bytes(os.urandom(100))
-    sizes: list[str] = []
-
-    class Counted(DataFile):
-        def open(self) -> Any:
-            sizes.append(self.name)
-            return super().open()
-
-    one, two = Filed("a"), Filed("a", 2)
-    one.files, two.files = [Counted("a")], [Counted("a")]
     from dtrain.task.data import data_identity
 
-    found = data_identity.records(Splits(one, two), Identity.all)
-    assert sizes == ["a"], "of both splits, and read once"
+    found = data_identity.records(Splits(Filed("a"), Filed("a", 2)))
     assert found["train"]["digest"] != found["validation"]["digest"]
     assert found["train"]["files"][0]["name"] == "a"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import fine_tuning, groups, schema, strategies
+from dtrain.config import groups, schema, strategies
 from dtrain.config.presets import launchers
 from dtrain.data.holdout import Holdout
 from dtrain.data.options import Options
@@ -24,15 +24,13 @@ from tests.test_schema import composed
 
 PACKAGE = Path(schema.__file__).parent.parent
 SCHEMA = Path("config/schema.py")
-TUNING = Path("config/fine_tuning.py")
 LAUNCHER = Path("controller/launchers/base.py")
 #: Each without the fields of a class the type checker reports every place that reads one of them.
 #: Those of Config apart from the others: where ``config.trainer`` is unknown, its fields are too.
 PASSES: list[dict[Path, tuple[str, ...]]] = [
     {SCHEMA: ("Config",)},
     {
-        SCHEMA: ("Hardware", "Trainer", "Checkpointing", "Sidecar", "Sweep"),
-        TUNING: ("Init", "FineTuning"),
+        SCHEMA: ("Hardware", "Trainer", "Checkpointing", "Sweep", "Init", "FineTuning"),
         LAUNCHER: ("Launcher",),
     },
 ]
@@ -101,10 +99,9 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
         schema.Hardware,
         schema.Trainer,
         schema.Checkpointing,
-        schema.Sidecar,
         schema.Sweep,
-        fine_tuning.Init,
-        fine_tuning.FineTuning,
+        schema.Init,
+        schema.FineTuning,
     ],
 )
 def test_every_field_of_a_section_is_read(kind: type, known: set[tuple[str, str]]) -> None:

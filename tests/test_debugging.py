@@ -47,11 +47,6 @@ def noisy(input_shape, classes):
     ("given", "text"),
     [
         (("debug=nan", "strategy=ps"), "strategy=ps: computes a step where debug=nan cannot"),
-        (
-            ("debug=nan", "strategy=multiworker", "strategy.sync_every=4"),
-            "strategy.sync_every=4: lets each task train by itself",
-        ),
-        (("debug=nan", "sidecar.evaluate=true"), "sidecar.evaluate=true: belongs to a run"),
         (("debug=overfit", "debug.examples=7", "strategy=mirrored"), "type: debug.examples=8"),
         (("debug=nan", "debug.examples=7"), "debug.examples=7"),
         (("debug=overfitt",), "type: debug=overfit"),

@@ -15,8 +15,7 @@ import pytest
 from dtrain import __main__ as command
 from dtrain import errors
 from dtrain.config import schema
-from dtrain.controller.early_import import trains
-from dtrain.controller.task_environment import task_environment
+from dtrain.controller.early_import import task_environment, trains
 from dtrain.host import forkserver
 
 

@@ -9,8 +9,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 
+from dtrain.config import command_line, groups
 from dtrain.config import explain as module
-from dtrain.config import groups, hydra_options
 from dtrain.errors import DtrainError, UsageError
 
 
@@ -103,7 +103,7 @@ def test_a_preset_of_a_group(tmp_path: Path) -> None:
 
 
 def test_an_option_may_stand_between_overrides() -> None:
-    found = hydra_options.parsed(["model=mlp", "-m", "seed=1,2", "--config-dir=x", "name=y"])
+    found = command_line.parsed(["model=mlp", "-m", "seed=1,2", "--config-dir=x", "name=y"])
     assert found.overrides == ["model=mlp", "seed=1,2", "name=y"]
     assert found.multirun and found.config_dir == "x"
 

@@ -25,14 +25,13 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
     from dtrain.config.schema import Config, Trainer
     from dtrain.data import nest
     from dtrain.data.sources import Arrays, Splits
-    from dtrain.export import model as models
-    from dtrain.export import sample
+    from dtrain.export import formats, sample
 
     x = nest.mapped(lambda leaf: np.resize(leaf, (rows, *leaf.shape[1:])), x)
     splits = Splits(Arrays(x, np.zeros(rows)), None, 2)
     config: Any = Config.__new__(Config)
     config.trainer = Trainer()
-    named = models.named(model, splits, config)
+    named = formats.named(model, splits, config)
     return named, sample.sample_of(named, splits)
 
 

@@ -1,142 +1,180 @@
-"""The evaluator's own process: what it cannot evaluate, and what it has exported."""
+"""``evaluate RUN follow=true`` and ``export RUN follow=true``: checkpoints as a run saves them."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from dtrain.config.settle import settle
 from dtrain.errors import UsageError
-from dtrain.run import checkpoint
-from dtrain.run.folder import RunDir
-from dtrain.run.journal import Journal
-from dtrain.run.sidecar import NOTICE, Points, Sidecar
-from tests import warm
-from tests.test_schema import node
-from tests.test_sidecar import run, saved
-
-__all__ = ["run"]
-
-#: In the place of the command: (what it does, what is reported of it).
-COMMANDS = [
-    ("print('exported')", "exported: {run}/exports/mine/8"),
-    ("print('begins'); print('error: it differs'); print('end'); raise SystemExit(1)",
-     "step 8 is not exported: it differs"),
-    ("raise SystemExit(2)", "step 8 is not exported: it has said nothing"),
-    ("raise SystemExit('no such thing')", "step 8 is not exported: no such thing"),
-]  # fmt: skip
+from dtrain.files import writing
+from dtrain.run import checkpoint, evaluations
+from dtrain.run.folder import RunDir, write_json
+from dtrain.run.follow import Followed
+from tests.conftest import QUICK
+from tests.test_evaluate import here, validation
 
 
-def notices(sidecar: Sidecar) -> list[str]:
-    return [e["message"] for e in sidecar.notices().new() if e["event"] == NOTICE]
+def save(rundir: RunDir, step: int, value: float = 0.0) -> None:
+    meta = {"objective": -float(step), "objective_name": "val_loss", "objective_mode": "max"}
+    checkpoint.save(rundir.checkpoints, step, {"model/w": np.full(4, value, np.float32)}, meta)
 
 
-@pytest.mark.parametrize(("command", "message"), COMMANDS)
-def test_exports_are_reported_and_tried_once(command: str, message: str, run: RunDir) -> None:
-    config = settle(node("sidecar.export=true", "name=mine"))
-    warm.call(turns, 1, {"path": str(run.path), "config": config, "command": command})
-    assert notices(Sidecar(run)) == [message.format(run=run.path)]
+def steps(followed: Followed) -> list[int | None]:
+    """Return what there is now, and then None; nothing where the run has ended."""
+    found: list[int | None] = []
+    for path in followed.pending():
+        found.append(None if path is None else int(path.name))
+        if path is None:
+            break
+    return found
 
 
-def turns(path: str, config: Any, command: str) -> None:
-    from dtrain.after import sidecar as module
-
-    run = RunDir(path)
-    for step, value in ((4, 0.5), (8, 0.9), (12, 0.7)):
-        checkpoint.save(run.checkpoints, step, {}, {"objective": value})
-    module._COMMAND = command
-    exporter = module.Exporter(config, run, Points(Sidecar(run)))
-    exporter.turn(over=False)
-    assert exporter.busy
-    while exporter.busy:
-        exporter.turn(over=False)
-    exporter.turn(over=True)
-    assert not exporter.busy
-    exporter.close()
-    config.sidecar.export = False
-    off = module.Exporter(config, run, Points(Sidecar(run)))
-    off.turn(over=True)
-    assert not off.busy
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    (tmp_path / "checkpoints").mkdir()
+    return RunDir(tmp_path)
 
 
-@pytest.mark.task
-def test_without_an_objective_the_last_is_exported_when_the_run_is_over(run: RunDir) -> None:
-    from dtrain.after import sidecar as module
+def test_each_checkpoint_comes_once_and_in_order(rundir: RunDir) -> None:
+    pending = Followed(rundir, "all", "max").pending()
+    assert next(pending) is None
+    save(rundir, 8)
+    save(rundir, 12)
+    assert [next(pending).name for _ in range(2)] == ["8", "12"]  # type: ignore[union-attr]
+    assert next(pending) is None
+    save(rundir, 12, value=1.0)  # the run went back, and has trained to there again
+    path = next(pending)
+    assert path is not None and path.name == "12" and next(pending) is None
+    lock = rundir.lock()
+    assert lock is not None
+    write_json(rundir.result, {"status": "FAILED"})
+    assert next(pending) is None, "a command is at work: how it ended before is of the past"
+    save(rundir, 16)
+    os.close(lock)
+    assert [path.name for path in pending if path] == ["16"], "what is left is done at the end"
 
-    config = settle(node("sidecar.export=true", "name=mine"))
-    exporter = module.Exporter(config, run, Points(Sidecar(run)))
-    assert exporter._next(over=True) is None
+
+def test_what_is_followed(rundir: RunDir) -> None:
     for step in (4, 8):
-        saved(run, step)
-    assert (exporter._next(over=False), exporter._next(over=True)) == (None, 8)
-    made = run.path / "exports" / "mine" / "8" / "export.json"
-    made.parent.mkdir(parents=True)
-    made.write_text("{}")
-    assert exporter._next(over=True) is None, "it is there"
+        save(rundir, step)
+    assert steps(Followed(rundir, "best", "max")) == [4, None]
+    assert steps(Followed(rundir, "latest", "max")) == [8, None]
+    with pytest.raises(UsageError, match=r"checkpoint=4: cannot be followed"):
+        Followed(rundir, "4", "max")
 
 
-@pytest.mark.task
-def test_what_is_damaged_is_passed_over_and_what_cannot_be_read_is_not(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dtrain.after import sidecar as module
-    from dtrain.errors import CheckpointError
+def test_a_run_that_ends_without_a_checkpoint(rundir: RunDir) -> None:
+    waits: list[int] = []
 
-    sidecar, points, session = Sidecar(run), Points(Sidecar(run)), None
-    followed: Any = module.Follow(run)
-    for step in (4, 8):
-        sidecar.add(saved(run, step), alone=False)
-    path = sidecar.take(points.done)
-    assert path is not None
-    (path / "state.safetensors").write_bytes(b"?")
-    followed._evaluate(session, path, points)
-    assert list(sidecar.items()) == [8]
-    [message] = notices(sidecar)
-    assert message.startswith("checkpoint 4 is not evaluated: ") and "state.safetensors" in message
-    followed._evaluate(session, path, points)  # the chief has removed it
-    assert len(notices(sidecar)) == 1
+    def wait() -> None:
+        waits.append(1)
+        write_json(rundir.result, {"status": "FAILED"})
 
-    def broken(path: Path) -> Any:
-        raise CheckpointError("it cannot be read") from OSError(5, "Input/output error")
-
-    monkeypatch.setattr(module.checkpoint, "load", broken)
-    with pytest.raises(CheckpointError, match="it cannot be read"):
-        followed._evaluate(session, sidecar.items()[8], points)
-    assert list(sidecar.items()) == [8]
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        Followed(rundir, "all", "max").wait_for_first(wait)
+    assert waits == [1]
 
 
-@pytest.mark.task
-def test_nothing_to_evaluate_is_refused_by_name() -> None:
-    from dtrain.after.sidecar import Follow
-    from dtrain.task.train.step_schedule import make_schedule
-    from dtrain.task.train.train import Train
-
-    config = settle(node("sidecar.evaluate=true"))
-    schedule = make_schedule(config, 100, 0)
-    for action in (Follow(RunDir("x")), Train()):
-        with pytest.raises(UsageError, match=r"sidecar\.evaluate=true: the dataset has no valid"):
-            action.check(config, None, schedule)  # type: ignore[arg-type]  # not looked at
+def test_one_of_a_kind_follows(rundir: RunDir) -> None:
+    first, second = Followed(rundir, None, "max"), Followed(rundir, None, "max")
+    with first.alone("evaluate"), second.alone("export"):
+        problem = f"process {os.getpid()} follows this run already"
+        with pytest.raises(UsageError, match=problem), second.alone("evaluate"):
+            pass
+    with second.alone("evaluate"):
+        pass
 
 
-@pytest.mark.task
-def test_other_examples_than_those_of_the_chief_are_refused(run: RunDir) -> None:
-    import types
+# --- the commands
 
-    from dtrain.after.sidecar import Follow
 
-    def session(digest: str) -> Any:
-        data = types.SimpleNamespace(identity={"validation": {"digest": digest}})
-        dataset = {"_target_": "mine.data"}
-        return types.SimpleNamespace(data=data, config=types.SimpleNamespace(dataset=dataset))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with a checkpoint of each of three epochs."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        assert here(*QUICK, "trainer.epochs=3", "checkpoint.keep=9", "hydra.run.dir=run") == 0
+    return folder / "run"
 
-    followed: Any = Follow(run)
-    followed._compare(session("b"))  # the chief has not said yet
-    log = Journal(run.journal)
-    log.write("data", train={"digest": "t"}, validation={"digest": "a"})
-    with pytest.raises(UsageError, match=r"dataset=mine.data: gives the evaluator other examples"):
-        followed._compare(session("b"))
-    followed = Follow(run)
-    followed._compare(session("a"))
-    followed._compare(session("a"))
+
+@pytest.fixture
+def training(trained: Path, tmp_path: Path) -> RunDir:
+    """A copy that has not ended: only the first checkpoint is there."""
+    rundir = RunDir(shutil.copytree(trained, tmp_path / "run"))
+    (tmp_path / "later").mkdir()
+    for step in checkpoint.steps(rundir.checkpoints)[1:]:
+        (rundir.checkpoints / str(step)).rename(tmp_path / "later" / str(step))
+    rundir.result.rename(tmp_path / "later" / "result.json")
+    writing.write_bytes(rundir.checkpoints / "latest", b"4")
+    return rundir
+
+
+def go_on(rundir: RunDir) -> None:
+    """Save the other checkpoints, and end."""
+    later = rundir.path.parent / "later"
+    for step in sorted(int(path.name) for path in later.iterdir() if path.is_dir()):
+        (later / str(step)).rename(rundir.checkpoints / str(step))
+        writing.write_bytes(rundir.checkpoints / "latest", str(step).encode())
+    (later / "result.json").rename(rundir.result)
+
+
+def once(condition: Callable[[], Any], act: Callable[[], None]) -> threading.Thread:
+    """Act when something is so."""
+
+    def wait() -> None:
+        while not condition():
+            time.sleep(0.05)
+        act()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def check_points(rundir: RunDir) -> None:
+    found = evaluations.read(rundir)
+    assert [each["step"] for each in found] == [4, 8, 12], "each once"
+    assert {e["step"]: e["metrics"] for e in found} == validation(rundir), "to the bit"
+
+
+def test_a_run_is_evaluated_while_it_trains(training: RunDir) -> None:
+    thread = once(lambda: evaluations.read(training), lambda: go_on(training))
+    assert here("evaluate", str(training.path), "follow=true") == 0
+    thread.join()
+    check_points(training)
+    assert here("evaluate", str(training.path), "follow=true") == 0, "it has ended"
+    check_points(training)
+
+
+def test_a_follower_that_is_killed_goes_on(training: RunDir) -> None:
+    words = [sys.executable, "-m", "dtrain", "evaluate", str(training.path), "follow=true"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    thread = once(lambda: evaluations.read(training), lambda: process.send_signal(signal.SIGKILL))
+    output, _ = process.communicate(timeout=120)
+    thread.join()
+    assert process.returncode == -signal.SIGKILL, output
+    go_on(training)
+    assert here("evaluate", str(training.path), "follow=true") == 0
+    check_points(training)
+
+
+def test_a_run_is_exported_while_it_trains(training: RunDir) -> None:
+    exports = training.path / "exports"
+    thread = once(lambda: list(exports.glob("*/4/export.json")), lambda: go_on(training))
+    assert here("export", str(training.path), "follow=true", "checkpoint=latest") == 0
+    thread.join()
+    found = sorted(int(path.parent.name) for path in exports.glob("*/*/export.json"))
+    assert found[0] == 4 and found[-1] == 12

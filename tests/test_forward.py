@@ -127,7 +127,7 @@ def outputs(input_shape: Any, classes: int) -> Any:
 def test_columns_are_named_by_outputs_and_by_what_goes_along() -> None:
     import tensorflow as tf
 
-    from dtrain.after.functions import argmax, top_k
+    from dtrain.after.columns import argmax, top_k
     from dtrain.errors import UsageError
     from dtrain.task import strategies as kinds
 

@@ -156,10 +156,10 @@ def forged(tmp_path: Path, *overrides: Any, **fields: Any) -> str:
     """Make a run folder that another user sends; return its path."""
     folder = tmp_path / "sent"
     folder.mkdir()
-    command = {"overrides": list(overrides), "config_dir": None, **fields}
+    command = {"format": 2, "overrides": list(overrides), "config_dir": None, **fields}
     (folder / "command.json").write_text(json.dumps(command))
     (folder / "config.yaml").write_text("model: {}\n")
-    sweep = {"command": command, "jobs": [], "started": 1.0, "name": "x"}
+    sweep = {"format": 2, "command": command, "jobs": [], "started": 1.0, "name": "x"}
     (folder / "sweep.json").write_text(json.dumps(sweep))
     return str(folder)
 
@@ -207,9 +207,9 @@ def test_presets_in_a_folder_from_elsewhere(dtrain: Commands, tmp_path: Path) ->
     preset = tmp_path / "sent" / "presets" / "dataset" / "theirs.yaml"
     preset.parent.mkdir(parents=True)
     preset.write_text("_target_: dtrain.datasets.npz\npath: '${oc.env:CANARY}'\naugment: null\n")
-    (tmp_path / "sent" / "command.json").write_text(json.dumps(
-        {"overrides": ["dataset=theirs"], "config_dir": str(tmp_path / "sent" / "presets")}
-    ))  # fmt: skip
+    presets = str(tmp_path / "sent" / "presets")
+    command = {"format": 2, "overrides": ["dataset=theirs"], "config_dir": presets}
+    (tmp_path / "sent" / "command.json").write_text(json.dumps(command))
     line = untouched(tmp_path, dtrain(f"fork={given}"), "sent")
     assert line.startswith("error: dataset.path=${oc.env:CANARY}: asks for the variable CANARY of")
     assert "hint: DTRAIN_ENV=CANARY in front of the command" in line

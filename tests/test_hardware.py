@@ -122,21 +122,3 @@ def test_sums_keep_their_order() -> None:
     assert additions(SUMS["of a function"]) == {"AddN"}, "as it is without dtrain"
     configured(1)
     assert additions(SUMS["of a function"]) == {"AddV2"}
-
-
-@pytest.mark.task(devices=1)
-def test_a_process_that_gives_way_has_threads_that_do() -> None:
-    import os
-    from pathlib import Path
-
-    import tensorflow as tf
-
-    from dtrain.task.process import signals
-
-    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + signals.NICE)
-    others = {int(path.name) for path in Path("/proc/self/task").iterdir()}
-    signals.give_way()
-    tf.linalg.matmul(tf.ones([256, 256]), tf.ones([256, 256]))
-    threads = {int(path.name) for path in Path("/proc/self/task").iterdir()} - others
-    assert threads
-    assert {os.getpriority(os.PRIO_PROCESS, number) for number in threads} == {nice}

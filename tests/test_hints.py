@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dtrain
-from dtrain.api import command, hints
+from dtrain.api import command, keywords
 from dtrain.api.keywords import TABLE, plain
 from dtrain.errors import UsageError
 from dtrain.run.folder import RunDir
@@ -80,8 +80,8 @@ def test_a_refusal_says_what_to_type(
 
 
 def test_the_hints_are_of_keywords_that_there_are_not() -> None:
-    assert not set(hints.OF_KERAS) & set(TABLE)
-    assert set(hints.OPTIONS) <= set(TABLE)
+    assert not set(keywords.OF_KERAS) & set(TABLE)
+    assert set(keywords.OPTIONS) <= set(TABLE)
 
 
 def test_weights_of_classes_are_as_keras_takes_them() -> None:

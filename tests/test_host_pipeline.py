@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.data import tf_example
+from dtrain.data import record_files
 from dtrain.data.foreign import Generated
 from dtrain.data.mixture import Concatenated, Mixture, Subset
 from dtrain.data.nest import Ragged
@@ -26,8 +26,7 @@ from dtrain.data.transforms import ClassWeights, padded, weighted
 from dtrain.datasets.images import image_folder
 from dtrain.datasets.records import tfrecord
 from dtrain.errors import DataError, UsageError
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Inputs
+from dtrain.task.data.inputs import HostPipeline, Inputs
 from tests.conftest import need
 from tests.test_records import write_tfrecord
 
@@ -87,7 +86,7 @@ def records(rows: int) -> Source:
     }  # fmt: skip
     made = []
     for row in range(rows):
-        example = tf_example.message_class()()
+        example = record_files.message_class()()
         feature = example.features.feature
         feature["vec"].float_list.value[:] = [row / 3, -row]
         feature["tokens"].int64_list.value[:] = range(row % 4)
@@ -210,17 +209,18 @@ from dtrain.datasets.images import image_folder
 from dtrain.datasets.records import tfrecord
 from dtrain.datasets import Arrays, table
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.data import augmentation, data_identity, reading
-from dtrain.task.data.host_pipeline import HostPipeline
+from dtrain.task.data import data_identity, reading
+from dtrain.task.data import dataset
+from dtrain.task.data.inputs import HostPipeline
 from dtrain.task.data.inputs import Inputs
-from dtrain.data import tf_example
+from dtrain.data import record_files
 from dtrain.data.foreign import Generated
 from dtrain.errors import UsageError
 from tests.test_host_pipeline import records
 
 def read(train, held=None, augment=None):
     splits = runtime().readable(Splits(train, held), "it")
-    data_identity.records(splits, "sample")
+    data_identity.records(splits)
     reading.specs(splits.train, 4)
     inputs = Inputs(splits.train, splits.validation, 4, 1, augment=augment)
     batches = HostPipeline(inputs)
@@ -243,15 +243,15 @@ rows = -x["v"][:, 1].astype(int)
 assert x["t"].tolist() == [[*range(row % 4), 7, 7, 7][:3] for row in rows]
 assert y.tolist() == (rows % 2).tolist()
 images = image_folder(".", [9, 7]).train
-turned = augmentation.Layer(keras.layers.RandomRotation(0.2), "it")
+turned = dataset.Layer(keras.layers.RandomRotation(0.2), "it")
 shifted = functools.partial(dtrain.augment.shift_flip, pixels=2, flip=True)
-both = augmentation.in_turn([shifted, turned])
+both = dataset.in_turn([shifted, turned])
 x, y = read(images, images, both)
 assert x.shape == (4, 9, 7, 3) and x.dtype == np.float32
 assert dtrain.replicas.mean(x) is x
 assert (x == read(images, None, both)[0]).all() and (x != read(images)[0]).any()
 try:
-    read(images, None, augmentation.Layer(keras.layers.RandomCrop(8, 6), "it"))
+    read(images, None, dataset.Layer(keras.layers.RandomCrop(8, 6), "it"))
     raise AssertionError
 except UsageError as error:
     problem = {"jax": "cannot be compiled by JAX (IndexError: Slice entries must be",

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from dtrain.controller.launchers.cluster_env.hostlist import MOST, hosts, tasks
+from dtrain.controller.launchers.cluster_env.slurm import MOST, hosts, tasks
 
 LISTS = {
     "n1": ["n1"],

@@ -400,7 +400,7 @@ def test_a_source_that_says_so_is_read_by_several_threads() -> None:
     import tensorflow as tf
 
     from dtrain.task.backends.tensorflow.reading import take
-    from dtrain.task.backends.tensorflow.tpu.static import Stretch
+    from dtrain.task.backends.tensorflow.tpu import Stretch
 
     handle = Handle(50, thread_safe=True, together=2)
     for source in (handle, Stretch(handle, 0, 50)):

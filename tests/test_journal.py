@@ -106,37 +106,44 @@ def test_follower_returns_each_event_once_and_whole(path: Path) -> None:
     assert [e["message"] for e in journal.read(path)] == ["Zürich"] * 3
 
 
-def test_follower_reads_a_journal_that_was_cut_from_its_beginning(path: Path) -> None:
-    """A job that continues from a checkpoint takes back what it will write again."""
+def back(path: Path, step: int, validated: bool = True) -> None:
+    """Have another command go on from a checkpoint."""
+    with contextlib.closing(Journal(path)) as log:
+        log.write(journal.RESUMED, step=step, validated=validated)
+
+
+def test_follower_reads_a_run_that_goes_back_from_its_beginning(path: Path) -> None:
+    """A job that continues from a checkpoint writes again what it had written."""
     follower = Follower(path)
     with contextlib.closing(Journal(path)) as log:
         for step in range(1, 6):
             log.write("metrics", step=step, metrics={"loss": 1.0 / step})
-    assert [event["step"] for event in follower.new()] == [1, 2, 3, 4, 5]
-    journal.cut(path, 3)
-    assert [event["step"] for event in follower.new()] == [1, 2, 3]
-    assert follower.new() == []
-    with contextlib.closing(Journal(path)) as log:
+        assert [event["step"] for event in follower.new()] == [1, 2, 3, 4, 5]
         log.write("restart", step=3, message="worker-0 died")
-        assert [event["event"] for event in follower.new()] == ["restart"]
+        found = follower.new()
+        assert [event["event"] for event in found] == ["metrics"] * 3 + ["restart"]
+        assert follower.new() == []
         log.write("metrics", step=4, metrics={"loss": 0.5})
     [event] = follower.new()
     assert (event["step"], event["metrics"]) == (4, {"loss": 0.5})
-    # What was read is still there: it goes on.
+    back(path, 2)
     with contextlib.closing(Journal(path)) as log:
-        log.write("metrics", step=5, metrics={"loss": 0.25})
-    journal.cut(path, 4)
-    with contextlib.closing(Journal(path)) as log:
-        for step in range(5, 20):
-            log.write("metrics", step=step, metrics={})
-    assert [event["step"] for event in follower.new()] == [*range(5, 20)]
-    # Cut, and grown past where the follower was: the length alone would not tell.
-    journal.cut(path, 7)
-    with contextlib.closing(Journal(path)) as log:
-        for step in range(8, 40):
+        for step in range(3, 40):
             log.write("metrics", step=step, metrics={"another": step})
-    found = [event["step"] for event in follower.new()]
-    assert found == [1, 2, 3, 3, *range(4, 40)]
+    assert [event["step"] for event in follower.new()] == [*range(1, 40)]
+    assert [event["step"] for event in journal.read(path)] == [*range(1, 40)]
+
+
+def test_a_follower_that_skipped_is_told_of_all_after_a_return(path: Path) -> None:
+    with contextlib.closing(Journal(path)) as log:
+        log.write("metrics", step=1, metrics={})
+        log.write("metrics", step=2, metrics={})
+    back(path, 1)
+    follower = Follower(path)
+    follower.skip()
+    assert follower.new() == []
+    back(path, 1)
+    assert [event["step"] for event in follower.new()] == [1]
 
 
 EVENTS: list[dict[str, Any]] = [
@@ -147,14 +154,13 @@ EVENTS: list[dict[str, Any]] = [
     {"event": "metrics", "step": 3, "metrics": {"loss": 0.5}},
     {"event": "error", "kind": "training", "message": "m"},
     {"event": "end", "status": "failed", "step": 3},
-    {"event": "restart", "step": 2, "message": "m"},
 ]
 
 
 @pytest.mark.parametrize(
-    ("step", "kept"), [(0, [0, 2]), (1, [0, 1, 2]), (2, [0, 1, 2, 3, 7]), (3, [0, 1, 2, 3, 4, 7])]
+    ("step", "kept"), [(0, [0, 2]), (1, [0, 1, 2]), (2, [0, 1, 2, 3]), (3, [0, 1, 2, 3, 4])]
 )
-def test_cut_takes_back_what_a_resumed_run_writes_again(
+def test_what_a_resumed_run_writes_again_is_passed_over(
     path: Path, step: int, kept: list[int]
 ) -> None:
     log = Journal(path)
@@ -162,17 +168,19 @@ def test_cut_takes_back_what_a_resumed_run_writes_again(
         log.write(**event)
     log.close()
     before = journal.read(path)
-    journal.cut(path, step)
+    written = path.read_bytes()
+    back(path, step)
     assert journal.read(path) == [before[i] for i in kept]
+    assert path.read_bytes().startswith(written), "nothing is taken back"
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_cut_of_a_torn_or_absent_journal(path: Path) -> None:
-    journal.cut(path, 0)
+def test_a_return_of_a_torn_or_absent_journal(path: Path) -> None:
+    back(path, 0)
     assert journal.read(path) == []
     path.write_bytes(NOTICE + NOTICE[:9])
-    journal.cut(path, 0)
-    assert path.read_bytes().count(b"\n") == 1
+    back(path, 0)
+    assert path.read_bytes().count(b"\n") == 2
     assert journal.read(path)[0]["message"] == "Zürich"
 
 
@@ -187,10 +195,10 @@ def test_a_validation_that_will_be_done_again_is_taken_back(tmp_path: Path) -> N
         ):
             log.write("metrics", step=step, epoch=1, kind=kind, metrics=metrics)
     log.close()
-    journal.cut(path, 4, validated=True)
+    back(path, 4)
     assert [event["kind"] for event in journal.read(path)] == ["interval", "epoch", "validation"]
     before = journal.read(path)
-    journal.cut(path, 4, validated=False)
+    back(path, 4, validated=False)
     assert journal.read(path) == before[:-1]
 
 
@@ -218,11 +226,6 @@ def test_a_damaged_line_costs_that_line(path: Path, line: bytes) -> None:
     assert [event["message"] for event in follower.new()] == ["Zürich"] * 3
     said = "journal.jsonl: passed over 1 damaged line, the first is line 2"
     assert (follower.damaged, follower.notice()) == (1, said)
-    # A resumed run leaves it out, and says so once.
-    assert journal.cut(path, 0) == said
-    assert [event["message"] for event in journal.read(path)] == ["Zürich"] * 3 + [said]
-    assert path.read_bytes().startswith(NOTICE * 3)
-    assert journal.cut(path, 0) is None
 
 
 def test_a_long_line_that_is_still_written(path: Path) -> None:
@@ -306,6 +309,4 @@ def test_a_journal_is_a_file_of_its_own(path: Path, tmp_path: Path, kind: str) -
     if kind != "hard link":
         with pytest.raises(DamagedFile, match="not a regular file"):
             journal.read(path)
-        with pytest.raises(DamagedFile, match="not a regular file"):
-            journal.cut(path, 5)
     assert other.read_bytes() == NOTICE + b"torn"

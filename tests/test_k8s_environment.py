@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dtrain.controller.launchers import automatic
-from dtrain.controller.launchers.cluster_env import kubernetes
+from dtrain.controller.launchers.cluster_env import platforms
 from dtrain.controller.launchers.cluster_env.base import Started
-from dtrain.controller.launchers.cluster_env.kubernetes import read
+from dtrain.controller.launchers.cluster_env.platforms import read_pod
 from dtrain.errors import UsageError
 
 #: Of every pod.
@@ -27,7 +27,7 @@ ONE = {
 
 
 def found(environ: dict[str, str], name: str) -> tuple[int, int | None, tuple[str, ...]]:
-    started = read(environ, name)
+    started = read_pod(environ, name)
     assert isinstance(started, Started)
     assert started.job == started.chief[0]
     return started.rank, started.number, started.chief
@@ -64,23 +64,26 @@ def test_where_a_pod_is(
 
 
 def test_pods_that_do_not_find_each_other_are_each_by_itself() -> None:
-    assert read(OWN, "train-3") is None
+    assert read_pod(OWN, "train-3") is None
 
 
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({**OWN, "JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX=x: is not the number"),
-        ({**OWN, "JOB_COMPLETION_INDEX": ""}, r"JOB_COMPLETION_INDEX=\(not set\): is not"),
-        ({**OWN, "JOB_COMPLETION_INDEX": "٣"}, "JOB_COMPLETION_INDEX=٣: is not the number"),
+        ({**OWN, "JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX=x: is not a number, in a pod"),
+        ({**OWN, "JOB_COMPLETION_INDEX": ""}, r"JOB_COMPLETION_INDEX=: is not"),
+        ({**OWN, "JOB_COMPLETION_INDEX": "٣"}, "JOB_COMPLETION_INDEX=٣: is not a number"),
         ({**OWN, "HOSTNAME": "gpu-box"}, "HOSTNAME=gpu-box: is not the host name of pod 3"),
-        ({**OURS, "JOB_GLOBAL_INDEX": "4"}, "JOB_GLOBAL_INDEX=4: GLOBAL_REPLICAS=4 has no such"),
-        ({**OURS, "GLOBAL_REPLICAS": "-1"}, "GLOBAL_REPLICAS=-1: is not the number"),
+        (
+            {**OURS, "JOB_GLOBAL_INDEX": "4"},
+            "JOB_GLOBAL_INDEX=4: GLOBAL_REPLICAS=4 has no such rank",
+        ),
+        ({**OURS, "GLOBAL_REPLICAS": "-1"}, "GLOBAL_REPLICAS=-1: is not a number"),
     ],
 )
 def test_what_cannot_be_is_said(environ: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        read(environ, f"{environ['HOSTNAME']}.{DOMAIN}")
+        read_pod(environ, f"{environ['HOSTNAME']}.{DOMAIN}")
 
 
 @pytest.mark.parametrize("missing", ["JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"])
@@ -88,7 +91,7 @@ def test_a_pod_of_another_kind_is_by_itself(monkeypatch: pytest.MonkeyPatch, mis
     def resolve() -> str:
         raise AssertionError("no name is looked up outside of such a pod")
 
-    monkeypatch.setattr(kubernetes.socket, "getfqdn", resolve)
+    monkeypatch.setattr(platforms.socket, "getfqdn", resolve)
     for name, value in OWN.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
@@ -96,7 +99,7 @@ def test_a_pod_of_another_kind_is_by_itself(monkeypatch: pytest.MonkeyPatch, mis
 
 
 def test_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes.socket, "getfqdn", lambda: f"digits-worker-1-0.{DOMAIN}")
+    monkeypatch.setattr(platforms.socket, "getfqdn", lambda: f"digits-worker-1-0.{DOMAIN}")
     for name, value in OURS.items():
         monkeypatch.setenv(name, value)
     platform = automatic.found()

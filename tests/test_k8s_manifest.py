@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from dtrain.config.presets import launchers
 from dtrain.controller import k8s_job
 from dtrain.controller.launchers import Kubernetes
-from dtrain.controller.launchers.k8s.manifest import Object, Workload, render
+from dtrain.controller.launchers.k8s import Object, Workload, render
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from tests.conftest import QUICK, Commands
@@ -37,10 +39,9 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def launcher(**asked: Any) -> Kubernetes:
-    given = {"image": "registry.example/team/digits:1", "volume": "runs", **asked}
-    return Kubernetes(
-        grace_seconds=30.0, start_timeout=600.0, stall_timeout=None, max_restarts=3, **given
-    )
+    given = {"image": "registry.example/team/digits:1", "volume": "runs", "kind": "jobset", **asked}
+    whole = {**dataclasses.asdict(launchers.Kubernetes()), **given}
+    return Kubernetes(**{key: value for key, value in whole.items() if key != "_target_"})
 
 
 def workload(tasks: tuple[Task, ...], kind: str = "cpu") -> Workload:
@@ -335,7 +336,6 @@ def test_a_manifest_is_written_for_its_user_alone(dtrain: Commands) -> None:
         (["launcher.memory=16GB"], "launcher.memory=16GB: is no quantity of memory"),
         (["launcher.user=0"], "launcher.user=0: must be at least 1"),
         (["hydra.run.dir=x"], "the run folder is in the cluster"),
-        (["sidecar.evaluate=true"], "Kubernetes starts no process beside the training"),
         (
             ["tracking.uri=http://me:hunter2hunter2@host"],
             "a secret that is typed would be in the manifest",

@@ -16,7 +16,9 @@ CLASSES = sorted(
         kind
         for module in (schema, models, datasets, optimizers, strategies, options)
         for kind in vars(module).values()
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type)
+        if isinstance(kind, type)
+        and dataclasses.is_dataclass(kind)
+        and kind.__module__ == module.__name__
     ),
     key=lambda kind: kind.__name__,
 )

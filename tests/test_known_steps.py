@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dtrain.tracking.mlflow.known_steps import Steps
+from dtrain.tracking.mlflow.tracker import Steps
 
 
 def filled(steps: list[int]) -> Steps:

@@ -17,7 +17,9 @@ from tests.conftest import Commands
 def run(folder: str, **command: object) -> None:
     """Make what is looked at of a run."""
     os.makedirs(folder)
-    write_json(Path(folder, "command.json"), {"overrides": [], "config_dir": None, **command})
+    write_json(
+        Path(folder, "command.json"), {"format": 2, "overrides": [], "config_dir": None, **command}
+    )
     Path(folder, "config.yaml").touch()
 
 

@@ -613,7 +613,7 @@ def test_hosts_without_a_key(
 
 def test_a_run_has_an_identity(tmp_path: Path, several: Cluster) -> None:
     rundir = RunDir.create(tmp_path / "2026-01-01" / "run")
-    write_json(rundir.command, {"overrides": ["a=1"], "config_dir": None})
+    write_json(rundir.command, {"format": 2, "overrides": ["a=1"], "config_dir": None})
     placed, place = launch._identified(rundir, several)
     assert (place.day, place.name) == ("2026-01-01", "run")
     assert placed.job == place.job

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dtrain.errors import UsageError
-from dtrain.task.backends.tensorflow.layer_placement.assignment import assign
+from dtrain.task.backends.tensorflow.layer_assignment import assign
 
 LAYERS = [("embed", 400), ("block_0", 0), ("block_0/dense", 300), ("block_1", 0),
           ("block_1/dense", 300), ("head", 200)]  # fmt: skip

@@ -35,7 +35,7 @@ def use(strategy: Any, kind: str = "Default") -> None:
     import numpy as np
 
     from dtrain import models
-    from dtrain.task.backends.tensorflow.local_calls import LocalCalls
+    from dtrain.task.backends.tensorflow.forward import LocalCalls
 
     metrics = ["accuracy", {"_target_": "tests.test_local_calls.counted"}]
     config = settings(trainer={"loss": "sparse_categorical_crossentropy", "metrics": metrics})

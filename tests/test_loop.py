@@ -1159,6 +1159,27 @@ def test_what_a_callback_adds_to_the_logs_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
+def test_what_is_no_finite_number_is_noticed_once_and_not_recorded(tmp_path: Path) -> None:
+    values = {"text": "3", "nan": math.nan, "rows": [1.0, 2.0], "none": None, 7: 1.0, "loss": None}
+    seen = recorder()
+    trained = looped(
+        tmp_path / "run", Scripted(Clock()), callbacks=[writing(lambda *_: values), seen]
+    )
+    trained.loop.run()
+    [notice] = events(trained, "notice")
+    assert notice["message"] == (
+        "callbacks put into logs what is no finite number: 7, loss, nan, none, rows, text; "
+        "it is not recorded"
+    )
+    assert trained.loop.logs == {"loss": 15.5}, "what was measured stays"
+    assert seen.seen[1][2]["text"] == "3", "later callbacks see it, as under fit"
+    assert set().union(*(e["metrics"] for e in events(trained, "metrics"))) == {
+        "loss", "learning_rate", "examples_per_second", "input_seconds", "host_seconds",
+        "epoch_examples", "examples",
+    }  # fmt: skip
+
+
+@pytest.mark.task
 @pytest.mark.parametrize(("every", "steps"), [(5, [5, 10, 15, 20]), (7, [7, 10, 14, 20])])
 def test_a_learning_rate_in_the_logs_makes_no_second_point(
     tmp_path: Path, every: int, steps: list[int]
@@ -1233,6 +1254,20 @@ def test_a_callback_that_raises_leaves_what_was_measured(tmp_path: Path) -> None
         trained.loop.run()
     assert (trained.points("val_loss"), trained.points("gap")) == ({10: 100.0}, {10: 1.0})
     assert trained.points("late") == {}
+
+
+@pytest.mark.task
+def test_an_objective_that_no_epoch_has_is_noticed_once(tmp_path: Path) -> None:
+    trained = looped(
+        tmp_path / "run", Scripted(Clock()), objective="val_los", validation_examples=4,
+        validation_freq=2, epochs=4,
+    )  # fmt: skip
+    trained.loop.run()
+    [notice] = events(trained, "notice")
+    assert notice["message"] == (
+        "objective=val_los is not among the metrics of this run (loss, val_loss); no checkpoint "
+        "is kept as the best"
+    )
 
 
 @pytest.mark.task
@@ -1317,38 +1352,3 @@ def test_callbacks_see_what_they_see_under_fit(tmp_path: Path) -> None:
     assert [entry[:2] for entry in ours.seen] == [entry[:2] for entry in theirs.seen]
     for (name, index, mine), (_, _, expected) in zip(ours.seen, theirs.seen, strict=True):
         assert mine == pytest.approx(expected, rel=1e-5), (name, index)
-
-
-@pytest.mark.task
-def test_what_is_no_finite_number_is_noticed_once_and_not_recorded(tmp_path: Path) -> None:
-    values = {"text": "3", "nan": math.nan, "rows": [1.0, 2.0], "none": None, 7: 1.0, "loss": None}
-    seen = recorder()
-    trained = looped(
-        tmp_path / "run", Scripted(Clock()), callbacks=[writing(lambda *_: values), seen]
-    )
-    trained.loop.run()
-    [notice] = events(trained, "notice")
-    assert notice["message"] == (
-        "callbacks put into logs what is no finite number: 7, loss, nan, none, rows, text; "
-        "it is not recorded"
-    )
-    assert trained.loop.logs == {"loss": 15.5}, "what was measured stays"
-    assert seen.seen[1][2]["text"] == "3", "later callbacks see it, as under fit"
-    assert set().union(*(e["metrics"] for e in events(trained, "metrics"))) == {
-        "loss", "learning_rate", "examples_per_second", "input_seconds", "host_seconds",
-        "epoch_examples", "examples",
-    }  # fmt: skip
-
-
-@pytest.mark.task
-def test_an_objective_that_no_epoch_has_is_noticed_once(tmp_path: Path) -> None:
-    trained = looped(
-        tmp_path / "run", Scripted(Clock()), objective="val_los", validation_examples=4,
-        validation_freq=2, epochs=4,
-    )  # fmt: skip
-    trained.loop.run()
-    [notice] = events(trained, "notice")
-    assert notice["message"] == (
-        "objective=val_los is not among the metrics of this run (loss, val_loss); no checkpoint "
-        "is kept as the best"
-    )

@@ -11,9 +11,8 @@ import pytest
 
 from dtrain.controller.launchers import meeting
 from dtrain.controller.launchers.cluster_env.base import Started
-from dtrain.controller.launchers.local import around_proxies
+from dtrain.controller.launchers.local import FIRST, LAST, around_proxies
 from dtrain.controller.launchers.meeting import Meeting
-from dtrain.controller.launchers.ports import FIRST, LAST
 from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous import peer as peers
 from dtrain.controller.launchers.rendezvous.chief import Host, Place, _at
@@ -89,13 +88,13 @@ def met(host: Host, pool: ThreadPoolExecutor, *others: Peer) -> list[str]:
 
 
 def test_addresses_are_agreed(free: list[str], pool: ThreadPoolExecutor) -> None:
-    """One says its port alone, one its address in a network; the evaluator has none."""
-    names = ["worker-0", "worker-1", "evaluator-0"]
-    said = [":20002", "10.1.2.3:20003", ""]
+    """One says its port alone, one its address in a network."""
+    names = ["worker-0", "worker-1"]
+    said = [":20002", "10.1.2.3:20003"]
     pairs = zip(names, said, strict=True)
     others = [Peer(free, name, FACTS, KEY, LONG, own) for name, own in pairs]
     agreed = met(Host(free, names, FACTS, KEY, LONG), pool, *others)
-    assert agreed == ["127.0.0.1:20001", "127.0.0.1:20002", "10.1.2.3:20003", ""]
+    assert agreed == ["127.0.0.1:20001", "127.0.0.1:20002", "10.1.2.3:20003"]
 
 
 def test_a_port_that_another_program_has(

@@ -57,19 +57,10 @@ class Training:
         self.journal.close()
         found, _ = checkpoint.newest(self.rundir.checkpoints)
         step = found.step if found else 0
-        journal.cut(self.rundir.journal, step)
+        log = journal.Journal(self.rundir.journal)
+        log.write(journal.RESUMED, step=step)
+        log.close()
         self.begin(step)
-
-    def evaluator(self, rng: random.Random) -> None:
-        queue = self.rundir.path / "sidecar" / "queue"
-        queue.mkdir(parents=True, exist_ok=True)
-        if checkpoint.steps(queue) and rng.random() < 0.5:
-            shutil.rmtree(queue / str(checkpoint.steps(queue)[0]))
-        saved = checkpoint.steps(self.rundir.checkpoints)[-1:]
-        if saved and not (queue / str(saved[0])).exists():
-            place = self.rundir.checkpoints / str(saved[0])
-            checkpoint.hold(lambda: [place], queue / ".aside")
-            (queue / ".aside" / str(saved[0])).rename(queue / str(saved[0]))
 
     def end(self) -> None:
         write_json(self.rundir.result, {"status": "FINISHED"})
@@ -104,10 +95,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def act(training: Training, rng: random.Random) -> None:
-    kind = rng.choice(["train", "train", "train", "save", "save", "restart", "evaluator", "end"])
-    if kind == "evaluator":
-        training.evaluator(rng)
-    elif kind == "end":
+    kind = rng.choice(["train", "train", "train", "save", "save", "restart", "end"])
+    if kind == "end":
         training.end()
         training.resume()
     else:
@@ -150,7 +139,7 @@ def test_a_look_that_was_given_up_is_made_again(tmp_path: Path) -> None:
         changes.close()
         copy.close()
         if turn % 5 == 0:  # another process, which knows what the copy has
-            original = Changes(training.rundir.path, known=original.known())
+            original = Changes(training.rundir.path, copied=original.copied)
     for change in original.parts():
         copy.apply(change)
     assert files(copied) == files(training.rundir.path)

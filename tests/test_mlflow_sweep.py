@@ -24,8 +24,7 @@ from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import RunDelivery
 from dtrain.tracking.mlflow.store import import_mlflow
-from dtrain.tracking.mlflow.sweep import SweepRun
-from dtrain.tracking.mlflow.tags import job_name
+from dtrain.tracking.mlflow.sweep import SweepRun, job_name
 from dtrain.tracking.mlflow.tracker import MLflow
 from tests.integration.test_failures import until
 from tests.sampled import sampled
@@ -50,7 +49,7 @@ class Sweep:
     def tell(self, status: str, best: int | None = None) -> None:
         overrides = ["strategy=mirrored,one_device", "optimizer.learning_rate=0.1,0.01"]
         write_json(self.folder / "sweep.json", {
-            "name": "rates", "started": 1000.0, "status": status, "ended": 3000.0,
+            "format": 2, "name": "rates", "started": 1000.0, "status": status, "ended": 3000.0,
             "command": {"overrides": overrides}, "objective": "val_accuracy",
             "objective_mode": "max", "best": best, "jobs": self.jobs,
         })  # fmt: skip
@@ -71,7 +70,7 @@ class Job:
         self.rundir.config.write_text(load.to_yaml(self.config))
         write_json(self.rundir.cluster, CLUSTER.to_json())
         job = {"number": number, "differs": differs}
-        write_json(self.rundir.command, {"overrides": words, "sweep": job})
+        write_json(self.rundir.command, {"format": 2, "overrides": words, "sweep": job})
         sweep.jobs.append({
             **job, "folder": str(number), "overrides": words, "status": "RUNNING",
             "objective": None, "seconds": None, "error": None,

@@ -104,12 +104,10 @@ def test_a_regression_is_compared_by_its_loss(dtrain: Any, npz: tuple[str, ...])
     ("words", "name"),
     [
         (("model=custom", "model._target_=mine.bare"), "val_loss"),
-        (("model=custom", "model._target_=mine.bare", "strategy=mirrored", "hardware.devices=2",
-          "sidecar.evaluate=true"), "val_loss"),
         (("model=mlp", "dataset.validation_split=0"), "loss"),
         (("model=custom", "model._target_=mine.gan"), "val_accuracy"),
     ],
-    ids=["no accuracy", "sidecar", "no validation", "own step"],
+    ids=["no accuracy", "no validation", "own step"],
 )  # fmt: skip
 def test_without_an_accuracy(
     dtrain: Any, npz: tuple[str, ...], words: tuple[str, ...], name: str

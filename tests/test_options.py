@@ -8,21 +8,16 @@ from typing import Any
 import pytest
 
 from dtrain.data import options
-from dtrain.data.options import Identity, OnError, Options, Shuffle
+from dtrain.data.options import OnError, Options, Shuffle
 from dtrain.run import identity
 from tests.test_schema import composed
 
 NODE = {"_target_": "dtrain.datasets.digits", "validation_split": 0.2, "split_seed": 0}
 DEFAULTS: dict[str, Any] = {
     "augment": None, "shuffle": "auto", "window": 8, "balance": False, "pad": None, "workers": 0,
-    "on_error": "fail", "identity": "sample", "accept_changes": False, "task": "auto",
+    "on_error": "fail", "accept_changes": False, "task": "auto",
     "test": None,
 }  # fmt: skip
-
-
-def test_a_key_that_runs_of_before_have_not_changes_them_where_it_is_given_alone() -> None:
-    assert options.deciding({**NODE, "encoding": None, "quote": None}) == options.deciding(NODE)
-    assert options.deciding({**NODE, "encoding": "cp1252"}) != options.deciding(NODE)
 
 
 def test_a_node_is_divided() -> None:
@@ -30,14 +25,14 @@ def test_a_node_is_divided() -> None:
     assert own == NODE
     assert found == Options()
     own, found = options.divided({
-        **NODE, "shuffle": "blocks", "window": 3, "on_error": "skip", "identity": "all",
+        **NODE, "shuffle": "blocks", "window": 3, "on_error": "skip",
         "balance": True, "pad": {"x": {"length": 3}}, "workers": 2, "accept_changes": True,
         "augment": {"_target_": "dtrain.augment.shift_flip"},
     })  # fmt: skip
     assert own == NODE
     assert found == Options(
         {"_target_": "dtrain.augment.shift_flip"}, Shuffle.blocks, 3, True, {"x": {"length": 3}},
-        2, OnError.skip, Identity.all, True,
+        2, OnError.skip, True,
     )  # fmt: skip
     assert options.divided({"_target_": "x", "shuffle": None})[1].shuffle is Shuffle.auto
     assert DEFAULTS.keys() == {field.name for field in dataclasses.fields(Options)}
@@ -53,7 +48,7 @@ def test_what_decides_which_examples_a_step_sees() -> None:
         ("task", "regression"),
     ):  # fmt: skip
         assert options.deciding({**NODE, **DEFAULTS, name: value}) != base, name
-    for name, value in (("workers", 3), ("identity", "all"), ("accept_changes", True),
+    for name, value in (("workers", 3), ("accept_changes", True),
                         ("cache", "decoded")):  # fmt: skip
         assert options.deciding({**NODE, **DEFAULTS, name: value}) == base, name
 
@@ -63,8 +58,8 @@ def test_what_decides_which_examples_a_step_sees() -> None:
     [
         ("dataset.shuffle=none", True), ("dataset.window=4", True), ("dataset.balance=true", True),
         ("dataset.pad={x:{length:3}}", True), ("dataset.on_error=skip", True),
-        ("dataset.workers=2", False), ("dataset.identity=all", False),
-        ("dataset.accept_changes=true", False), ("trainer.loss_weights={a:2}", True),
+        ("dataset.workers=2", False), ("dataset.accept_changes=true", False),
+        ("trainer.loss_weights={a:2}", True),
     ],
 )  # fmt: skip
 def test_options_on_the_command_line(override: str, makes_another_run: bool) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dtrain import datasets
 from dtrain.config.section import Node
-from dtrain.controller import other_data
+from dtrain.controller import derived
 from dtrain.data import options
 from dtrain.run import evaluations
 from dtrain.run.folder import RunDir
@@ -126,10 +126,10 @@ def test_what_another_path_means(
     rundir.journal.write_text(json.dumps(data) + "\n")
     own = {"_target_": "dtrain.datasets.table", **own}
     monkeypatch.setattr(
-        other_data.load, "read", lambda path: type("Config", (), {"dataset": Node(own)})
+        derived.load, "read", lambda path: type("Config", (), {"dataset": Node(own)})
     )
     node = {**own, **typed}
     names = {f"dataset.{name}" for name in typed}
-    found = other_data.settled(Node(node), rundir, names, labels)
+    found = derived.settled_data(Node(node), rundir, names, labels)
     assert dict(found) == {**node, **expected}
     assert options.deciding(found) is not None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import own_modules, targets
+from dtrain.config import targets
 from dtrain.errors import UsageError
 from dtrain.host import python_path
 from tests.conftest import QUICK, Commands
@@ -134,7 +134,7 @@ def test_modules_that_are_none_of_the_users(tmp_path: Path, monkeypatch: Any) ->
     site.mkdir(parents=True)
     (site / "loose.py").write_text("")
     monkeypatch.chdir(site)
-    assert not own_modules.is_own("loose")
+    assert not targets.is_own_module("loose")
 
 
 def test_what_a_module_only_imports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_every_command_takes_them(
     for command in (
         [f"resume={folder}", "trainer.epochs=2"], [f"fork={folder}", "dry_run=true"],
         ["evaluate", folder], ["predict", folder, "predict.function={_target_:mine.first}"],
-        ["data", *data], ["tune", "model=mlp", *data, "dry_run=true"],
+        ["data", *data],
         ["-m", "model=mlp", *data, "seed=1,2", "dry_run=true"],
     ):  # fmt: skip
         monkeypatch.setattr(sys, "argv", ["dtrain", *command])

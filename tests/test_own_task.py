@@ -427,19 +427,3 @@ def test_a_meeting_that_fails(problem: Exception, story: Any, tmp_path: Path) ->
     assert told.peer_.closed
     assert told.asked == ["kill"]
     assert not (tmp_path / "mine").exists()
-
-
-# --- the evaluator
-
-
-def test_an_evaluator_sees_the_folder_of_the_chief(tmp_path: Path) -> None:
-    own, task = config(tmp_path), Task("evaluator", 0, 1, alone=True)
-    launcher: Any = None  # is asked only when the evaluator has died
-    rundir, _ = chiefs_folder(tmp_path / "mine" / CHIEFS, own)
-    with pytest.raises(UsageError, match=r"output_dir=.*/mine: is not that of the chief, whose"):
-        own_task._beside(own, launcher, task, rundir, PLACE)  # of a host that has only its own
-    write_json(rundir.command, {"overrides": []})
-    assert own_task._beside(own, launcher, task, rundir, PLACE).is_alive
-    other = PLACE._replace(job="cd" * 16)
-    with pytest.raises(UsageError, match=r"output_dir="):
-        own_task._beside(own, launcher, task, rundir, other)

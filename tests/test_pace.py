@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.controller.launchers.rendezvous import pace as module
-from dtrain.controller.launchers.rendezvous.pace import Pace
+from dtrain.controller.launchers.rendezvous import messages as module
+from dtrain.controller.launchers.rendezvous.messages import Pace
 
 
 class Clock:

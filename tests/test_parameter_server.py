@@ -283,7 +283,7 @@ def bounded(cluster: Cluster, task: Task, devices: list[str]) -> Any:
     outcomes = {}
     strategy = strategy_of(cluster, task)
     from dtrain.task.backends.tensorflow import input_pipeline
-    from dtrain.task.backends.tensorflow.parameter_server.asynchronous import AsynchronousSteps
+    from dtrain.task.backends.tensorflow.parameter_server.updates import AsynchronousSteps
     from dtrain.task.data import dataset
 
     splits = dataset.load(config()).splits
@@ -331,7 +331,7 @@ def test_a_slow_worker_holds_the_others_back() -> None:
     import numpy as np
 
     from dtrain.task.backends.metric_sums import Sums
-    from dtrain.task.backends.tensorflow.parameter_server.asynchronous import AsynchronousSteps
+    from dtrain.task.backends.tensorflow.parameter_server.updates import AsynchronousSteps
 
     class Scripted(AsynchronousSteps):
         _global_batch, _train_step_remote = BATCH, None

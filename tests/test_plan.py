@@ -139,7 +139,6 @@ def test_sizes_of_shipped_and_own_datasets() -> None:
 
 
 MULTIWORKER = "strategy=multiworker"
-SYNC = (MULTIWORKER, "strategy.sync_every=4", "trainer.batch_size=64")
 PS = "strategy=ps"
 
 
@@ -203,7 +202,6 @@ COMMAND = Machine(0, 8, shared=False, hosts=4, one_task=True)
         (["strategy=one_device"], Machine(4, 8), [0], []),
         (["strategy=one_device", "hardware.devices=2"], PLAIN, [0], []),
         (["strategy=mirrored"], PLAIN, [0, 1], [(0, 1, 2, 3), (4, 5, 6, 7)]),
-        (["strategy=mirrored", "sidecar.evaluate=true"], Machine(0, 5), [0, 1], [(0, 1), (2, 3)]),
         (["strategy=mirrored"], Machine(4, 8), [0, 1, 2, 3], []),
         ([MULTIWORKER], PLAIN, [0, 0], [(0, 1, 2, 3), (4, 5, 6, 7)]),
         ([MULTIWORKER], Machine(4, 8), [0, 1, 0, 1], []),
@@ -211,8 +209,6 @@ COMMAND = Machine(0, 8, shared=False, hosts=4, one_task=True)
         (["strategy=fsdp", "hardware.hosts=2", "hardware.devices=2"], PLAIN, [0, 1, 0, 1],
          [(0, 1), (2, 3), (4, 5), (6, 7)]),
         (["strategy=mirrored"], COMMAND, [0, 1, 2, 3], []),
-        (["strategy=mirrored", "sidecar.evaluate=true"], dataclasses.replace(COMMAND, hosts=3),
-         [0, 1], []),
         ([MULTIWORKER], COMMAND, [0, 0, 0, 0], []),
         ([MULTIWORKER, "hardware.devices=2"], COMMAND, [0, 1, 0, 1], []),
         ([MULTIWORKER, "hardware.hosts=2"], dataclasses.replace(COMMAND, gpus=1), [0, 1, 0, 1], []),
@@ -301,19 +297,6 @@ REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
     ([PS, "strategy.update=sync", "strategy.backup_workers=2"], PLAIN, None, (
         "strategy.backup_workers=2", "would drop the gradients of all 2 workers",
         "strategy.backup_workers=1")),
-    ([*SYNC, "hardware.devices=2"], PLAIN, None, (
-        "hardware.devices=2", "by itself (strategy.sync_every) does so on one device",
-        "hardware.devices=1")),
-    ([*SYNC, "strategy.compress=bfloat16"], PLAIN, None, (
-        "strategy.sync_every=4", "no gradients that strategy.compress", "strategy.compress=null")),
-    ([*SYNC, "trainer.gradient_reduction=sum"], PLAIN, None, (
-        "strategy.sync_every=4", "each task updates by its own",
-        "trainer.gradient_reduction=mean")),
-    ([*SYNC, "hardware.precision=mixed_float16"], PLAIN, None, (
-        "strategy.sync_every=4", "each task would leave out other updates",
-        "hardware.precision=mixed_bfloat16")),
-    ([MULTIWORKER, "strategy.sync_every=0"], PLAIN, None, (
-        "strategy.sync_every=0", "must be at least 1", "strategy.sync_every=1")),
     (["strategy=mirrored", "hardware.jit_compile=true"], PLAIN, None, (
         "hardware.jit_compile=true", "XLA cannot compile a step of strategy=mirrored",
         "hardware.jit_compile=false")),
@@ -426,17 +409,6 @@ def test_weights_of_classes_have_a_form(given: str, told: str) -> None:
         checked(node(f"trainer.class_weight={given}"))
     assert str(caught.value).startswith("trainer.class_weight")
     checked(node("trainer.class_weight={0:1,5:0.0}"))
-
-
-def test_what_changes_the_numbers_is_in_the_plan() -> None:
-    shorter = ("strategy=multiworker", "strategy.compress=bfloat16", "trainer.batch_size=64")
-    told = {"compress": "gradients travel as bfloat16: the numbers change"}
-    averaged = {"sync every": "4 steps, by averages: the numbers change"}
-    for words, rows in (
-        (shorter, told), (shorter[:1], {}), ((*shorter, "hardware.hosts=1"), {}), (SYNC, averaged),
-    ):  # fmt: skip
-        found = planned(*words)
-        assert found.strategy.rows(found.cluster) == rows
 
 
 def test_plans_are_read_without_tensorflow() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.launchers import ports as module
-from dtrain.controller.launchers.ports import Ports
+from dtrain.controller.launchers import local as module
+from dtrain.controller.launchers.local import Ports
 from dtrain.errors import TrainingError
 from tests import warm
 

@@ -144,7 +144,7 @@ def test_a_task_that_is_not_the_chief_writes_nothing(tmp_path: Path) -> None:
         "event": ("start",), "point": (1, 1, "interval", {"loss": 1.0}),
         "progress": ({"step": 1}, True),
         "profile": (3,), "epoch_ended": (1, tiny()), "save": (1, {"a": np.ones(1)}, {}),
-        "rate": (None,), "wait": (), "end": (), "usage": (), "compare_by": ("loss", "min"),
+        "wait": (), "end": (), "usage": (), "compare_by": ("loss", "min"),
     }  # fmt: skip
     public = {n for n, f in inspect.getmembers(Records, inspect.isfunction) if n[0] != "_"}
     assert public == arguments.keys(), "it has an answer to everything"

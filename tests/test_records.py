@@ -88,16 +88,6 @@ def numbered(n: int) -> bytes:
     )  # fmt: skip
 
 
-def text(n: int) -> bytes:
-    return f"record {n} ".encode() * (1 + n % 4)
-
-
-def saved(**arrays: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
 def several(kind: str, *counts: int, make: Any = numbered, **options: Any) -> list[str]:
     """Write files of records that ``make`` makes of their numbers."""
     first, names = 0, [f"part-{number:02}.{kind}" for number in range(len(counts))]
@@ -115,11 +105,6 @@ def splits(kind: str, path: Any, target: Any = "label", inputs: Any = "vec", **o
 def source(*arguments: Any, pad: Any = None, **options: Any) -> Any:
     train = splits(*arguments, **options).train
     return train if pad is None else padded(datasets.Splits(train), pad).train
-
-
-def raw(paths: Any, **options: Any) -> Any:
-    """Return the source of the records of ArrayRecord files, as they are."""
-    return datasets.array_record(paths, None, "bytes", validation_split=0, **options).train
 
 
 def through_a_graph(source: Any, indices: Any) -> tuple[Any, ...]:
@@ -162,7 +147,6 @@ def test_examples_in_any_order_are_those_of_tensorflow(kind: str) -> None:
     inputs = {"vec": "vec", "tokens": "tokens", "pair": ["weight", "label"], "b": {"o": "boxes"}}
     found = source(kind, names, inputs=inputs, weight="weight", pad=PAD)
     assert len(found) == len(expected) == 15
-    assert found[ORDER][0].tolist() == [records[row] for row in ORDER]
     again = pickle.loads(pickle.dumps(found))
     for x, y, weight in (through_a_graph(found, ORDER), at_once(again, ORDER)):
         assert x["vec"].shape == (9, 3) and x["vec"].dtype == tf.float32
@@ -217,49 +201,24 @@ def test_labels_classes_and_columns_are_read_without_the_inputs(
     assert splits(kind, f"part-00.{kind}", classes=9).count_classes() == 9
 
 
-@pytest.mark.parametrize("save", [False, True])
-def test_records_that_are_arrays(save: bool) -> None:
-    def make(number: int) -> bytes:
-        x = np.full((2, 3), number, np.uint8)
-        file = io.BytesIO()
-        np.save(file, x)
-        return file.getvalue() if save else saved(x=x, y=np.int16(number % 5), w=number * 0.5)
-
-    paths = several("array_record", 5, 10, make=make)
-    if save:
-        (x,) = datasets.array_record(paths, None, "npy", validation_split=0).train[ORDER]
-    else:
-        found = datasets.array_record(paths, "y", "npy", inputs="x", weight="w", validation_split=0)
-        x, y, weight = found.train[ORDER]
-        assert np.array_equal(y, ORDER % 5) and y.dtype == np.int64
-        assert np.array_equal(weight, ORDER * 0.5) and weight.dtype == np.float32
-        assert found.count_classes() == 5
-        assert found.train.info.labels().tolist() == [n % 5 for n in range(15)]
-    assert x.dtype == np.uint8 and np.array_equal(x[:, 1, 2], ORDER)
-
-
 @pytest.mark.task  # Grain imports JAX
 @pytest.mark.parametrize("group", [1, 4])
 def test_records_are_those_of_grain(group: int) -> None:
     import grain
 
-    paths = several("array_record", 10, 0, 20, make=text, group=group)
+    paths = several("array_record", 10, 0, 20, group=group)
     referee = grain.sources.ArrayRecordDataSource(paths)
-    expected = [referee[number] for number in range(len(referee))]
-    train = raw(paths)
-    assert len(train) == len(expected) == 30
-    assert train[ORDER][0].tolist() == [expected[row] for row in ORDER]
-    assert train.where(9) == "part-00.array_record, record 9"
-    assert train.where(10) == "part-02.array_record, record 0"
-    blocks = train.info.blocks()
-    assert blocks is None if group == 1 else blocks.tolist() == [4, 4, 2, 4, 4, 4, 4, 4]
+    table = source("array_record", paths).table
+    assert len(table) == len(referee) == 30
+    assert list(table.records(ORDER)) == [referee[row] for row in ORDER]
+    assert table.where(9) == "part-00.array_record, record 9"
+    assert table.where(10) == "part-02.array_record, record 0"
 
 
 @pytest.mark.task
-@both
-def test_more_files_than_may_be_open(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_files, "_OPEN", 3)
-    found = source(kind, several(kind, *[2] * 20))
+    found = source("tfrecord", several("tfrecord", *[2] * 20))
     order = np.random.default_rng(0).permutation(np.arange(40))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
@@ -303,15 +262,13 @@ def test_before_that_nothing_is_read_and_tensorflow_is_not_imported(server: Serv
     found = splits("tfrecord", "a", validation_split=0.2)
     assert known_length(found.train) is None and known_length(found.validation) is None
     assert "tensorflow" not in sys.modules and str(found.train.info.files()[0]) == "a"
-    write_array_record("b", map(text, range(30)))
+    write_array_record("b", [b"no example"] * 30)
     server.files["/b"] = Path("b").read_bytes()
-    found = datasets.array_record(server.at("b"), None, "bytes")
+    found = splits("array_record", server.at("b"), validation_split=0.2)
     assert known_length(found.train) is None and known_length(found.validation) is None
     assert not [one for one in server.asked if one[0] == "GET"]
     train = pickle.loads(pickle.dumps(found.train))
     assert (len(train), len(found.validation)) == (24, 6)
-    both = [*train[np.arange(24)][0], *found.validation[np.arange(6)][0]]
-    assert sorted(both) == sorted(map(text, range(30)))
 
 
 @pytest.mark.task
@@ -342,7 +299,7 @@ def test_compressed_files_are_unpacked_once(pack: Callable[[bytes], bytes]) -> N
     if pack is gzip.compress:
         Path("a").write_bytes(pack(data[:999]) + pack(data[999:]))
     found = splits("tfrecord", ["a"], "word", "tokens", validation_split=0.2).train
-    both = source("tfrecord", "a", inputs="tokens", pad=PAD)
+    both = source("tfrecord", "a", inputs="tokens", pad={"tokens": PAD["tokens"]})
     assert at_once(both, ORDER)[1].numpy().tolist() == [n % 3 for n in ORDER]
     assert len(found) == 12 and found.words().tolist() == ["ant", "cat"]
     Path("a").write_bytes(pack(data)[:-30])
@@ -383,21 +340,21 @@ def test_a_damaged_tfrecord_is_named(change: Any, at: int, problem: str) -> None
 
 
 def test_a_damaged_array_record_is_named() -> None:
-    several("array_record", 10, make=text)
+    several("array_record", 10, make=lambda number: b"")
     write_array_record("b", (os.urandom(4096) for _ in range(200)))
     data = bytearray(Path("b").read_bytes())
     data[200_000] ^= 255
     Path("b").write_bytes(data)
-    train = raw(["part-00.array_record", "b"])  # b comes first
+    table = source("array_record", ["part-00.array_record", "b"]).table  # b comes first
     wrong = []
     for row in range(210):
         try:
-            train[np.array([row])]
+            table.records(np.array([row]))
         except DataError as error:
             wrong.append(row)
             assert str(error).startswith(f"b, record {row}: cannot be read (Corrupted")
             with pytest.raises(DataError, match=rf"^b, record {row}: "):
-                train[np.array([195, row, 201])]
+                table.records(np.array([195, row, 201]))
     assert 0 < len(wrong) < 20
 
 
@@ -444,8 +401,6 @@ VEC = [1.0, 2.0, 3.0]
 def test_an_example_that_is_not_as_declared_is_named(
     kind: str, record: Any, target: str, problem: str
 ) -> None:
-    import tensorflow as tf
-
     WRITE[kind]("good", map(numbered, range(6)))
     wrong = b"\xff\xff\xffgarbage" if record is None else example(**record)
     WRITE[kind]("bad", [*map(numbered, range(6)), wrong, numbered(0)])
@@ -458,22 +413,7 @@ def test_an_example_that_is_not_as_declared_is_named(
     byte = sum(len(framed(numbered(n))) for n in range(6))
     place = "bad, record 6" + (f" (byte {byte:,})" if kind == "tfrecord" else "")
     assert str(caught.value).startswith(f"{place}{problem}"), caught.value
-    with pytest.raises((tf.errors.InvalidArgumentError, UnicodeDecodeError)):
-        through_a_graph(found, [3, 6, 0])
-    through_a_graph(found, [3, 7, 0])
-
-
-def test_arrays_that_differ_are_named() -> None:
-    rows = [saved(x=np.zeros(2)), saved(x=np.zeros(3)), saved(z=np.zeros(2)), b"no array", b""]
-    write_array_record("a", rows)
-    train = datasets.array_record("a", None, "npy", validation_split=0).train
-    for row, problem in enumerate([
-        r"column 'x': holds float64 \[3\], and the first record float64 \[2\]",
-        "column 'x': holds nothing, and the first record float64", r"is no array of NumPy \(",
-        r"is no array of NumPy \(",
-    ]):  # fmt: skip
-        with pytest.raises(DataError, match=rf"^a, record {row + 1}[:,] {problem}"):
-            train[np.array([0, row + 1])]
+    at_once(found, [3, 7, 0])
 
 
 # --- what is refused before training
@@ -523,22 +463,19 @@ def test_what_is_refused(kind: str, options: Any, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.task
 @pytest.mark.parametrize(
     ("pad", "message"),
     [
-        (None, "dataset.pad=null: the feature tokens has rows of different lengths"),
-        (
-            {"vec": {"length": 3}},
-            "dataset.pad=vec: is no feature of different lengths; accepted: t",
-        ),
-        ({"y": {"length": 3}}, "dataset.pad=y: is no feature of different lengths"),
-        ({"tokens": {"buckets": [3]}}, "dataset.pad={tokens: {'buckets': [3]}}: features of TFR"),
+        (None, "dataset.pad=null: the input has rows of different lengths"),
+        ({"vec": {"length": 3}}, "dataset.pad=vec: has no rows of different lengths; accepted: x"),
+        ({"y": {"length": 3}}, "dataset.pad=y: has no rows of different lengths"),
     ],
 )
 def test_lengths_that_are_not_declared(pad: Any, message: str) -> None:
-    write_tfrecord("a", [b""])
+    write_tfrecord("a", [numbered(0)])
     with pytest.raises(UsageError) as caught:
-        source("tfrecord", "a", inputs="tokens", pad=pad)[np.zeros(1, np.int64)]
+        at_once(source("tfrecord", "a", inputs="tokens", pad=pad), [0])
     assert str(caught.value).startswith(message)
 
 
@@ -559,15 +496,8 @@ def test_a_length_is_named_by_its_feature_or_by_its_place() -> None:
     assert x["u"].numpy().tolist() == [[-1.5], [0.5]] and x["tokens"].shape == (2, 1)
 
 
-def test_what_is_refused_of_array_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_array_records_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
     write_array_record("a", [b""])
-    for arguments, message in (
-        (("a", None, "nyp"), "type: dataset.decode=npy"),
-        (("a", "y"), "dataset.features=null: what the examples have is not declared"),
-        (("a", "y", "bytes"), "dataset.target=y: a has no such column"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            datasets.array_record(*arguments)
-    monkeypatch.setitem(sys.modules, "array_record.python", None)
+    monkeypatch.setitem(sys.modules, "array_record.python.array_record_data_source", None)
     with pytest.raises(UsageError, match=r"^dataset=array_record: needs a package .*\[grain\]"):
-        raw("a")
+        source("array_record", "a")

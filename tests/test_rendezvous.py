@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from dtrain import __version__, errors
-from dtrain.controller.launchers.rendezvous import chief, keepalive, messages, pace
-from dtrain.controller.launchers.rendezvous import connection as wire
+from dtrain.controller.launchers.rendezvous import chief, keepalive, messages
 from dtrain.controller.launchers.rendezvous import peer as peers
 from dtrain.controller.launchers.rendezvous.chief import Host, Place
 from dtrain.controller.launchers.rendezvous.messages import Message, Seal
@@ -589,7 +588,7 @@ def test_a_connection_that_says_nothing_has_its_time(meeting: Meeting, clock: Cl
     meeting.missing("worker-0")
     with connect(meeting.address) as silent:
         assert silent.recv(1)  # it was accepted
-        clock.ahead = wire.PROVE
+        clock.ahead = messages.PROVE
         assert ended(silent)
     clock.ahead = 0.0
     assert not waiting.done()
@@ -719,7 +718,7 @@ def test_a_chief_that_dies(meeting: Meeting) -> None:
 
 def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides give signs of life; one from which none comes is lost, and named."""
-    monkeypatch.setattr(wire, "BEAT", 0.05)
+    monkeypatch.setattr(messages, "BEAT", 0.05)
     monkeypatch.setattr(keepalive, "BEAT", 0.05)
     waiting = meeting.host("worker-0", "worker-1")
     meeting.peer("worker-0")
@@ -749,9 +748,8 @@ def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyP
         connection._gaps.append((time.monotonic(), LONG / 8))
     until(lambda: peer._watch._connections["chief"]._step == 7)
     later = Later()
-    monkeypatch.setattr(wire, "time", later)
+    monkeypatch.setattr(messages, "time", later)
     monkeypatch.setattr(keepalive, "time", later)
-    monkeypatch.setattr(pace, "time", later)
     later.ahead = LONG - 1
     for each in (chiefs, peer._watch):
         for connection in each._connections.values():
@@ -835,7 +833,7 @@ def until_silent(host: Host, name: str) -> None:
 
 def test_a_silent_chief(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     host = meeting.met("worker-0")
-    monkeypatch.setattr(wire.Connection, "beat", lambda self, step: None)
+    monkeypatch.setattr(messages.Connection, "beat", lambda self, step: None)
     peer = meeting.peers["worker-0"]
     assert peer._watch is not None
     peer._watch._timeout = 0.1

@@ -1,12 +1,14 @@
-"""The code of a run: what is recorded of it, and that it is built again to the byte."""
+"""The code of a run: what is recorded of it, and that it is run again from a worktree."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import signal
 import stat
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,10 @@ import pytest
 from dtrain.__main__ import main
 from dtrain.compare import bits
 from dtrain.config import consent
-from dtrain.controller.code import capture, changes, checkout, recorder, rerun, verdict
-from dtrain.controller.code import state as states
-from dtrain.controller.code.checkout import Checkout
-from dtrain.controller.code.recorder import Recorder
+from dtrain.controller import code_recorder
+from dtrain.controller.code_recorder import Recorder
 from dtrain.controller.commands import replay
-from dtrain.errors import UsageError
+from dtrain.errors import DamagedFile, UsageError
 from dtrain.host import git as own_git
 from dtrain.host import packages
 from dtrain.run import code
@@ -63,19 +63,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(folder, "commit", "-q", "-m", "first")
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture
-def alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That tree, without the one of dtrain itself, which has a thousand files."""
-    roots = recorder.roots
-
-    def here(more: Any) -> Any:
-        found, outside = roots(more)
-        return {top: below for top, below in found.items() if top == project}, outside
-
-    monkeypatch.setattr(recorder, "roots", here)
-    return project
 
 
 def dirty(folder: Path) -> None:
@@ -124,29 +111,35 @@ def run_folder(folder: Path, *overrides: str) -> Path:
     return folder
 
 
-def test_a_working_tree_is_built_again(alone: Path) -> None:
-    """To the byte, by its files and by plain git; and the user's own tree is as it was."""
-    dirty(alone)
-    before = git(alone, "status", "--porcelain", "-z"), (alone / ".git/index").read_bytes()
-    run = run_folder(alone / "outputs" / "run")
-    state = states.read(run)
-    [tree] = [each for each in state.record["trees"] if each["path"] == str(alone)]
-    assert tree["left_out"] == [] and tree["added"] == 4
-    made = Checkout(state, alone / "outputs" / ".checkout")
-    made.build()
-    top = Path(made.moved[str(alone)])
-    assert files(top) == files(alone)
-    assert git(top, "rev-parse", "HEAD") == git(alone, "rev-parse", "HEAD")
-    assert git(top, "diff", "--binary", "HEAD") == git(alone, "diff", "--binary", "HEAD")
-    assert (git(alone, "status", "--porcelain", "-z"), (alone / ".git/index").read_bytes()) == (
-        before
-    )
-    number = state.record["trees"].index(tree)
-    again, beside = capture.tree(top, tree["roots"], [alone / "outputs"], number)
-    assert {**again, "path": tree["path"]} == tree and len(beside) == 2
-    assert made.mapped(f"{alone}/a b/x") == top / "a b" / "x"
-    made.remove()
-    assert not (alone / "outputs" / ".checkout").exists()
+def objects(folder: Path) -> dict[str, bytes]:
+    """Return all files of git's own."""
+    return {str(path): path.read_bytes() for path in (folder / ".git").rglob("*") if path.is_file()}
+
+
+def refused(run: Path) -> str:
+    with pytest.raises((UsageError, DamagedFile)) as error:
+        replay.read(str(run))
+    return str(error.value)
+
+
+def test_a_working_tree_is_built_again(project: Path) -> None:
+    """To the byte, by its files and by plain git; and the user's own repository is as it was."""
+    dirty(project)
+    before, tree_before = objects(project), files(project)
+    run = run_folder(project / "outputs" / "run")
+    assert objects(project) == before
+    state = replay.read(str(run))
+    tree = state.record["tree"]
+    assert tree is not None and tree["left_out"] == {}
+    worktree = replay.Worktree(state, tree)
+    worktree.build()
+    assert files(worktree.path) == files(project) == tree_before
+    assert git(worktree.path, "rev-parse", "HEAD") == git(project, "rev-parse", "HEAD")
+    assert worktree.mapped(f"{project}/a b/x") == worktree.path / "a b" / "x"
+    again, _ = code_recorder.capture(worktree.path, [])
+    assert again["patch"] == tree["patch"]
+    worktree.remove()
+    assert not worktree.path.parent.exists() and objects(project) == before
 
 
 def test_what_is_left_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,196 +148,133 @@ def test_what_is_left_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (project / "helper.py").write_text("key = 'canary-8812-secret'\n")
     (project / "gone.py").write_text("gone = 1\n")
     (project / "url.py").write_text("url = 'https://me:canary-77@host/'\n")
+    (project / "packed").write_bytes(b"\0canary-8812-secret\0")
     (project / ".env").write_text("A=canary-99\n")
     (project / "api_key.txt").write_text("canary-98\n")
     (project / "secrets.py").write_text("hidden = 1\n")
     (project / "big.npy").write_bytes(b"\0" * (code.FILE + 1))
-    (project / "out").symlink_to("/etc")
+    (project / "data.bin").write_bytes(b"\0" * (code.FILE + 1))
     (project / "other").mkdir()
     git(project / "other", "init", "-q")
     (project / "runs").mkdir()
     (project / "runs" / "config.yaml").write_text("x\n")
     os.mkfifo(project / "pipe")
-    tree, beside = capture.tree(project, ["."], [project / "runs"], 0)
-    left = {each["path"]: each["why"] for each in tree["left_out"]}
-    assert left == {
-        "helper.py": "holds what looks like a secret", "url.py": "holds what looks like a secret",
-        ".env": "is named like a secret", "api_key.txt": "is named like a secret",
-        "big.npy": f"is larger than {code.FILE:,} bytes", "out": "is a link to elsewhere",
+    tree, patch = code_recorder.capture(project, [project / "runs"])
+    secret, large = "holds what looks like a secret", f"is larger than {code.FILE:,} bytes"
+    assert tree["left_out"] == {
+        "helper.py": secret, "url.py": secret, "packed": secret, ".env": "is named like a secret",
+        "api_key.txt": "is named like a secret", "big.npy": large, "data.bin": large,
         "other/": "is a repository of its own",
     }  # fmt: skip
-    assert tree["changed"] == 1 and tree["added"] == 1 and tree["untracked"] is not None
-    assert b"gone = 1" in beside["0.patch"]
-    assert not any(b"canary" in data for data in beside.values())
+    assert tree["changed"] == 2 and b"gone = 1" in patch and b"hidden = 1" in patch
+    assert b"canary" not in patch
 
 
 def test_bounds(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code, "FILES", 1)
-    monkeypatch.setattr(code, "PATCH", 300)
-    (project / "helper.py").write_text("x = 1\n" * 100)
     for name in ("b.dat", "a.dat", "code.py"):
         (project / name).write_text(name)
-    tree, _ = capture.tree(project, ["."], [project / "outputs"], 0)
-    left = {each["path"]: each["why"] for each in tree["left_out"]}
-    assert left.keys() == {"helper.py", "a.dat", "b.dat"}, "code comes before data"
-    assert (tree["patch"], tree["added"]) == (None, 1)
+    tree, _ = code_recorder.capture(project, [])
+    assert tree["left_out"].keys() == {"a.dat", "b.dat"}, "code comes before data"
+    monkeypatch.setattr(code, "TOTAL", 10)
+    (project / "helper.py").write_text("x = 1\n" * 100)
+    made, patch = code_recorder.record([])
+    assert made["tree"] is None and "printed more than 20 bytes" in made["notes"][0] and not patch
 
 
-def test_a_record_for_each_state(alone: Path) -> None:
+def test_a_record_for_each_state(project: Path) -> None:
     """A start that finds what the last one found adds nothing; a run that never began has none."""
-    run = run_folder(alone / "outputs" / "run")
-    again = Recorder(run, Path("outputs"))
-    again.write(last=True)
+    run = run_folder(project / "outputs" / "run")
+    Recorder(run, Path("outputs")).write(last=True)
+    (project / "helper.py").write_text("width = 8\n")
+    Recorder(run, Path("outputs")).cancel()
     assert [path.name for path in code.folders(run)] == ["1"]
-    (alone / "helper.py").write_text("width = 8\n")
-    never = Recorder(run, Path("outputs"))
-    never.cancel()
-    never.write(last=True)
-    assert [path.name for path in code.folders(run)] == ["1"]
-    other = Recorder(run, Path("outputs"))
-    other.write(last=True)
+    Recorder(run, Path("outputs")).write(last=True)
     assert [path.name for path in code.folders(run)] == ["1", "2"]
-    state = states.read(run)
-    assert state.own and len(state.later) == 1
+    state = replay.read(str(run))
+    assert state.record["tree"] is not None
+    assert any("later start" in each for each in replay.notes(state, state.record["tree"]))
 
 
-def test_git_that_does_not_answer(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git(alone, "checkout", "-q", "--orphan", "new")
-    found, beside = recorder.record([alone / "outputs"])
-    assert f"{alone} is not recorded: it has no commit yet" in found["notes"]
-    monkeypatch.setenv("PATH", str(alone))
-    found, beside = recorder.record([alone / "outputs"])
-    assert found["trees"] == [] and beside == {}
-    assert any("git cannot be started" in note for note in found["notes"])
+def test_what_cannot_be_made_again(project: Path, tmp_path: Path) -> None:
+    assert "is not a folder" in refused(project / "none")
+    assert "is not a run folder" in refused(project)
+    run = run_folder(project / "outputs" / "run")
+    (project / "helper.py").write_text("width = 8\n")
+    other = run_folder(project / "outputs" / "other")
+    patch = code.folders(other)[0] / code.PATCH
+    patch.write_bytes(patch.read_bytes() + b"\n")
+    assert main_of("replay", str(other)) == 2, "was changed since it was written"
+    git(project, "commit", "-q", "-a", "--amend", "-m", "other")
+    git(project, "reflog", "expire", "--expire=now", "--all")
+    git(project, "gc", "-q", "--prune=now")
+    assert main_of("replay", str(run)) == 2, "its commit is not there"
+    (code.folders(run)[0] / code.RECORD).unlink()
+    assert "is not there" in refused(run)
+    os.rmdir(code.folders(run)[0])
+    assert "nothing of its code was recorded" in refused(run)
+    os.chdir(tmp_path)
+    assert "is in no working tree of git" in refused(run_folder(tmp_path / "elsewhere"))
 
 
-def refused(*words: str) -> str:
-    with pytest.raises(UsageError) as caught:
-        given = replay._parser().parse_intermixed_args(list(words))
-        made = replay.Replay(states.read(given.run), given)
-        made.check()
-        made.run()
-    return str(caught.value)
-
-
-def test_what_cannot_be_made_again(
-    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One sentence each, and nothing is left behind."""
-    dirty(alone)
-    run = run_folder(tmp_path / "run")
-    assert "is not a folder" in refused("nowhere")
-    (tmp_path / "old").mkdir()
-    for name in ("command.json", "config.yaml"):
-        (tmp_path / "old" / name).write_bytes((run / name).read_bytes())
-    assert "nothing of its code was recorded" in refused(str(tmp_path / "old"))
-    assert "is the replay's own to choose" in refused(str(run), "tracking=mlflow")
-    assert "OVERRIDE=none: has no value" in refused(str(run), "none")
-    git(alone, "commit", "-q", "-a", "-m", "second")
-    git(alone, "commit", "-q", "--amend", "-m", "rewritten")
-    second = run_folder(tmp_path / "second")
-    git(alone, "reset", "-q", "--hard", "HEAD~")
-    git(alone, "reflog", "expire", "--expire=now", "--all")
-    git(alone, "gc", "-q", "--prune=now")
-    assert "the history was rewritten, or is not here" in refused(str(second))
-    assert not list(Path("outputs").rglob("*")), "nothing is left of what was begun"
-
-    state = states.read(run)
-    patch = state.folder / "0.patch"
-    data = patch.read_bytes()
-    patch.write_bytes(data + b"\n")
-    assert "0.patch was changed since it was written" in refused(str(run))
-    patch.write_bytes(data)
-    monkeypatch.setattr(capture, "difference", lambda *_: b"")
-    assert "came out otherwise" in refused(str(run))
-
-
-def test_code_of_another_user(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_another_user(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is run for who names its digest; a change of the code or an override has another one."""
-    run = run_folder(alone / "outputs" / "run", "seed=1")
-    monkeypatch.setenv("XDG_STATE_HOME", str(alone / "outputs" / "other"))
-    said = refused(str(run))
-    assert "are not signed by you" in said
-    name = states.read(run).name
-    assert f"type: DTRAIN_TRUST={name} python -m dtrain replay {run}" in said
+    run = run_folder(project / "outputs" / "run", "seed=1")
+    name = replay.read(str(run)).name
+    monkeypatch.setenv("XDG_STATE_HOME", str(project / "outputs" / "other"))
+    text = refused(run)
+    assert "are not signed by you" in text
+    assert f"type: DTRAIN_TRUST={name} python -m dtrain replay {run}" in text
     monkeypatch.setenv("DTRAIN_TRUST", name)
-    states.read(run).check_trust()
+    replay.read(str(run))
     command = json.loads((run / "command.json").read_text())
     (run / "command.json").write_text(json.dumps({**command, "overrides": ["seed=2"]}))
-    assert "are not signed by you" in refused(str(run))
+    assert "are not signed by you" in refused(run)
     record = code.folders(run)[0] / code.RECORD
     record.write_text(record.read_text().replace('"trust": []', '"trust": ["os"]'))
-    assert "record.json was changed since it was written" in refused(str(run))
-
-
-def test_code_that_git_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text("x = 1\n")
-    monkeypatch.setenv("DTRAIN_TRUST", "mine")
-    run = run_folder(tmp_path / "run")
-    assert f"{tmp_path} is in no working tree of git" in refused(str(run))
-    monkeypatch.setenv("DTRAIN_TRUST", "")
-    states.check_complete(states.read(run_folder(tmp_path / "builtin")))
-
-
-def test_points_are_compared_by_their_bits(tmp_path: Path) -> None:
-    one = {"loss": {1: 0.1, 2: float("nan"), 3: 0.0, 4: 1.0}, "val_loss": {4: 2.0}}
-    other = {"loss": {1: 0.1, 2: float("nan"), 3: -0.0, 4: 1.0 + 2**-52}, "accuracy": {4: 1.0}}
-    loss, accuracy, val_loss = bits.compare(one, other)
-    assert (loss.common, loss.differing, loss.first, loss.largest) == (4, 2, 3, 2**-52)
-    assert (accuracy.more, val_loss.missing, val_loss.common) == (1, 1, 0)
-    assert bits.compare({"a": {1: 1.0}}, {"a": {1: float("nan")}})[0].largest == float("inf")
-    assert bits.table([loss])[1].split() == ["loss", "4", "2", "2.22e-16", "3"]
+    assert "record.json was changed since it was written" in refused(run)
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "tolerance", "whole", "same", "sentence"),
+    ("then", "now", "whole", "same", "sentence"),
     [
-        ([1.0, 2.0], [1.0, 2.0], 0.0, True, True, "same bits: 2 points of 1 metrics"),
-        ([1.0, 2.0], [1.0, 2.5], 0.0, True, False, "differs: first loss at step 2, by at most 0.5"),
-        ([1.0, 2.0], [1.0, 2.5], 0.5, True, True, "within the tolerance: first loss at step 2"),
-        ([1.0, 2.0], [1.0], 0.0, True, False, "1 points of the run are not in the replay"),
-        ([1.0, 2.0], [1.0], 0.0, False, True, "1 points of the run are not in the replay"),
-        ([1.0], [1.0, 2.0], 0.0, True, True, "same bits: 1 points"),
-        ([1.0], [], 0.0, False, False, "nothing to compare"),
+        ([1.0, 2.0], [1.0, 2.0], True, True, "same bits: 2 of 2 points of 1 metrics"),
+        ([1.0, float("nan")], [1.0, float("nan")], True, True, "same bits: 2 of 2 points"),
+        ([0.0, 1.0], [-0.0, 1.0 + 2**-52], True, False, "other bits: 0 of 2 points"),
+        ([1.0, 2.0], [1.0], True, False, "1 points of "),
+        ([1.0, 2.0], [1.0], False, True, "1 points of "),
+        ([1.0], [1.0, 2.0], True, True, "same bits: 1 of 1 points"),
+        ([1.0], [], False, False, "nothing to compare"),
     ],
 )
-def test_verdicts(
-    then: list[float], now: list[float], tolerance: float, whole: bool, same: bool, sentence: str,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+def test_points_are_compared_by_their_bits(
+    then: list[float], now: list[float], whole: bool, same: bool, sentence: str, tmp_path: Path
+) -> None:
     made = []
     for name, values in (("run", then), ("replay", now)):
-        rundir = RunDir.create(tmp_path / name)
-        rundir.config.write_text(f"seed: 1\nname: {name}\n")
-        journal = Journal(rundir.journal)
+        made.append(RunDir.create(tmp_path / name))
+        journal = Journal(made[-1].journal)
         for step, value in enumerate(values, 1):
             points = {"loss": value, "examples_per_second": float(step + len(name))}
             journal.write("metrics", step=step, epoch=1, metrics=points)
         journal.close()
-        made.append(rundir)
-    found = verdict.of(made[0], made[1], tolerance, whole)
-    assert found.same is same and sentence in found.sentence, found.sentence
-    assert found.notes == []
-    json.dumps(found.to_json(), allow_nan=False)
+    lines, equal = bits.report(made[0], made[1], whole)
+    assert equal is same and any(sentence in line for line in lines), lines
 
 
-def test_what_is_run(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run's overrides but for those replaced, its variables, and paths of its checkout."""
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
-    monkeypatch.setenv("TF_VAR_db", "canary")
-    given = ("model=mlp", "model.units=[3]", "+experiment=x", "tracking.uri=http://x",
-             "output_dir=s3://b/x", "fork=outputs/x", "seed=1")  # fmt: skip
-    state = states.read(run_folder(alone / "outputs" / "run", *given))
-    assert state.record["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "0"
-    assert "TF_VAR_db" not in state.record["environment"]
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = {each.name: (each.then, each.now) for each in changes.variables(state.record)}
-    assert found == {"TF_ENABLE_ONEDNN_OPTS": ("0", "1"), "OMP_NUM_THREADS": ("-", "3")}
-    own = rerun.overrides(state, ["model=cnn", "output_dir=y"], "/c/5")
-    assert own == ["+experiment=x", "seed=1", "model=cnn", "fork='/c/5'", "tracking=none"]
-    made = rerun.environment(state, Checkout(state, alone / "x"))
-    assert made["TF_ENABLE_ONEDNN_OPTS"] == "0" and "OMP_NUM_THREADS" not in made
+def test_data_that_no_record_holds_is_linked(tmp_path: Path) -> None:
+    then, now = tmp_path / "then", tmp_path / "now"
+    for path in ("data/a.csv", "data/b.csv", "whole/x.npz", "secret/y"):
+        (then / path).parent.mkdir(parents=True, exist_ok=True)
+        (then / path).write_text(path)
+    (now / "data").mkdir(parents=True)
+    (now / "data" / "a.csv").write_text("recorded")
+    texts = ["data/*.csv", "whole/x.npz", "../then/secret", "/etc/passwd", "s3://b/data", "none"]
+    assert replay.link_data(texts, then, now) == ["data/b.csv", "whole"]
+    assert (now / "data" / "a.csv").read_text() == "recorded"
+    assert (now / "whole" / "x.npz").read_text() == "whole/x.npz"
+    (then / "data" / "c").touch()
+    assert replay.link_data(["data"], then, now) == ["data/c"]
 
 
 def test_changes_of_packages(tmp_path: Path) -> None:
@@ -356,25 +286,6 @@ def test_changes_of_packages(tmp_path: Path) -> None:
     (first / "other-2.0.dist-info" / "direct_url.json").write_text(json.dumps(url))
     versions, editable = packages.installed([str(first), str(second), str(tmp_path / "none")])
     assert versions == {"some-thing": "1.0", "other": "2.0"} and editable == ["/src/my code"]
-    record: Any = {"machine": recorder.machine(), "packages": {**packages.installed()[0]}}
-    assert changes.since(record) == []
-    record["packages"]["numpy"] = "0.1"
-    [change] = changes.since(record)
-    assert (change.name, change.then) == ("numpy", "0.1")
-    assert "numpy" in changes.table([change])[1]
-
-
-def test_data_that_no_record_holds_is_linked(tmp_path: Path) -> None:
-    then, now = tmp_path / "then", tmp_path / "now"
-    for path in ("data/a.csv", "data/b.csv", "whole/x.npz", "secret/y"):
-        (then / path).parent.mkdir(parents=True, exist_ok=True)
-        (then / path).write_text(path)
-    (now / "data").mkdir(parents=True)
-    (now / "data" / "a.csv").write_text("recorded")
-    texts = ["data/*.csv", "whole/x.npz", "../then/secret", "/etc/passwd", "s3://b/data", "none"]
-    assert checkout.link_data(texts, then, now) == ["data/b.csv", "whole/x.npz"]
-    assert (now / "data" / "a.csv").read_text() == "recorded"
-    assert (now / "whole" / "x.npz").read_text() == "whole/x.npz"
 
 
 def test_git_is_stopped(project: Path) -> None:
@@ -386,20 +297,12 @@ def test_git_is_stopped(project: Path) -> None:
         own_git.run(project, "rev-parse", "HEAD", most=3)
 
 
-def test_options() -> None:
-    parser = replay._parser()
-    for bad in ("nan", "-1", "x", "inf"):
-        with pytest.raises(SystemExit):
-            parser.parse_args(["run", "--tolerance", bad])
-    assert parser.parse_args(["run", "--tolerance", "1e-5"]).tolerance == 1e-5
-    assert isinstance(parser.parse_intermixed_args(["a", "--keep", "b=1"]), argparse.Namespace)
-
-
 def test_a_dirty_tree_replays_to_the_same_bits(
     project: Path, dtrain: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """After the tree has moved on; and the code of now does not give them: plain git says so."""
+    """After the tree has moved on; with the variables of the run, and overrides in their places."""
     monkeypatch.setenv("DTRAIN_TRUST", "mine")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     (project / "helper.py").write_text("import extra\nwidth = 5 + extra.more\n")
     (project / "extra.py").write_text("more = 2\n")
     without = [word for word in QUICK if not word.startswith("model")]
@@ -408,22 +311,38 @@ def test_a_dirty_tree_replays_to_the_same_bits(
     (project / "extra.py").unlink()
     (project / "helper.py").write_text("width = 4\n")
     git(project, "commit", "-q", "-a", "-m", "second")
-    before = git(project, "status", "--porcelain", "--ignored=no"), git(project, "stash", "list")
-    capfd.readouterr()
+    before = objects(project)
     monkeypatch.delenv("DTRAIN_TRUST")
-    assert main_of("replay", str(run.rundir.path), monkeypatch) == 0
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    to = project / "outputs" / "again"
+    assert main_of("replay", str(run.rundir.path), f"hydra.run.dir={to}") == 0
     out, err = capfd.readouterr()
     assert "same bits: " in out and "checkpoint 4 has the same bits" in out, out + err
-    assert before == (
-        git(project, "status", "--porcelain", "--ignored=no"), git(project, "stash", "list"),
-    )  # fmt: skip
-    [made] = Path("outputs").glob("*/*_replay/replay.json")
-    about = json.loads(made.read_text())
-    assert about["same"] is True and {each["name"] for each in about["metrics"]} >= {"loss"}
-    [mine, theirs] = (code.read(code.folders(each)[0])["trees"][0]
-                      for each in (run.rundir.path, made.parent))  # fmt: skip
-    assert {**mine, "path": ""} == {**theirs, "path": ""}
-    assert not list(Path("outputs").rglob(".*.checkout"))
+    assert objects(project) == before
+    mine, theirs = (code.read(code.folders(each)[0]) for each in (run.rundir.path, to))
+    assert mine["tree"] is not None and theirs["tree"] is not None
+    assert mine["tree"]["patch"] == theirs["tree"]["patch"]
+    assert theirs["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    assert main_of("compare", "--bits", str(run.rundir.path), str(to)) == 0
+    assert main_of("replay", str(run.rundir.path), "fork=x") == 2, "is the replay's own to choose"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_replay_leaves_no_worktree(
+    project: Path, dtrain: Any, number: signal.Signals
+) -> None:
+    run = dtrain(*QUICK, "trainer.epochs=1")
+    assert run.code == 0, run.output
+    before, to = objects(project), project / "outputs" / "again"
+    words = ["replay", str(run.rundir.path), "trainer.epochs=9000", f"hydra.run.dir={to}"]
+    with subprocess.Popen([sys.executable, "-m", "dtrain", *words]) as process:
+        while not RunDir(to).progress.is_file():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait() == 75
+    assert objects(project) == before
+    assert len(git(project, "worktree", "list").splitlines()) == 1
 
 
 @pytest.mark.faults
@@ -442,11 +361,12 @@ def test_a_job_of_several_tasks_and_its_fork_replay_to_the_same_bits(
     monkeypatch.delenv("DTRAIN_TRUST")
     for each, step in ((run, 4), (fork, 8)):
         capfd.readouterr()
-        code = main_of("replay", str(each.rundir.path), monkeypatch)
+        code = main_of("replay", str(each.rundir.path))
         printed = "".join(capfd.readouterr())
         assert code == 0 and f"checkpoint {step} has the same bits" in printed, printed
 
 
-def main_of(command: str, run: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("sys.argv", ["dtrain", command, run])
-    return main()
+def main_of(*words: str) -> int:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.argv", ["dtrain", *words])
+        return main()

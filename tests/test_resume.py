@@ -240,7 +240,7 @@ def test_folders_that_tell_nothing_are_passed_over(
     begun(name="12-00-05_a").config.write_text("- 1\n")
     begun(name="12-00-06_a").config.write_bytes(b"\xff")
     begun(name="12-00-07_a").command.write_text("[")
-    begun(name="12-00-08_a").command.write_text('{"overrides": 3}')
+    begun(name="12-00-08_a").command.write_text('{"format": 2, "overrides": 3}')
     damaged = begun(name="12-00-09_a")
     damaged.command.unlink()
     os.mkfifo(damaged.command)
@@ -312,7 +312,6 @@ def test_damaged_checkpoints_alone(begun) -> None:
         ("trainer.metrics=[]", "trainer.metrics"),
         ("trainer.callbacks=[{_target_:keras.callbacks.History}]", "trainer.callbacks"),
         ("hardware.precision=mixed_bfloat16", "hardware.precision"),
-        ("+strategy.compress=bfloat16", "strategy.compress"),
     ],
 )
 def test_what_would_change_the_numbers(override: str, key: str, begun) -> None:
@@ -415,12 +414,15 @@ def test_a_file_that_cannot_be_read(text: str, problem: str, begun) -> None:
     ("value", "field"),
     [
         ([], None),
-        ({}, "overrides"),
-        ({"overrides": "seed=1"}, "overrides"),
-        ({"overrides": [1]}, "overrides"),
-        ({"overrides": [], "config_dir": 3}, "config_dir"),
-        ({"overrides": [], "sweep": {"number": "1"}}, "sweep.number"),
-        ({"overrides": [], "sweep": {"number": 1, "differs": {"a": 1}}}, "sweep.differs"),
+        ({"format": 2}, "overrides"),
+        ({"format": 2, "overrides": "seed=1"}, "overrides"),
+        ({"format": 2, "overrides": [1]}, "overrides"),
+        ({"format": 2, "overrides": [], "config_dir": 3}, "config_dir"),
+        ({"format": 2, "overrides": [], "sweep": {"number": "1"}}, "sweep.number"),
+        (
+            {"format": 2, "overrides": [], "sweep": {"number": 1, "differs": {"a": 1}}},
+            "sweep.differs",
+        ),
     ],
 )
 @pytest.mark.parametrize("key", ["resume", "fork"])

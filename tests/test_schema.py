@@ -42,9 +42,12 @@ GIVEN = {
         "dataset.path=x", "dataset.target=y",
         "dataset.features={x:{dtype:float32},y:{dtype:int64,shape:[]}}",
     ],
-    "dataset=array_record": ["dataset.path=x", "dataset.target=y"],
+    "dataset=array_record": [
+        "dataset.path=x",
+        "dataset.target=y",
+        "dataset.features={a:{dtype:int64}}",
+    ],
     "dataset=tfds": ["dataset.builder=x"],
-    "dataset=webdataset": ["dataset.path=x", "dataset.target=cls"],
     "dataset=parquet": ["dataset.path=x.parquet", "dataset.target=y"],
     "dataset=arrow": ["dataset.path=x.arrow", "dataset.target=y"],
     "dataset=huggingface": ["dataset.path=x", "dataset.target=y"],
@@ -188,8 +191,7 @@ def test_a_default_in_conf_is_that_of_the_schema(preset: str) -> None:
 def test_defaults_at_the_top_of_conf_are_those_of_the_schema() -> None:
     whole = node()
     places: list[tuple[Any, Any]] = [(schema.Config, whole), (schema.Sweep, whole.sweep),
-                                     (schema.Checkpointing, whole.checkpoint),
-                                     (schema.Sidecar, whole.sidecar)]  # fmt: skip
+                                     (schema.Checkpointing, whole.checkpoint)]  # fmt: skip
     for kind, found in places:
         for field in dataclasses.fields(kind):
             ours = default(field)

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.controller.served import Folder, OfRegistry
+from dtrain.controller.commands.serve import Folder, OfRegistry
 from dtrain.errors import DtrainError, UsageError
 from dtrain.run import checkpoint
-from dtrain.tracking.mlflow.registered import Registered
-from dtrain.tracking.mlflow.store import import_mlflow
+from dtrain.tracking.mlflow.store import Registered, import_mlflow
 from tests import serving_models, warm
 from tests.conftest import QUICK, need
 from tests.serving_models import Client, served
@@ -371,7 +370,7 @@ def test_swaps_under_load(
     trained: Path, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No request fails; a bad version leaves the old one."""
-    monkeypatch.setattr("dtrain.controller.served._LOOK", 0.05)
+    monkeypatch.setattr("dtrain.controller.commands.serve._LOOK", 0.05)
     right, folder = expected(trained, ROWS), tmp_path / "small"
     folder.mkdir()
     swap(folder, trained, 1)
@@ -456,7 +455,7 @@ def test_a_run_is_served_and_followed(
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     shutil.rmtree(run / "exports")
     [step] = checkpoint.store.steps(run / "checkpoints")
-    monkeypatch.setattr("dtrain.controller.served._LOOK", 0.05)
+    monkeypatch.setattr("dtrain.controller.commands.serve._LOOK", 0.05)
 
     def ask(client: Client) -> None:
         found, version = predict(client, ROWS)
@@ -480,7 +479,7 @@ def test_a_run_is_served_and_followed(
 def test_programs_of_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Served and followed by a process without TensorFlow; a wrong version does not serve."""
     need("torch")
-    monkeypatch.setattr("dtrain.controller.served._LOOK", 0.05)
+    monkeypatch.setattr("dtrain.controller.commands.serve._LOOK", 0.05)
     made, folder, own = (tmp_path / name for name in ("made", "folder", "own"))
     for each in (made, folder, own):
         each.mkdir()
@@ -570,7 +569,7 @@ def registry(store: Path, tmp_path: Path, models: Path) -> Any:
 
 
 def test_an_alias_is_followed(registry: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dtrain.controller.served._LOOK", 0.05)
+    monkeypatch.setattr("dtrain.controller.commands.serve._LOOK", 0.05)
     (own := tmp_path / "own").mkdir()
     source = OfRegistry(Registered("models:/digits@champion", None), own)
     with served(None, own, source) as client:

@@ -14,24 +14,26 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.controller import handed_over
-from dtrain.controller.commands import jobs
+from dtrain.config import load
+from dtrain.controller import slurm_job
 from dtrain.controller.launchers import Env, Local
 from dtrain.controller.launchers import slurm as launchers
-from dtrain.controller.launchers.slurm import Slurm, Steps, batch, client, script
+from dtrain.controller.launchers.slurm import Slurm, batch, client
 from dtrain.controller.launchers.slurm import launcher as launcher_module
-from dtrain.controller.launchers.slurm.script import Asked
+from dtrain.controller.slurm_job import SlurmJob
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
-from dtrain.run.folder import RunDir
 
 SETTINGS: dict[str, Any] = {
     "grace_seconds": 60.0, "start_timeout": None, "stall_timeout": None, "max_restarts": 0,
     "peer_timeout": 45.0, "network": None, "chief": None, "partition": None, "time": None,
     "account": None, "nodes": None, "gpus_per_node": None, "cpus_per_task": None, "memory": None,
-    "setup": [], "extra": None, "follow": True, "max_requeues": 5, "allocation": None,
+    "setup": [], "extra": None, "follow": True, "max_requeues": 5,
 }  # fmt: skip
-ASKED = Asked("gpu", "4:00:00", None, 2, 3, 4, 8, "16G", (), {"qos": "high", "exclusive": True}, 60)
+ASKED = {
+    "partition": "gpu", "time": "4:00:00", "nodes": 2, "gpus_per_node": 4, "cpus_per_task": 8,
+    "memory": "16G", "extra": {"qos": "high", "exclusive": True},
+}  # fmt: skip
 STEP = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1",
     "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NODEID": "0",
@@ -54,21 +56,31 @@ def test_what_it_is_depends_on_the_place(monkeypatch) -> None:
     assert type(chosen(monkeypatch, {})) is Slurm
     # What only looks at a run that SLURM had does it here.
     assert type(chosen(monkeypatch, {}).here()) is Local
-    assert type(chosen(monkeypatch, {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"})) is Steps
-    # The shell of salloc, where a cluster makes it a step of its own kind.
-    assert type(chosen(monkeypatch, {"SLURM_STEP_ID": str(0xFFFF_FFFA)})) is Steps
     assert type(chosen(monkeypatch, STEP)) is Local
     assert type(chosen(monkeypatch, {"SLURM_STEP_NUM_TASKS": "2"})) is Env
 
 
-def test_the_options_of_sbatch() -> None:
-    found = script.options(ASKED, "dtrain-a b", Path("/x/slurm.log"), "0-3%2")
-    assert {
+# The second is the shell of salloc, where a cluster makes it a step of its own kind.
+@pytest.mark.parametrize("more", [{}, {"SLURM_STEP_ID": str(0xFFFF_FFFA)}], ids=["batch", "salloc"])
+def test_in_an_allocation_it_is_srun_that_starts_tasks(more: dict[str, str], monkeypatch) -> None:
+    launcher = chosen(monkeypatch, {"SLURM_JOB_ID": "7", **more})
+    with pytest.raises(UsageError, match=r"hint: srun --nodes=3 --ntasks=3 python -m dtrain"):
+        launcher.check(planned(3), {})
+    assert type(launcher.here()) is Local  # what is no run
+
+
+def directives(text: str) -> set[str]:
+    return {line.removeprefix("#SBATCH ") for line in text.splitlines() if "#SBATCH" in line}
+
+
+def test_the_options_of_sbatch(monkeypatch) -> None:
+    launcher = chosen(monkeypatch, {}, **ASKED)
+    assert directives(launcher.array(Path("/x"), planned(3), "a b", [0, 2], 2)) == {
         "--job-name=dtrain-a_b", "--partition=gpu", "--time=4:00:00", "--nodes=2", "--ntasks=3",
         "--ntasks-per-node=2", "--gpus-per-node=4", "--cpus-per-task=8", "--mem=16G",
-        "--output=/x/slurm.log", "--open-mode=append", "--requeue", "--signal=B:USR2@90",
-        "--qos=high", "--exclusive", "--array=0-3%2", f"--chdir={Path.cwd()}",
-    } == set(found)  # fmt: skip
+        "--output=/x/%a/slurm.log", "--open-mode=append", "--requeue", "--signal=B:USR2@90",
+        "--qos=high", "--exclusive", "--array=0,2%2", f"--chdir={Path.cwd()}",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -79,34 +91,26 @@ def test_the_options_of_sbatch() -> None:
         ({"comment": "it's"}, "cannot have"),
     ],
 )
-def test_options_that_cannot_be(extra: dict[str, str], problem: str, tmp_path: Path) -> None:
-    asked = Asked(None, None, None, 1, 1, None, None, None, (), extra, 60)
+def test_options_that_cannot_be(extra: dict[str, str], problem: str, monkeypatch) -> None:
     with pytest.raises(UsageError, match=problem):
-        script.text(script.options(asked, "x", tmp_path), [], "/x", ["true"])
+        chosen(monkeypatch, {}, extra=extra).text(Path("/x"), planned(1), "x")
 
 
-def test_the_script_is_one_of_bash(tmp_path: Path) -> None:
-    folder = tmp_path / "with a blank $HOME"
-    log = Path(script.path(folder / "slurm.log"))
-    command = script.step(ASKED, sys.executable, "-c", "print('a')", "resume=$run")
-    text = script.text(
-        script.options(ASKED, "x", log), ["export A=1"], script.quoted(folder), command
-    )
+def test_the_script_is_one_of_bash(monkeypatch, tmp_path: Path) -> None:
+    folder = tmp_path / "with a blank $HOME 100%"
+    launcher = chosen(monkeypatch, {}, **ASKED, setup=["export A=1"])
+    text = launcher.text(folder, planned(3), "x")
     path = tmp_path / "slurm.sh"
     # In the place of what starts the step: what it would be given.
-    path.write_text(text.replace(f"exec {sys.executable} -m dtrain jobs run", "printf '%s\\n'"))
+    path.write_text(text.replace(f"exec {sys.executable} -m {batch.__name__}", "printf '%s\\n'"))
     said = subprocess.run(["bash", path], capture_output=True, text=True, check=True)
     assert said.stdout.splitlines() == [
-        str(folder), "--", "srun", "--nodes=2", "--ntasks=3", "--kill-on-bad-exit=1",
-        "--cpus-per-task=8", sys.executable, "-c", "print('a')", f"resume={folder}",
+        str(folder), "--", "srun", "--nodes=2", "--ntasks=3", "--cpus-per-task=8",
+        "--kill-on-bad-exit=1", sys.executable, "-m", "dtrain", f"resume={folder}",
     ]  # fmt: skip
-    assert f"#SBATCH --output='{folder}/slurm.log'" in text
-
-
-def test_paths_for_slurm() -> None:
-    assert script.path(Path("/a/100%/b")) == "/a/100%%/b"
+    assert f"#SBATCH --output='{folder}%/slurm.log'" in text
     with pytest.raises(UsageError, match="output_dir"):
-        script.path(Path("/it's"))
+        launcher.text(Path("/it's"), planned(3), "x")
 
 
 def planned(tasks: int) -> Cluster:
@@ -117,10 +121,10 @@ def test_a_job_has_no_more_nodes_than_processes(monkeypatch) -> None:
     launcher = chosen(monkeypatch, {}, nodes=3)
     with pytest.raises(UsageError, match="or null for a node each"):
         launcher.check(planned(2), {})
-    assert launcher.wanted(launcher.check(planned(4), {})).nodes == 3
+    assert launcher.request(launcher.check(planned(4), {}))["nodes"] == 3
     apart = tuple(Task("worker", i, 1, device=i % 2) for i in range(4))  # two on each host
-    wanted = chosen(monkeypatch, {}).wanted(Cluster(apart, "cpu", 4, {}))
-    assert (wanted.nodes, wanted.tasks) == (2, 4)
+    request = chosen(monkeypatch, {}).request(Cluster(apart, "cpu", 4, {}))
+    assert (request["nodes"], request["ntasks"]) == (2, 4)
     with pytest.raises(UsageError, match="max_requeues"):
         chosen(monkeypatch, {}, max_restarts=1).check(planned(1), {})
 
@@ -133,7 +137,7 @@ def test_a_job_has_no_more_nodes_than_processes(monkeypatch) -> None:
     ],
 )  # fmt: skip
 def test_times_of_sbatch(time: str, seconds: int | None) -> None:
-    assert script.seconds(time) == seconds
+    assert launcher_module._seconds(time) == seconds
 
 
 def test_a_time_in_which_nothing_is_trained(monkeypatch) -> None:
@@ -141,27 +145,6 @@ def test_a_time_in_which_nothing_is_trained(monkeypatch) -> None:
         chosen(monkeypatch, {}, time="2:00").check(planned(1), {})
     launcher = chosen(monkeypatch, {}, time="3")
     assert launcher.check(planned(1), {}) == planned(1)
-
-
-ALLOCATION = {
-    "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "8(x2)",
-    "SLURM_GPUS_ON_NODE": "4", "SLURM_MEM_PER_NODE": "16000",
-}  # fmt: skip
-
-
-def test_what_a_step_asks_for(monkeypatch, tmp_path: Path) -> None:
-    launcher = chosen(monkeypatch, ALLOCATION)
-    assert (launcher.room.gpus, launcher.room.cores) == (8, 16)
-    launcher.cores = 4
-    words = launcher.command(RunDir(tmp_path), planned(1))
-    assert words[:9] == [
-        "srun", "--exact", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1", "--cpus-per-task=4",
-        "--gres=none", "--mem=8000M", sys.executable,
-    ]  # fmt: skip
-    gpus = Cluster((Task("chief", 0, 2),), "gpu", 2, {})
-    assert "--gres=gpu:2" in launcher.command(RunDir(tmp_path), gpus)
-    with pytest.raises(UsageError, match="this allocation has 2"):
-        launcher.check(planned(3), {})
 
 
 def test_starts_without_progress_are_counted(monkeypatch, tmp_path: Path) -> None:
@@ -229,17 +212,6 @@ with batch.in_step():
     assert "the job was started once more elsewhere" in said
 
 
-def test_jobs_of_other_programs_are_none_of_ours(tmp_path: Path) -> None:
-    def found(name: str, job: str = "7") -> client.Found:
-        return client.Found(job, "RUNNING", "n1", "None", str(tmp_path / name))
-
-    assert not jobs.is_own(found("slurm.sh"))
-    (tmp_path / "sweep.json").write_text("{}")
-    assert jobs.is_own(found("slurm.sh")) and not jobs.is_own(found("other.sh"))
-    assert jobs.folder(found("slurm.sh", "7_3")) == tmp_path / "3"
-    assert jobs.folder(found("slurm.sh")) == tmp_path
-
-
 def test_without_slurm_it_is_one_sentence(dtrain, quick, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -247,8 +219,6 @@ def test_without_slurm_it_is_one_sentence(dtrain, quick, monkeypatch, tmp_path: 
     assert run.code == errors.USAGE
     assert "there is no sbatch on this machine" in run.output
     assert not (tmp_path / "outputs").exists()
-    jobs_code = jobs.main([])
-    assert jobs_code == errors.FAILED
 
 
 @pytest.fixture
@@ -260,7 +230,7 @@ def command(monkeypatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(client, "watch", client.Watch())
     for constant in ("_LOOK", "_NO_RESULT"):
-        monkeypatch.setattr(handed_over, constant, 0.0)
+        monkeypatch.setattr(slurm_job, constant, 0.0)
 
     def write(name: str, line: str) -> None:
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")
@@ -290,17 +260,16 @@ def test_the_result_of_an_earlier_start_is_not_that_of_a_new_job(
     assert "an error of long ago" not in again.output
 
 
-@pytest.mark.parametrize("words", [(), ("-m", "launcher.allocation=1")])
 def test_a_queue_that_cannot_be_read_is_said_and_not_waited_for_for_ever(
-    words: tuple[str, ...], dtrain, quick, command, monkeypatch
+    dtrain, quick, command, monkeypatch
 ) -> None:
     command("squeue", "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1")
-    monkeypatch.setattr(launcher_module, "_SILENCE", 0.0)
-    run = dtrain(*quick, "launcher=slurm", *words)
+    monkeypatch.setattr(slurm_job, "_SILENCE", 0.0)
+    run = dtrain(*quick, "launcher=slurm")
     assert run.code == errors.INTERRUPTED
     assert "SLURM does not answer (Unable to contact slurm controller)" in run.output
     assert "this command ends, and job 77 goes on" in run.output
-    [later] = re.findall(r"follow (?:it|them) with: python -m dtrain (\S+?);", run.output)
+    [later] = re.findall(r"follow it with: python -m dtrain (\S+?);", run.output)
     again = dtrain(later)
     assert again.code == errors.USAGE
     assert "SLURM does not answer: Unable to contact slurm controller" in again.output
@@ -332,37 +301,6 @@ def test_a_sweep_that_is_refused_leaves_no_job_and_no_folder(
     assert refused.code == errors.USAGE, refused.output
     assert Path("calls").read_text().split("\n")[:3] == ["submitted", "submitted", "cancelled: 77"]
     assert not [path for path in Path("outputs").rglob("*") if path.is_file()]
-    small = dtrain(*words, "launcher.allocation=1", "strategy=multiworker")
-    assert small.code == errors.USAGE
-    assert "a job of the sweep takes 2 nodes" in small.output
-
-
-#: Does at once what a step would do, and notes what it was asked for.
-SRUN = """
-echo "$*" >> asked
-for word; do run="${word#resume=}"; done
-echo 0 > "$run/slurm.exit"
-echo '{"status": "FINISHED", "exit_code": 0, "started": 2.0, "error": null, "metrics": {},
-       "step": 1, "examples_per_second": 1.0, "objective": 1.0}' > "$run/result.json"
-"""
-
-
-def test_a_job_of_a_sweep_may_have_the_gpus_of_all_nodes(
-    dtrain, quick, command, monkeypatch
-) -> None:
-    # SLURM gives a command the GPUs of its own node alone.
-    for name, value in {**ALLOCATION, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}.items():
-        monkeypatch.setenv(name, value)
-    command("srun", SRUN)
-    words = ("-m", *quick, "launcher=slurm", "strategy=multiworker", "hardware.kind=gpu")
-    run = dtrain(*words, "hardware.hosts=2", "hardware.devices=4", "seed=0")
-    assert run.code == errors.OK, run.output
-    [asked] = Path("asked").read_text().splitlines()
-    assert "--nodes=2" in asked and "--gres=gpu:4" in asked
-    refused = dtrain(*words, "hardware.hosts=4", "hardware.devices=4", "launcher.nodes=2")
-    assert refused.code == errors.USAGE
-    assert "take 8 GPUs of a node, and each node of this allocation has 4" in refused.output
-    assert "type: hardware.devices=2" in refused.output
 
 
 def test_a_sweep_is_planned_for_the_nodes_and_not_for_this_machine(dtrain, quick, command) -> None:
@@ -384,34 +322,41 @@ def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None
     assert sentences[1:] == [None, "SLURM answers again", None]
 
 
+@pytest.fixture
+def submitted(dtrain, quick, command) -> SlurmJob:
+    """A job that an earlier command has submitted."""
+    run = dtrain(*quick, "launcher=slurm", "launcher.follow=false").rundir
+    config = load.read(run.config)
+    config.resume = str(run.path)
+    command("squeue", f"echo '77|RUNNING|n1|None|{run.path / client.SCRIPT}'")
+    launcher = launchers.choose(**SETTINGS)
+    assert isinstance(launcher, Slurm)
+    overrides = {"overrides": json.loads(run.command.read_text())["overrides"]}
+    plan: Any = types.SimpleNamespace(cluster=planned(1))
+    job = SlurmJob(config, plan, launcher, run.path, overrides)
+    assert job.is_running and job.number == "77"
+    return job
+
+
 @pytest.mark.parametrize(("job", "code"), [("77", errors.OK), ("70", errors.FAILED)])
 def test_a_job_that_slurm_has_forgotten_is_known_by_its_folder(
-    job: str, code: int, command, monkeypatch, tmp_path: Path
+    job: str, code: int, submitted: SlurmJob, command, monkeypatch
 ) -> None:
-    launcher = launchers.choose(**SETTINGS)
-    launcher.job = "77"
-    launcher.start(RunDir(tmp_path), planned(1))
-    (tmp_path / batch.START).write_text(json.dumps({"job": job}))
-    (tmp_path / batch.EXIT).write_text("0\n")
-    monkeypatch.setattr(launcher_module, "_FORGOTTEN", 0.0)
-    assert launcher.poll(0.0) == [("worker-0", "ended")]
-    assert launcher.exit_codes() == {"worker-0": code}, "the code of an earlier job is not its own"
+    command("squeue", "true")
+    (submitted.folder / batch.START).write_text(json.dumps({"job": job}))
+    (submitted.folder / batch.EXIT).write_text("0\n")
+    monkeypatch.setattr(slurm_job, "_FORGOTTEN", 0.0)
+    assert submitted._exit_code() == code, "the code of an earlier job is not its own"
 
 
-def test_a_job_that_the_queue_lacks_now_and_then_runs_on(
-    command, monkeypatch, tmp_path: Path
-) -> None:
+def test_a_job_that_the_queue_lacks_now_and_then_runs_on(submitted: SlurmJob, monkeypatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(launcher_module, "time", types.SimpleNamespace(monotonic=lambda: now))
-    launcher = launchers.choose(**SETTINGS)
-    launcher.job = "77"
-    launcher.start(RunDir(tmp_path), planned(1))
-    launcher._ticks.set()  # it waits for nothing
-    running = client.Found("77", "RUNNING", "n1", "None", "x")
+    monkeypatch.setattr(slurm_job, "time", types.SimpleNamespace(monotonic=lambda: now))
+    running = client.QueuedJob("77", "RUNNING", "n1", "None", "x")
     for state in [None, running] * 3:
         monkeypatch.setattr(client.watch, "state", lambda job, state=state: state)
-        now += launcher_module._FORGOTTEN - 1
-        assert launcher.poll(20.0) == []
+        now += slurm_job._FORGOTTEN - 1
+        assert submitted._exit_code() is None
 
 
 def test_a_job_that_ends_while_it_is_looked_at(dtrain, quick, command, tmp_path: Path) -> None:

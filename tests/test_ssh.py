@@ -84,21 +84,15 @@ def test_hosts_are_given_once(tmp_path: Path) -> None:
         ssh(hostfile=str(path)).transports()
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "said"),
-    [("data", errors.OK, "in batches of 32"), ("tune", errors.USAGE, "tune measures this machine")],
-)
-def test_no_host_is_asked_for_what_is_done_here(
-    command: str, code: int, said: str, tmp_path: Path, monkeypatch, capfd
-) -> None:
+def test_no_host_is_asked_for_what_is_done_here(tmp_path: Path, monkeypatch, capfd) -> None:
     client = tmp_path / "ssh"
     client.write_text(f"#!/bin/sh\necho asked >&2; touch {tmp_path}/asked; exit 255\n")
     client.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     words = (*QUICK[1:], "launcher=ssh", "launcher.hosts=[a,b]", "strategy=multiworker")
-    monkeypatch.setattr(sys, "argv", ["dtrain", command, *words])
-    assert main() == code
-    assert said in "".join(capfd.readouterr())
+    monkeypatch.setattr(sys, "argv", ["dtrain", "data", *words])
+    assert main() == errors.OK
+    assert "in batches of 32" in "".join(capfd.readouterr())
     assert not (tmp_path / "asked").exists()
 
 

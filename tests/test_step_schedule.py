@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from dtrain.errors import UsageError
 from dtrain.task.train.step_schedule import make_schedule
 from tests.test_schema import composed
 
@@ -57,31 +54,3 @@ def test_a_checkpoint_is_due_by_epochs_or_steps() -> None:
     assert due("checkpoint.every_steps=5", "checkpoint.every_epochs=null") == [5, 10, 15, 20]
     assert due("checkpoint.every_epochs=2") == []
     assert due("checkpoint.every_epochs=null") == []
-
-
-def test_replicas_that_train_by_themselves_meet_within_the_epoch() -> None:
-    schedule = make_schedule(composed("trainer.epochs=2"), 1438, 359)  # of 22 steps
-    ends = [schedule.meeting(begun, step, 4) for begun, step in (
-        (0, 0), (0, 1), (4, 5), (4, 8), (20, 21), (20, 99), (22, 22), (22, 23), (43, 44),
-    )]  # fmt: skip
-    assert ends == [0, 4, 8, 8, 22, 22, 22, 26, 44]
-    assert [schedule.meeting(0, step, 1) for step in (0, 1, 21, 30)] == [0, 1, 21, 22]
-
-
-@pytest.mark.parametrize(
-    ("steps", "every", "batches", "told"),
-    [
-        ("6", 4, False, "checkpoint.every_steps=6 falls between two averages, in epochs of 24 "
-         "steps; accepted: a divisor of both; type: strategy.sync_every=2"),
-        ("10", 5, False, "*in epochs of 24 steps*strategy.sync_every=1"),
-        ("null", 5, True, "a callback of trainer.callbacks is called for each batch*"
-         "type: strategy.sync_every=1"),
-    ],
-)  # fmt: skip
-def test_what_looks_between_two_averages(steps: str, every: int, batches: bool, told: str) -> None:
-    words = (f"checkpoint.every_steps={steps}", "trainer.steps_per_epoch=24")
-    schedule = make_schedule(composed(*words), 1438, 359)
-    parts = ".*".join(re.escape(part) for part in told.split("*"))
-    with pytest.raises(UsageError, match=f"^strategy.sync_every={every}: .*{parts}$"):
-        schedule.check_meetings(every, batches)
-    schedule.check_meetings(2, False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.config import groups, key_help, other_tools, suggest, words
+from dtrain.config import command_line, groups, key_help, other_tools, suggest
 from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 from tests.hints import followed, hint, is_command
@@ -87,15 +87,17 @@ WORDS = {
 @pytest.mark.parametrize("line", WORDS)
 def test_words_that_are_no_overrides(line: str, tmp_path: Path) -> None:
     (tmp_path / "a/run").mkdir(parents=True)
-    (tmp_path / "a/run/command.json").write_text("{}")
+    (tmp_path / "a/run/command.json").write_text('{"format": 2}')
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/there.yaml").write_text("seed: 1")
     with pytest.raises(UsageError, match=re.escape(WORDS[line])):
-        words.check(["model=mlp", *shlex.split(line), "seed=3"])
+        command_line.check(["model=mlp", *shlex.split(line), "seed=3"])
 
 
 def test_overrides_are_passed_over() -> None:
-    words.check(["model=mlp", "trainer.metrics=[a,b]", "~seed", "+a.b={c: [d]}", "name='a b'"])
+    command_line.check(
+        ["model=mlp", "trainer.metrics=[a,b]", "~seed", "+a.b={c: [d]}", "name='a b'"]
+    )
 
 
 def messages() -> dict[str, str]:

@@ -174,7 +174,7 @@ def test_a_fork_begins_all_jobs_at_one_checkpoint(tmp_path: Path) -> None:
 
     origin = RunDir.create(tmp_path / "origin")
     write_text(origin.config, load.to_yaml(composed("seed=1")[1][0].config))
-    write_json(origin.command, {"overrides": [], "config_dir": None})
+    write_json(origin.command, {"format": 2, "overrides": [], "config_dir": None})
     checkpoint.save(origin.checkpoints, 4, {"a": np.zeros(1)}, {})
     words = (f"fork={origin.path}",)
     asked = grid("seed=1", "seed=2", words=words)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.resources import Slot, Slots, at_once, cores, gpu_names, gpus, place
+from dtrain.controller.sweep.compose import Slot, Slots, at_once, gpu_names, gpus, keep_to
 from dtrain.run.cluster import Cluster, Task
 
 
@@ -36,14 +36,6 @@ def test_how_many_at_once(
     wanted: int | None, needs: list[int], machine: Machine, parallel: int
 ) -> None:
     assert at_once(wanted, needs, machine) == parallel
-
-
-def test_a_job_with_an_evaluator_has_two_cores() -> None:
-    beside = Task("evaluator", 0, 1, cores=(1,), alone=True)
-    whole = dataclasses.replace(cluster(Task("chief", 0, 1)), evaluator=beside)
-    assert (cores(whole), cores(cluster(Task("chief", 0, 1)))) == (2, 1)
-    assert [at_once(None, [0] * 6, Machine(0, n), 2) for n in (1, 2, 5, 64)] == [1, 1, 2, 6]
-    assert at_once(2, [0] * 6, Machine(0, 2), 2) == 1
 
 
 def test_no_two_jobs_share_anything() -> None:
@@ -98,19 +90,19 @@ def test_names_of_gpus(
 
 def test_a_job_keeps_to_its_slot() -> None:
     slot, machine = Slot((4, 5), ()), Machine(0, 8)
-    [alone] = place(cluster(Task("chief", 0, 1)), slot, machine).tasks
+    [alone] = keep_to(cluster(Task("chief", 0, 1)), slot, machine).tasks
     assert (alone.cores, alone.threads) == ((4, 5), 2)
     planned = [Task("chief", 0, 1, threads=1, cores=(0,)), Task("worker", 0, 1, cores=(1,))]
-    chief, worker = place(cluster(*planned), slot, machine).tasks
+    chief, worker = keep_to(cluster(*planned), slot, machine).tasks
     assert (chief.cores, chief.threads) == ((4,), 1)
     assert (worker.cores, worker.threads) == ((5,), 1)
     # More tasks than cores: they share what the job has.
     crowd = [Task("worker", index, 1, threads=1) for index in range(3)]
-    assert {task.cores for task in place(cluster(*crowd), slot, machine).tasks} == {(4, 5)}
+    assert {task.cores for task in keep_to(cluster(*crowd), slot, machine).tasks} == {(4, 5)}
 
 
 def test_a_job_that_has_the_machine_is_as_one_alone() -> None:
     planned = cluster(Task("chief", 0, 1))
-    assert place(planned, Slot((0, 1), ()), Machine(0, 2)) == planned
+    assert keep_to(planned, Slot((0, 1), ()), Machine(0, 2)) == planned
     given = dataclasses.replace(planned, tasks=(Task("chief", 0, 1, threads=7),))
-    assert place(given, Slot((1,), ()), Machine(0, 2)).chief.threads == 7
+    assert keep_to(given, Slot((1,), ()), Machine(0, 2)).chief.threads == 7

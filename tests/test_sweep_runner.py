@@ -18,8 +18,8 @@ from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep import command as module
 from dtrain.controller.sweep import state
-from dtrain.controller.sweep.job_source import Grid, Source
 from dtrain.controller.sweep.runner import Watch
+from dtrain.controller.sweep.search import Grid, Source
 from dtrain.controller.sweep.state import Record
 from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError

@@ -166,7 +166,7 @@ def test_words_that_would_change_the_jobs(word: str, tmp_path: Path) -> None:
     [
         ("{", "is not valid JSON (*)"),
         ("[]", "is not a JSON object"),
-        ("{}", ": name is missing"),
+        ('{"format": 2}', ": name is missing"),
         ("\0", "is not valid JSON (*)"),
     ],
 )

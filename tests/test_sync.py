@@ -29,7 +29,7 @@ def leave(output_dir: Path, *words: str) -> RunDir:
     rundir.config.write_text(load.to_yaml(composed(f"output_dir={output_dir}", *words)))
     write_json(rundir.cluster, CLUSTER.to_json())
     uri = next((word.partition("=")[2] for word in words), None)
-    write_json(rundir.command, consent.signed([], None, uri))
+    write_json(rundir.command, {"format": 2, **consent.signed([], None, uri)})
     journal = Journal(rundir.journal)
     journal.write("start", step=0)
     journal.write("metrics", step=1, metrics={"loss": 0.5})
@@ -99,7 +99,7 @@ DAMAGES: dict[str, Callable[[RunDir], object]] = {
     "result.json: status 1 is none of": lambda run: run.result.write_text('{"status": 1}'),
     "cluster.json: tasks is not there": lambda run: run.cluster.write_text("{}"),
     "command.json: sweep.number": lambda run: write_json(
-        run.command, {"overrides": [], "sweep": {"number": "1", "differs": {}}}
+        run.command, {"format": 2, "overrides": [], "sweep": {"number": "1", "differs": {}}}
     ),
     "config.yaml: tracking is not there": lambda run: run.config.write_text(
         "name: a\noutput_dir: b\nstrategy: {name: c}\n"
@@ -157,7 +157,10 @@ FORGED = {
 def test_a_forged_address(case: str, sent: Any, capsys: pytest.CaptureFixture[str]) -> None:
     config = f"tracking: {{_target_: {MLFLOW}, experiment: a, uri: {json.dumps(FORGED[case])}}}\n"
     config += REST.format("x", "a")
-    for command in ({"overrides": []}, consent.signed(["seed=1"], None, "http://127.0.0.1:9")):
+    for command in (
+        {"format": 2, "overrides": []},
+        {"format": 2, **consent.signed(["seed=1"], None, "http://127.0.0.1:9")},
+    ):
         code, printed = sent(config, command, capsys)
         assert code == 2
         assert printed.startswith("error: tracking.uri=") and "--uri ADDRESS" in printed
@@ -170,7 +173,9 @@ def test_a_forged_name(
 ) -> None:
     config = f"tracking: {{_target_: {MLFLOW}, uri: null, experiment: '${{oc.env:CANARY}}'}}\n"
     config += REST.format(tmp_path / "outputs", "'${oc.env:CANARY}'")
-    code, printed = sent(config, {"overrides": []}, capsys, "--uri", f"sqlite:///{store}")
+    code, printed = sent(
+        config, {"format": 2, "overrides": []}, capsys, "--uri", f"sqlite:///{store}"
+    )
     assert code == 2, printed
     assert f"shipping to sqlite:///{store}" in printed
     assert "asks for the variable CANARY of your environment" in printed

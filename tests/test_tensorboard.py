@@ -191,7 +191,7 @@ def test_a_task_takes_it_from_the_command_of_its_run(tmp_path: Path) -> None:
 
     config = Config(tracking=Node({"histograms": False, "profile_steps": None}))
     for name, command, sessions in (
-        ("single", {"overrides": []}, 0),
+        ("single", {"format": 2, "overrides": []}, 0),
         ("job", {"sweep": {"number": 3, "differs": {"seed": "1"}}}, 1),
     ):
         rundir = RunDir.create(tmp_path / name)

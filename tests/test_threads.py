@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 from typing import Any
 
 import pytest
 
-from dtrain.controller import tuned
 from dtrain.controller.plan import plan
 from dtrain.controller.resources.devices import (
     THREADS_VARIABLE,
@@ -54,8 +52,7 @@ def test_the_plan_has_them(on: Machine, expected: int | None) -> None:
 
 
 def test_what_the_user_sets_holds() -> None:
-    config = copy.copy(mirrored())
-    tuned.put(config, {"hardware.intra_op_threads": 2})
+    config = composed("strategy=mirrored", "hardware.intra_op_threads=2")
     assert plan(config, None, TWO).cluster.chief.threads == 2
 
 

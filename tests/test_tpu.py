@@ -183,7 +183,7 @@ def reason(tpu: str | None, *given: str | None) -> str:
 @pytest.mark.task
 def test_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow itself is asked."""
-    from dtrain.task.backends.tensorflow.tpu import strategy as tpu
+    from dtrain.task.backends.tensorflow import tpu as tpu
 
     monkeypatch.delenv("TPU_NAME", raising=False)
     assert reason("local").startswith("NotFoundError: TPUs not found in the cluster")

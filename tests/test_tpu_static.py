@@ -18,7 +18,7 @@ CONFIGS = {"binary": BINARY, "plain": PLAIN, "dropout": DROPOUT}
 def static(kind: str, devices: int) -> Any:
     """A strategy with static steps."""
     from dtrain.task import strategies
-    from dtrain.task.backends.tensorflow.tpu.static import StaticSteps
+    from dtrain.task.backends.tensorflow.tpu import StaticSteps
 
     class Static(getattr(strategies, kind)):
         def steps(self, model: Any, inputs: Any, jit_compile: bool) -> Any:
@@ -112,7 +112,7 @@ def test_xla_compiles_what_a_replica_does(config: str) -> None:
 def test_a_stretch_of_a_source() -> None:
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.tpu.static import Stretch
+    from dtrain.task.backends.tensorflow.tpu import Stretch
 
     class Squares(Source):
         def __len__(self) -> int:

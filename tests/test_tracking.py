@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dtrain.config import load
-from dtrain.controller.code.recorder import record
+from dtrain.controller.code_recorder import record
 from dtrain.errors import UsageError
 from dtrain.run import code
 from dtrain.run.cluster import Cluster, Task
@@ -498,10 +498,9 @@ def test_provenance_is_that_of_the_run(shipper: Any) -> None:
     assert tags(dataclasses.replace(shipper.run, live=True))["host"] == platform.node()
     made, _ = record([])
     tree = {
-        "path": "/a", "commit": "c" * 40, "roots": [], "patch": None, "untracked": None,
-        "changed": 1, "added": 0, "left_out": [],
+        "path": "/a", "commit": "c" * 40, "roots": [], "patch": None, "changed": 1, "left_out": {},
     }  # fmt: skip
-    made |= {"host": "node7", "folder": "/a/b", "trees": [tree]}
+    made |= {"host": "node7", "folder": "/a/b", "tree": tree}
     made["packages"] = {"tensorflow-cpu": "2.1", "keras": "3.0"}
     made["digest"] = code.digest_of(made)
     folder = shipper.rundir.path / code.FOLDER / "1"

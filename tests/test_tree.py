@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.controller.launchers.agents import facts, tree
+from dtrain.controller.launchers.agents import facts, mirror
 from dtrain.errors import DtrainError, UsageError
 
 
@@ -22,7 +22,7 @@ def made(folder: Path, *names: str) -> None:
 
 def test_a_folder_without_git(tmp_path: Path) -> None:
     made(tmp_path, "a.py", "b/c.py", ".hidden", ".x/y", "outputs/z", "v/pyvenv.cfg", "v/lib.py")
-    assert [str(path) for path in tree.files(tmp_path)] == ["a.py", "b/c.py"]
+    assert [str(path) for path in mirror.files(tmp_path)] == ["a.py", "b/c.py"]
 
 
 def test_a_checkout(tmp_path: Path) -> None:
@@ -31,15 +31,15 @@ def test_a_checkout(tmp_path: Path) -> None:
     for words in (["init", "-q"], ["add", "a.py", "gone.py"]):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     (tmp_path / "gone.py").unlink()
-    assert [str(path) for path in tree.files(tmp_path)] == [".gitignore", "a.py", "new.py"]
+    assert [str(path) for path in mirror.files(tmp_path)] == [".gitignore", "a.py", "new.py"]
 
 
 def test_it_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path / "here", "a.py", "b/c.py")
     (tmp_path / "there").mkdir()
-    monkeypatch.setattr(tree, "_PIECE", 50)
-    incoming = tree.Incoming(tmp_path / "there")
-    pieces = list(tree.messages(tree.archive(tmp_path / "here")))
+    monkeypatch.setattr(mirror, "_PIECE", 50)
+    incoming = mirror.Incoming(tmp_path / "there")
+    pieces = list(mirror.messages(mirror.archive(tmp_path / "here")))
     done = [incoming.take(data, b'"last": true' in head) for head, data in pieces]
     assert done == [False] * (len(pieces) - 1) + [True] and len(pieces) > 1
     assert (tmp_path / "there" / "b" / "c.py").read_text() == "b/c.py"
@@ -48,9 +48,9 @@ def test_it_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(tmp_path, "a.py", "large")
     (tmp_path / "large").write_bytes(bytes(range(256)) * 100)
-    monkeypatch.setattr(tree, "MOST", 100)
+    monkeypatch.setattr(mirror, "MOST", 100)
     with pytest.raises(UsageError, match="the largest is large"):
-        tree.archive(tmp_path)
+        mirror.archive(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../out", "a/../../out", "link"])
@@ -63,13 +63,13 @@ def test_nothing_gets_out(name: str, tmp_path: Path) -> None:
         tar.addfile(member)
     (tmp_path / "in").mkdir()
     with pytest.raises(DtrainError, match="cannot be unpacked"):
-        tree.Incoming(tmp_path / "in").take(held.getvalue(), True)
+        mirror.Incoming(tmp_path / "in").take(held.getvalue(), True)
     assert not list((tmp_path / "in").iterdir()) and not (tmp_path / "out").exists()
 
 
 def test_no_archive(tmp_path: Path) -> None:
     with pytest.raises(DtrainError, match="cannot be unpacked"):
-        tree.Incoming(tmp_path).take(b"nonsense", True)
+        mirror.Incoming(tmp_path).take(b"nonsense", True)
 
 
 def test_modules_by_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

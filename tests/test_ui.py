@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import socket
-import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,30 +14,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from dtrain.controller.commands import ui
-from dtrain.host import terminal
 from dtrain.run.folder import read_json
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests import browser
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Run the command with a server of the test's own in the place of MLflow's."""
-    (tmp_path / "outputs").mkdir()
-    (tmp_path / "outputs" / "mlflow.db").touch()
-    before = [signal.getsignal(number) for number in terminal.STOPS]
-
-    def run(source: str, *arguments: str) -> int:
-        (tmp_path / "fake.py").write_text(source)
-        script = tmp_path / "fake"
-        script.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/fake.py "$@"\n')
-        script.chmod(0o755)
-        monkeypatch.setattr(ui.sys, "executable", str(script))
-        return ui.main(list(arguments))
-
-    yield run
-    for number, handler in zip(terminal.STOPS, before, strict=True):
-        signal.signal(number, handler)
 
 
 def processes(words: str) -> list[str]:
@@ -50,8 +28,8 @@ def processes(words: str) -> list[str]:
     return [line for line in found if words in line]
 
 
-def test_no_store(capsys: pytest.CaptureFixture[str], started: Any) -> None:
-    assert started("", "--output-dir", "nowhere") == 2
+def test_no_store(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ui.main(["--output-dir", "nowhere"]) == 2
     assert capsys.readouterr().err == (
         "error: --output-dir=nowhere: holds no tracking store (mlflow.db); accepted: the "
         "output_dir of tracked runs; hint: --output-dir FOLDER, or a run with tracking=mlflow, "
@@ -61,78 +39,41 @@ def test_no_store(capsys: pytest.CaptureFixture[str], started: Any) -> None:
 
 @pytest.mark.parametrize("content", [b"text" * 100, b"SQLite format 3\0" + b"x" * 5000])
 def test_a_store_that_is_none(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], started: Any
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "outputs" / "mlflow.db").write_bytes(content)
-    assert started("") == 2
-    assert capsys.readouterr().err == (
-        "error: outputs/mlflow.db cannot be used as a store (file is not a database)\n"
-    )
+    (tmp_path / "mlflow.db").write_bytes(content)
+    assert ui.main(["--output-dir", str(tmp_path)]) == 2
+    assert "mlflow.db cannot be used as a store (file is not a database)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["taken", "70000"])
-def test_a_port_that_cannot_be_used(
-    port: str, capsys: pytest.CaptureFixture[str], started: Any
-) -> None:
+def test_a_port_that_cannot_be_used(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1]) if port == "taken" else port
-        assert started("", "--port", port) == 2
+        assert ui.main(["--port", port]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: --port={port}: cannot be used (")
     assert error.endswith("); accepted: a free port; hint: no --port\n")
 
 
-def test_a_server_that_does_not_start(capsys: pytest.CaptureFixture[str], started: Any) -> None:
-    assert started("import sys; print('first'); sys.exit('the tables are of another version')") == 1
-    assert capsys.readouterr().err == (
-        "error: MLflow's server has not started: the tables are of another version\n"
-    )
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_with_its_server(dtrain: Any, quick: Any, tmp_path: Path, number: int) -> None:
+    tracked = read_json(dtrain(*quick, "tracking=mlflow").rundir.tracking)
+    with browser.ui(tmp_path) as (server, lines):
+        assert tracked["run_id"] in browser.address(lines, "compare"), lines
+        assert lines[1].endswith(" (1 runs)"), lines
+        address = browser.address(lines, "UI")
+        with urllib.request.urlopen(f"{address}/health") as answer:
+            assert answer.status == 200
+        server.send_signal(number)
+        assert server.wait(30) == 0
+        assert not processes(f"--port {urlsplit(address).port}")
 
 
-ANSWERS = """
-HALF = globals().get("HALF")  # of an answer; None for all of it
-import http.server, json, os, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *_): pass
-    def do_GET(self): self.say({})
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.say(ANSWER)
-        if LAST in self.path:
-            self.wfile.flush()
-            os.write(2, b"out of memory\\n")
-            os._exit(1)
-    def say(self, answer):
-        self.send_response(CODE if self.command == "POST" else 200)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode()[:HALF])
-port = int(sys.argv[sys.argv.index("--port") + 1])
-assert sys.argv[sys.argv.index("--host") + 1] == "127.0.0.1"
-http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
-"""
-
-
-def test_a_server_that_dies(capsys: pytest.CaptureFixture[str], started: Any) -> None:
-    head = "CODE, ANSWER, LAST = 200, {'experiments': [], 'runs': []}, 'runs/search'"
-    assert started(head + ANSWERS) == 1
-    captured = capsys.readouterr()
-    assert "compare: no run yet\n" in captured.out
-    assert captured.err == "error: MLflow's server has died: out of memory\n"
-
-
-def test_a_server_that_refuses(
-    capsys: pytest.CaptureFixture[str], started: Any, tmp_path: Path
-) -> None:
-    assert started("CODE, ANSWER, LAST = 500, {}, 'nothing'" + ANSWERS) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: MLflow's server does not answer experiments/search: HTTP Error")
-    assert not processes(str(tmp_path))
-
-
-def test_half_an_answer(capsys: pytest.CaptureFixture[str], started: Any) -> None:
-    assert started("CODE, ANSWER, LAST, HALF = 200, {}, 'nothing', 1" + ANSWERS) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: MLflow's server does not answer experiments/search: Expecting")
+@pytest.mark.usefixtures("store")
+def test_a_store_without_runs() -> None:
+    assert ui.comparison(Path("outputs/mlflow.db"), "http://h:1") == "no run yet"
 
 
 @pytest.mark.usefixtures("store")
@@ -149,7 +90,7 @@ def test_the_runs_of_a_sweep_in_a_browser(dtrain: Any, quick: Any, tmp_path: Pat
     for each in ids[:2]:
         client.set_tag(each, "mlflow.parentRunId", parent)
     with browser.ui(tmp_path) as (server, lines), browser.browser() as page:
-        assert lines[-2].endswith(" (2 runs)"), lines
+        assert lines[1].endswith(" (2 runs)"), lines
         hosts = set()
         page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
 
@@ -180,19 +121,3 @@ def test_the_runs_of_a_sweep_in_a_browser(dtrain: Any, quick: Any, tmp_path: Pat
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
         assert not processes(port)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_with_its_server(
-    number: int, monkeypatch: pytest.MonkeyPatch, started: Any, tmp_path: Path
-) -> None:
-    """As ``python -m dtrain`` calls it, in which a request to stop is a KeyboardInterrupt."""
-
-    def stop(address: str) -> None:
-        assert processes(str(tmp_path)), address
-        os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(ui, "comparison", stop)
-    with terminal.interrupting():
-        assert started("CODE, ANSWER, LAST = 200, {}, 'nothing'" + ANSWERS) == 0
-    assert not processes(str(tmp_path))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dtrain import secrets
-from dtrain.controller.code import recorder
+from dtrain.controller import code_recorder as recorder
 from dtrain.host import git, variables
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from dtrain.controller.task_environment import task_environment
+from dtrain.controller.early_import import task_environment
 from dtrain.host.forkserver import warm
 from dtrain.host.frameworks import FRAMEWORKS
 

@@ -1,4 +1,9 @@
-"""The columns of predictions: what a model returned, by name, and what of the data goes along."""
+"""The columns of predictions: what a model returned, by name, and what of the data goes along.
+
+``predict.function`` is applied to the outputs, in the graph: a word (:data:`NAMED`), or a function
+of the user's own, which takes the outputs of a batch, a tensor ``[b, ...]`` or a nest of such, and
+returns the same, or others with the same first axis.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.after import functions
 from dtrain.data import nest
 from dtrain.errors import DataError, UsageError
-from dtrain.run.predictions.formats import CLASS, INDEX, ColumnSpec
+from dtrain.run.predictions import CLASS, INDEX, ColumnSpec
 from dtrain.task.backends.runtime import runtime
 
 #: The name of the only output of a model.
@@ -21,6 +25,44 @@ ONLY = "prediction"
 #: What of the data may go along: the parts of an example, and the names of their columns.
 PARTS = {"inputs": (0, "input"), "labels": (1, "label")}
 _FREE = re.compile(r"[^\w.-]+")  # what no name of a file should have
+
+
+def argmax(outputs: Any) -> Any:
+    """Return, of scores ``[b, ..., classes]``, the class with the largest: int64 ``[b, ...]``."""
+    return nest.mapped(
+        lambda scores: keras.ops.cast(keras.ops.argmax(_of_classes(scores), -1), "int64"), outputs
+    )
+
+
+def top_k(outputs: Any, k: int = 5) -> Any:
+    """Return, of scores ``[b, ..., classes]``, the ``k`` classes with the largest, and these.
+
+    Of fewer classes it returns all.
+
+    Returns:
+        ``{"class": int32 [b, ..., k], "score": [b, ..., k]}`` for each output, the largest first.
+    """
+
+    def best(scores: Any) -> dict[str, Any]:
+        scores = _of_classes(scores)
+        values, indices = keras.ops.top_k(scores, min(k, scores.shape[-1]))
+        return {"class": indices, "score": values}
+
+    return nest.mapped(best, outputs)
+
+
+def _of_classes(scores: Any) -> Any:
+    width = scores.shape[-1] if len(scores.shape) > 1 else 1
+    if width is None or width < 2:
+        raise UsageError(
+            "predict.function", "argmax or top_k", f"an output has {width} scores of each row",
+            "2 or more, or a function of your own", "the command without predict.function",
+        )  # fmt: skip
+    return scores
+
+
+#: Those that a word names.
+NAMED = {"argmax": argmax, "top_k": top_k}
 
 
 @dataclasses.dataclass(eq=False)
@@ -77,9 +119,9 @@ class Columns:
             specs: of the columns, by name.
         """
         function = getattr(self.function, "func", self.function)  # of functools.partial
-        name = "class" if function is functions.top_k else ONLY
+        name = "class" if function is top_k else ONLY
         spec = specs.get(name)
-        if function not in (None, functions.argmax, functions.top_k) or spec is None:
+        if function not in (None, argmax, top_k) or spec is None:
             return dict(specs)
         scores = spec.is_float and spec.shape[-1:] == (len(self.classes),)
         if not len(self.classes) or not (scores or "int" in spec.dtype):

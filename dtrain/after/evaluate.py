@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ import keras
 import numpy as np
 
 from dtrain import errors
-from dtrain.after import inputs, slices
+from dtrain.after import inputs
 from dtrain.after.evaluation_record import Evaluation, EvaluationRecorder
+from dtrain.after.inputs import Slices, arranged, class_names, find_slices
 from dtrain.config.schema import Config
 from dtrain.data.options import Task
 from dtrain.data.prepare import renumbered
@@ -23,8 +25,9 @@ from dtrain.errors import CheckpointError, DtrainError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
-from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
+from dtrain.run.follow import LOOK, Followed
+from dtrain.run.samples import read_encoding
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.data import dataset
@@ -38,6 +41,8 @@ from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
 from dtrain.task.train.validation import check_validation, evaluate
 
+#: Ends the checkpoints that are to be evaluated.
+_END = object()
 #: How often another checkpoint is looked for where the run has removed the one that was chosen.
 TRIES = 10
 #: The metrics of the slices, put together, may differ by so much from those of the whole.
@@ -53,19 +58,23 @@ class Evaluate(Action):
         weights: ``raw``: as they were trained; ``ema``: the moving averages of the optimizer.
         prefix: of the names of the points; None: ``test``, of averages ``test_ema``.
         by: what slices of the examples are made by; None for no slices.
+        follow: checkpoints are evaluated as the run saves them, until it ends.
     """
 
     trains = False
 
     def __init__(
-        self, run: str, checkpoint: str | None, weights: str, prefix: str | None, by: str | None
-    ):
+        self, run: str, checkpoint: str | None, weights: str, prefix: str | None, by: str | None,
+        follow: bool,
+    ):  # fmt: skip
         self._rundir = self.of_run = RunDir(run)
         self._checkpoint = checkpoint
         self._weights = weights
         self._prefix = prefix or ("test_ema" if weights == "ema" else "test")
         self._by = by
-        self._slices: slices.Slices | None = None
+        self._follow = follow
+        self._single = False  # one checkpoint is meant by a word: a newer one may take its place
+        self._slices: Slices | None = None
         self._confusion: Confusion | None = None
         self._classes: list[str] = []
         # The run's, and the others that are evaluated.
@@ -172,9 +181,9 @@ class Evaluate(Action):
         if self._by is None or inputs.validation is None:
             return inputs
         if self._confusion is not None:
-            self._classes = slices.class_names(inputs.validation, self._confusion.classes)
-        self._slices = slices.find_slices(inputs.validation, inputs.evaluation_examples, self._by)
-        return slices.arranged(inputs, self._slices)
+            self._classes = class_names(inputs.validation, self._confusion.classes)
+        self._slices = find_slices(inputs.validation, inputs.evaluation_examples, self._by)
+        return arranged(inputs, self._slices)
 
     def run(self, session: Session) -> None:
         """Evaluate; the chief writes what was found to the run that it is of.
@@ -185,14 +194,25 @@ class Evaluate(Action):
         """
         process, strategy = session.process, session.strategy
         record = EvaluationRecorder(session, self._rundir, self._prefix, self._weights, self._by)
-        paths = self._chosen(session.config) if process.is_chief else []
-        record.begin(len(paths))
+        paths: Iterator[Any] = itertools.repeat(None)
+        if process.is_chief:
+            paths = self._pending(session.config, record)
         process.begun()
-        status = "FAILED"
+        status, index = "FAILED", 0
         try:
-            [count] = strategy.tasks.sum([len(paths)])
-            for index in range(int(count)):
-                restored = self._found(record, session, paths, index) if process.is_chief else None
+            while True:
+                path = next(paths, _END)
+                here, over, stop = strategy.tasks.sum(
+                    [isinstance(path, Path), path is _END, process.stop()]
+                )
+                if over:
+                    break
+                if stop:
+                    raise errors.Interrupted("stopped; what was evaluated before is recorded")
+                if not here:
+                    time.sleep(LOOK)
+                    continue
+                restored = self._load(record, session, path) if isinstance(path, Path) else None
                 restored = restore.of_chief(strategy, restored)
                 if restored is not None:
                     session.steps.enter(restored.meta.get("trained_epoch", 1))
@@ -201,6 +221,7 @@ class Evaluate(Action):
                         train_state.restore_chosen(model, strategy, restored, chosen)
                     record.start()
                     record.add(restored, self._evaluated(session, record, restored, index))
+                index += 1
             strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
@@ -211,18 +232,26 @@ class Evaluate(Action):
         if record.damaged:
             raise CheckpointError("; ".join(record.damaged))
 
+    def _pending(self, config: Config, record: EvaluationRecorder) -> Iterator[Path | None]:
+        """Return the checkpoints to evaluate, with None where another one is waited for."""
+        if self._follow:
+            mode = config.objective_mode.name
+            record.begin(0)
+            return Followed(self._rundir, self._checkpoint or "all", mode).pending()
+        paths = self._chosen(config)
+        record.begin(len(paths))
+        self._single = len(paths) == 1 and not str(self._checkpoint).isdecimal()
+        return iter(paths)
+
     def _chosen(self, config: Config) -> list[Path]:
         mode = config.objective_mode.name
         return checkpoint.choose(self._rundir.checkpoints, self._checkpoint, mode)
 
-    def _found(
-        self, record: EvaluationRecorder, session: Session, paths: list[Path], index: int
-    ) -> Checkpoint | None:
+    def _load(self, record: EvaluationRecorder, session: Session, path: Path) -> Checkpoint | None:
         """Return the checkpoint to evaluate; None where that is done, or it is not there."""
         for tries_left in reversed(range(TRIES)):
-            path = paths[index]
             try:
-                if record.is_known(read_manifest(path)):
+                if record.is_known(read_manifest(path), quiet=self._follow):
                     return None
                 return checkpoint.load(path)
             except CheckpointError as error:
@@ -230,10 +259,10 @@ class Evaluate(Action):
                     record.pass_over(str(error))
                     return None
                 # The run has removed it meanwhile, and has a newer one.
-                if len(paths) != 1 or str(self._checkpoint).isdecimal() or not tries_left:
+                if not self._single or not tries_left:
                     session.process.notice(f"checkpoint {path.name}: the run has removed it")
                     return None
-            paths[:] = self._chosen(session.config)
+            path = self._chosen(session.config)[0]
         return None
 
     def _evaluated(

@@ -121,8 +121,13 @@ class EvaluationRecorder:
             parameters=session.model.count_params(),
         )
 
-    def is_known(self, manifest: dict[str, Any]) -> bool:
-        """Say whether the checkpoint of a manifest was evaluated already, and report it."""
+    def is_known(self, manifest: dict[str, Any], quiet: bool) -> bool:
+        """Say whether the checkpoint of a manifest was evaluated already, and report it.
+
+        Args:
+            manifest: of the checkpoint.
+            quiet: nothing is reported of a point that has the same prefix.
+        """
         candidates = [
             each for each in self._known if self._by is None or each.get("by") == self._by
         ]
@@ -130,6 +135,8 @@ class EvaluationRecorder:
         past = evaluations.find(candidates, {**self._key, "digest": manifest.get("digest")})
         if past is None or self._journal is None:
             return False
+        if quiet and past["prefix"] == self._prefix:
+            return True
         fields = {name: value for name, value in past.items() if name not in ("event", "time")}
         if past["prefix"] != self._prefix:
             fields["prefix"] = self._prefix
@@ -201,7 +208,14 @@ class EvaluationRecorder:
         if self._journal is not None:
             batch = self._session.steps.evaluation_batch
             self._progress.of_checkpoint(
-                index, self._count, done, examples, batch, begin, restored.step, always
+                index,
+                max(self._count, index + 1),
+                done,
+                examples,
+                batch,
+                begin,
+                restored.step,
+                always,
             )
 
     def end(self, status: str) -> None:

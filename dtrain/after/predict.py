@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +16,7 @@ import numpy as np
 
 from dtrain import errors
 from dtrain.after import inputs
-from dtrain.after.columns import Columns
-from dtrain.after.functions import NAMED
+from dtrain.after.columns import NAMED, Columns
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.data.failures import before_training
@@ -27,9 +26,9 @@ from dtrain.data.streams import Stream
 from dtrain.errors import DtrainError, TrainingError, UsageError
 from dtrain.run import checkpoint, identity
 from dtrain.run.checkpoint import Checkpoint
-from dtrain.run.columns import read_encoding
 from dtrain.run.folder import RunDir
-from dtrain.run.predictions import Manifest, Store, size_of
+from dtrain.run.predictions import Store, size_of
+from dtrain.run.samples import read_encoding
 from dtrain.task.backends.base import Backend, Forward
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset
@@ -85,7 +84,7 @@ class Predict(Action):
         self._piece_rows = piece_rows
         self._batch = batch
         self._workers = workers
-        self._shard = [int(number) for number in (shard or "0/1").split("/")]
+        self._shard = shard or "0/1"
         self._class_names: list[str] = []  # of the run
 
     def assemble(
@@ -116,12 +115,10 @@ class Predict(Action):
         rows, record = len(source), data.identity[name]
         specs = columns.described(forward.specs)
         width = sum(spec.bytes for spec in specs.values())
-        manifest: Manifest = {
+        manifest = {
             "checkpoint": {"step": step, "digest": digest, "weights": self._weights},
             "data": {
-                "split": name,
-                "structure": record["structure"],
-                "digest": record["digest"],
+                "split": name, "structure": record["structure"], "digest": record["digest"]
             },
             "rows": rows,
             "function": load.select(config, "action.function"),
@@ -134,10 +131,10 @@ class Predict(Action):
             "batch": batch,
             "piece_rows": self._piece_rows or size_of(rows, batch, width),
             "arithmetic": _arithmetic(config, strategy, process),
-            "may_join": self._piece_rows is None,
-        }
+            "join": self._piece_rows is None,
+        }  # fmt: skip
         # Shard k has every n-th piece, and each of its workers every n-th of these.
-        shard, shards = self._shard
+        shard, shards = map(int, self._shard.split("/"))
         number = 0 if process.task.role == "chief" else process.task.index + 1
         share = shard + shards * number, shards * self._workers
         return Prediction(
@@ -153,7 +150,7 @@ class Predict(Action):
         """
         session.run()
 
-    def _store(self, manifest: Manifest) -> Store:
+    def _store(self, manifest: dict[str, Any]) -> Store:
         try:
             self._to.mkdir(parents=True, exist_ok=True)
             return Store(self._to, manifest)
@@ -248,11 +245,6 @@ def _arithmetic(config: Config, strategy: Backend, process: Process) -> dict[str
     return facts
 
 
-#: Pieces that wait to be written, at most.
-MAX_UNWRITTEN = 2
-
-#: Batches of one call, each by its piece and its number there.
-Turn = list[tuple[int, int]]
 Arrays = dict[str, np.ndarray]
 
 
@@ -281,12 +273,9 @@ class Prediction:
     workers: int
 
     def __post_init__(self) -> None:
-        self._began = time.monotonic()
+        self._began, self._before, self._own_rows = time.monotonic(), 0, 0
+        self._batches: dict[int, list[Arrays]] = {}  # by piece
         self._progress = Progress(self.process.rundir.progress)
-        self._before = 0  # pieces that were done when this command began
-        self._own_rows = 0
-        self._batches: dict[int, dict[int, Arrays]] = {}  # by piece and number
-        self._writing: collections.deque[Future[int]] = collections.deque()
         #: For :func:`dtrain.task.data.reading.raising_read_errors`.
         self.inputs = Splits(self.source)
 
@@ -298,24 +287,19 @@ class Prediction:
             DataError: an example cannot be read.
             Interrupted: a stop was asked for; the pieces that are done stay.
         """
-        store = self.store
-        process = self.process
+        process, store, status = self.process, self.store, "FAILED"
         process.event("start", step=0, replicas=self.forward.replicas, parameters=self.parameters)
         process.begun()
         self._before, self._began = store.count(), time.monotonic()
-        status = "FAILED"
         try:
-            if store.finished:
-                self.process.notice(f"all rows were predicted already: {store.folder}")
-                if self.process.is_chief:
-                    store.tidy()
-            else:
-                self._work()
-                if self.process.stop() and store.count() < store.division.pieces:
-                    status = "KILLED"
-                    raise errors.Interrupted("stopped; the pieces that are done stay")
-                if self.process.is_chief:
-                    store.finish()
+            if self._before == store.division.pieces:
+                process.notice(f"all rows were predicted already: {store.folder}")
+            self._work()
+            if process.stop() and store.count() < store.division.pieces:
+                status = "KILLED"
+                raise errors.Interrupted("stopped; the pieces that are done stay")
+            if process.is_chief:
+                store.finish()
             status = "FINISHED"
             self._report(always=True)
         except OSError as error:
@@ -327,71 +311,54 @@ class Prediction:
             quietly(lambda: self._end(status))
 
     def _work(self) -> None:
-        calls: collections.deque[tuple[Turn, Future[Arrays]]] = collections.deque()
-        at_once = self.forward.at_once
-        with ThreadPoolExecutor(at_once) as computing, ThreadPoolExecutor(1) as writing:
-            try:
-                for turn in self._turns():
-                    calls.append((turn, computing.submit(self._compute, turn)))
-                    if len(calls) > at_once:
-                        self._collect(*calls.popleft(), writing)
-                while calls:
-                    self._collect(*calls.popleft(), writing)
-                self._write_up_to(0)
-            except BaseException:
-                for executor in (computing, writing):
-                    executor.shutdown(wait=True, cancel_futures=True)
-                raise
-
-    def _turns(self) -> Iterator[Turn]:
-        division = self.store.division
+        division, at_once = self.store.division, self.forward.at_once
         batches = (
-            (piece, batch)
+            (piece, *batch)
             for piece in division.order(*self.share)
             if not self.store.has(piece)
-            for batch in range(division.batches(piece))
+            for batch in zip(*division.batches(piece), strict=True)
         )
-        while not self.process.stop() and (
-            turn := [*itertools.islice(batches, self.forward.replicas)]
-        ):
-            yield turn
+        pool = ThreadPoolExecutor(at_once)
+        calls: collections.deque[tuple[list[int], Future[Arrays]]] = collections.deque()
+        try:
+            while not self.process.stop() and (
+                turn := [*itertools.islice(batches, self.forward.replicas)]
+            ):
+                pieces, rows, numbers = zip(*turn, strict=True)
+                calls.append(([*pieces], pool.submit(self._compute, [*rows], [*numbers])))
+                if len(calls) > 2 * at_once:  # while a piece is written, others are computed
+                    self._collect(*calls.popleft())
+            while calls:
+                self._collect(*calls.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
 
-    def _compute(self, turn: Turn) -> Arrays:
-        division = self.store.division
+    def _compute(self, rows: list[np.ndarray], numbers: list[int]) -> Arrays:
         # A replica without a batch does the last one again, which is not used.
-        whole = turn + turn[-1:] * (self.forward.replicas - len(turn))
-        rows = np.stack([division.indices(*each) for each in whole])
-        numbers = [division.number(*each) for each in whole]
-        with naming_unreadable(self.source, rows.reshape(-1)):
-            return self.forward(rows, np.asarray(numbers, np.int64))
+        lacking = self.forward.replicas - len(rows)
+        whole = np.stack(rows + rows[-1:] * lacking)
+        with naming_unreadable(self.source, whole.reshape(-1)):
+            return self.forward(whole, np.asarray(numbers + numbers[-1:] * lacking, np.int64))
 
-    def _collect(self, turn: Turn, call: Future[Arrays], writing: ThreadPoolExecutor) -> None:
-        """Keep what a call has computed, and have each piece written that is whole now."""
-        columns, batch = call.result(), self.forward.batch
-        for at, (piece, number) in enumerate(turn):
-            batches = self._batches.setdefault(piece, {})
+    def _collect(self, pieces: list[int], call: Future[Arrays]) -> None:
+        """Keep what a call has computed for a batch of each piece; write a piece that is whole."""
+        columns, batch, division = call.result(), self.forward.batch, self.store.division
+        for at, piece in enumerate(pieces):
             part = slice(at * batch, (at + 1) * batch)
-            batches[number] = {name: column[part] for name, column in columns.items()}
-            if len(batches) == self.store.division.batches(piece):
-                self._write_up_to(MAX_UNWRITTEN - 1)
-                self._writing.append(writing.submit(self._write, piece, self._batches.pop(piece)))
+            batches = self._batches.setdefault(piece, [])
+            batches.append({name: column[part] for name, column in columns.items()})
+            rows = division.rows_of(piece)
+            if len(batches) * batch >= len(rows):
+                del self._batches[piece]
+                whole = {
+                    name: np.concatenate([each[name] for each in batches])[: len(rows)]
+                    for name in self.forward.specs
+                }
+                self.store.write(piece, self.columns.written(whole, rows.start))
+                self._own_rows += len(rows)
+                self._report()
 
-    def _write(self, piece: int, batches: dict[int, Arrays]) -> int:
-        rows = self.store.division.rows_of(piece)
-        whole = {
-            name: np.concatenate([batches[at][name] for at in range(len(batches))])[: len(rows)]
-            for name in self.forward.specs
-        }
-        self.store.commit(piece, self.columns.written(whole, rows.start))
-        return len(rows)
-
-    def _write_up_to(self, most: int) -> None:
-        """Wait until no more than so many pieces are to be written."""
-        while len(self._writing) > most:
-            self._own_rows += self._writing.popleft().result()
-            self._report()
-
-    def _rates(self) -> tuple[int, int, float]:
+    def _rows_done(self) -> tuple[int, int, float]:
         """Return how many rows are done, how many of them since the beginning, and these a second.
 
         All workers' count, of other commands too.
@@ -402,17 +369,16 @@ class Prediction:
         return rows, rows - before, (rows - before) / max(1e-6, time.monotonic() - self._began)
 
     def _report(self, always: bool = False) -> None:
-        if not self.process.is_chief or not (always or self._progress.due):
-            return
-        rows, _, speed = self._rates()
-        report = {
-            "units": ["workers", "row"], "step": rows, "total_steps": self.store.division.rows,
-            "epoch": self.workers, "epochs": self.workers, "examples_per_second": speed,
-        }  # fmt: skip
-        self._progress.write(report, always=True)
+        if self.process.is_chief and (always or self._progress.due):
+            rows, _, speed = self._rows_done()
+            report = {
+                "units": ["workers", "row"], "step": rows, "total_steps": self.store.division.rows,
+                "epoch": self.workers, "epochs": self.workers, "examples_per_second": speed,
+            }  # fmt: skip
+            self._progress.write(report, always=True)
 
     def _end(self, status: str) -> None:
-        (_, new, speed), store = self._rates(), self.store
+        (_, new, speed), store = self._rows_done(), self.store
         self.process.event(
             "end", status=status, step=0, examples=new, own_rows=self._own_rows,
             examples_per_second=round(speed, 1), metrics={}, predictions=str(store.folder),

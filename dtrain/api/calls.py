@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.api import arrays, command, hints, keywords, predictions, training, values
-from dtrain.api.line import Line
+import numpy as np
+
+from dtrain.api import command, keywords, objects, training
+from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
 from dtrain.config.given import FOLDER
@@ -16,6 +18,30 @@ from dtrain.errors import UsageError, nearest
 from dtrain.files import reading, writing
 from dtrain.run.exports import FORMATS
 from dtrain.run.folder import RunDir
+from dtrain.run.predictions import CLASS, INDEX, Store, read
+
+
+def _load(folder: Path) -> Any:
+    """Return the predictions in a folder, in the order of the rows.
+
+    Args:
+        folder: of a ``predict`` that is done, of the format ``npy``.
+
+    Returns:
+        An array ``[n, ...]``; of several columns a dict of them.
+
+    Raises:
+        TrainingError: they are not all there.
+    """
+    parts: dict[str, list[np.ndarray]] = {}
+    for file in Store(folder, read(folder)).files():
+        name = file.name.split(".", 1)[1].removesuffix(".npy")
+        if name != INDEX:
+            parts.setdefault(name, []).append(np.load(file, allow_pickle=False))
+    arrays = {name: np.concatenate(each) for name, each in parts.items()}
+    only = list(set(arrays) - {CLASS})
+    return arrays[only[0]] if len(only) == 1 else arrays
+
 
 __all__ = [
     "Comparison", "Run", "Sweep", "compare", "evaluate", "export", "predict", "sweep", "train",
@@ -160,7 +186,7 @@ def predict(
     given = {"checkpoint": checkpoint, "weights": weights, "workers": workers}
     given["predict.format"] = "npy"
     result = _derived("predict", run, data, given, overrides, show, more)
-    return predictions.load(Path(result["predictions"]))
+    return _load(Path(result["predictions"]))
 
 
 def export(
@@ -248,7 +274,7 @@ def _formats(to: Any) -> str:
         meant = suggest.corrected("to", str(wrong[0])) or ""
         near = meant.removeprefix("to=") or nearest(str(wrong[0]), FORMATS) or "FORMAT"
         raise UsageError(
-            "to", values.shortened(wrong[0]), "is no format",
+            "to", keywords.shortened(wrong[0]), "is no format",
             f"{', '.join(FORMATS)}, or a list of several", f"to='{near}'",
         )  # fmt: skip
     return ",".join(several)
@@ -267,7 +293,7 @@ def _compared(runs: Any) -> list[str]:
         raise UsageError("runs", "[]", "has no run", accepted, "dtrain.compare([one, other])")
     for each in given:
         if not isinstance(each, Run | Sweep | str | os.PathLike) or not str(each):
-            shown = f"{type(each).__name__} {values.shortened(each)}"
+            shown = f"{type(each).__name__} {keywords.shortened(each)}"
             raise UsageError(
                 "runs", shown, "is no run", accepted, "dtrain.compare([one, other])"
             )  # fmt: skip
@@ -309,11 +335,11 @@ def _derived(
     run = _run(run)
     call = Call(run.path / FOLDER, show, run.path)
     if isinstance(data, str | os.PathLike):
-        own = [f"dataset={hints.option(str(data))}", *own]
+        own = [f"dataset={keywords.option(str(data))}", *own]
     elif callable(data):
         own = ["dataset=custom", f"dataset._target_={call.objects.target(data, 'data')}", *own]
     elif data is not None:
-        words, label = arrays.evaluated(run.path / FOLDER, data)
+        words, label = objects.evaluated(run.path / FOLDER, data)
         own = [*words, *own]
         if given.get("evaluate.prefix", "") is None:
             given = {**given, "evaluate.prefix": label}

@@ -1,15 +1,146 @@
-"""Keywords of the Python API, and the overrides that they stand for."""
+"""Keywords of the Python API, and the overrides that they stand for.
+
+Their values as Hydra writes them; and what to type in the place of what Keras' ``compile`` and
+``fit`` take.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from dtrain.api import hints, values
 from dtrain.config.overrides import key_of, parse
 from dtrain.errors import UsageError, nearest
 from dtrain.run.folder import CHECKS
+
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+_WORDS = ("null", "true", "false", "nan", "inf")
+_KEY = re.compile(r"[A-Za-z_][\w.-]*|\d+")
+
+
+def written(value: Any, key: str, hint: str | None = None) -> str:
+    """Return a value as it stands behind the ``=`` of an override.
+
+    Args:
+        value: a number, text, path, None, truth value, or a list or mapping of these.
+        key: for messages.
+        hint: what to give instead.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # of NumPy
+        value = value.item()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | Path):
+        return _text(str(value))
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(written(part, key) for part in value) + "]"
+    if isinstance(value, Mapping):
+        for name in value:
+            if isinstance(name, bool) or not _KEY.fullmatch(str(name)):
+                raise UsageError(
+                    key, shortened(name), "cannot be a name in a configuration",
+                    "letters, digits, . and _", f"{key}=... with another name",
+                )  # fmt: skip
+        return "{" + ",".join(f"{n}:{written(part, key)}" for n, part in value.items()) + "}"
+    if hasattr(value, "tolist"):  # an array
+        hint = f"{key}=VALUES.tolist()"
+    elif hint is None and callable(value):  # an argument of a partial: on_epoch_end=show
+        hint = f"def make(): return KIND(NAME={getattr(value, '__name__', 'FUNCTION')}), and make"
+    raise UsageError(
+        key, shortened(value), f"is {type(value).__name__}, and no value of a configuration",
+        "numbers, texts, lists and mappings of them", hint or f"{key}=VALUE",
+    )  # fmt: skip
+
+
+def _text(value: str) -> str:
+    if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    # As Hydra reads it: a backslash counts as one unless it stands before a quote.
+    return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
+
+
+def shortened(value: Any) -> str:
+    """Return a value in one line of a message."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+#: Arguments of Keras', and of older versions of it, that are called something else here.
+OF_KERAS = {
+    "x": "data=(x, y)",
+    "y": "data=(x, y)",
+    "dataset": "data=(x, y)",
+    "sample_weight": "data=(x, y, weight)",
+    "validation_data": "validation=(x, y)",
+    "verbose": "show=False",
+    "lr": "learning_rate=0.001",
+    "initial_epoch": "run.resume(epochs=N)",
+    "shuffle": "overrides=['dataset.shuffle=none']",
+    "loss_weights": "overrides=['trainer.loss_weights={NAME: 1.0}']",
+    "validation_steps": "overrides=['trainer.validation_steps=10']",
+    "validation_freq": "overrides=['trainer.validation_freq=2']",
+    "validation_batch_size": "overrides=['trainer.validation_batch_size=256']",
+    "jit_compile": "overrides=['hardware.jit_compile=true']",
+}
+#: What a run that is resumed keeps as it is.
+OF_FORKS = ("model", "data", "validation", "loss", "metrics", "callbacks", "checkpoint")
+#: What a keyword of the API takes in the place of an object.
+OPTIONS = {
+    "learning_rate": "learning_rate=0.1, schedule='cosine'",
+    "optimizer": "optimizer='sgd', learning_rate=0.1, overrides=['optimizer.momentum=0.9']",
+    "strategy": "strategy='mirrored', devices=2",
+    "schedule": "schedule='cosine', learning_rate=0.1",
+}
+
+
+def option(data: str) -> str:
+    """Return an option of the group ``dataset``.
+
+    Raises:
+        UsageError: it is the path of a file.
+    """
+    if not re.search(r"[./\\]", data):
+        return data
+    raise UsageError(
+        "data", data, "is no option of the group dataset, which says how a file is read",
+        "csv, parquet, npz, tfrecord, ... (docs/data.md)",
+        f"data='csv', overrides=['dataset.path={data}']",
+    )  # fmt: skip
+
+
+def refusal(value: Any, key: str) -> UsageError:
+    """Return the refusal of an object where a function or class is asked for."""
+    shown = f"{type(value).__name__} {shortened(value)}"
+    accepted = "a function or class that makes it, in the processes that train"
+    if isinstance(value, functools.partial):
+        problem = "has arguments without their names"
+        hint = f"{key}=functools.partial(build, width=64)"
+    elif _is_model(value):
+        problem = "was made in this process, and each process that trains makes its own"
+        hint = "def build(): return keras.Sequential([...]), and model=build"
+    elif callable(getattr(type(value), "get_config", None)) or hasattr(value, "on_epoch_end"):
+        problem = "was made in this process, and each process that trains makes its own"
+        hint = f"{key}=functools.partial({type(value).__name__}, NAME=VALUE)"
+    else:
+        problem = "is no function or class"
+        hint = f"{key}=build, or functools.partial(build, width=64), of a function of yours"
+    return UsageError(key, shown, problem, accepted, hint)
+
+
+def _is_model(value: Any) -> bool:
+    keras: Any = sys.modules.get("keras")
+    return keras is not None and isinstance(value, keras.Model)
+
 
 #: Short words for keys; everything else is typed in ``overrides=[...]``.
 TABLE = {
@@ -65,18 +196,18 @@ def plain(
         several = value if swept and isinstance(value, list | tuple) else [value]
         if isinstance(value, list | tuple) and not several:
             raise UsageError(name, "[]", "has no value", "one value or more", f"{name}=[VALUE]")
-        texts = [values.written(each, name, hints.OPTIONS.get(name)) for each in several]
+        texts = [written(each, name, OPTIONS.get(name)) for each in several]
         found.append(f"{TABLE[name]}={','.join(texts)}")
     return found
 
 
 def _unknown(name: str, value: Any, call: str, known: list[str]) -> UsageError:
     near = nearest(name, known)
-    usual = hints.OF_KERAS.get(name)
-    if call == "Run.resume" and name in hints.OF_FORKS:
+    usual = OF_KERAS.get(name)
+    if call == "Run.resume" and name in OF_FORKS:
         usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
     return UsageError(
-        name, values.shortened(value), f"is no keyword of dtrain.{call}",
+        name, shortened(value), f"is no keyword of dtrain.{call}",
         f"{', '.join(sorted(known))}; any other key in overrides=[...]",
         usual or (f"{near}=..., or overrides=['KEY=VALUE']" if near else "overrides=['KEY=VALUE']"),
     )  # fmt: skip

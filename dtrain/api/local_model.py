@@ -11,8 +11,8 @@ from typing import Any
 
 from dtrain.config import consent, given, load
 from dtrain.config.schema import Config
+from dtrain.controller.early_import import task_environment
 from dtrain.controller.folders import read_command
-from dtrain.controller.task_environment import task_environment
 from dtrain.errors import UsageError
 from dtrain.host import python_path
 from dtrain.host.frameworks import FRAMEWORKS, VARIABLE

@@ -1,22 +1,32 @@
-"""Functions and classes that a caller gives: by import, else by source, else by cloudpickle."""
+"""What a caller gives: functions and classes (by import, source or cloudpickle), and arrays.
+
+Arrays become files in the run folder, of which the tasks read rows.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import functools
+import hashlib
 import inspect
 import io
 import os
 import site
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dtrain.api import hints
+import numpy as np
+
+from dtrain.api import keywords
 from dtrain.api.source import NoSource, Place, arguments_of, is_importable, text_of
 from dtrain.config.callables import KNOWN
+from dtrain.data import nest
+from dtrain.data.example import Example
+from dtrain.data.nest import Ragged
 from dtrain.errors import UsageError
 from dtrain.files import writing
 from dtrain.host import python_path
@@ -81,7 +91,7 @@ class Objects:
         if isinstance(value, str):
             return value
         if not callable(value) or not hasattr(value, "__name__"):
-            raise hints.refusal(value, key)
+            raise keywords.refusal(value, key)
         if is_importable(value):
             return self._imported(value)
         name = value.__name__ if value.__name__.isidentifier() else "given"
@@ -226,3 +236,157 @@ def _public(value: Any) -> str:
         if vars(getattr(keras, space)).get(value.__name__) is value:
             return f"keras.{space}.{value.__name__}"
     return f"{value.__module__}.{value.__qualname__}"
+
+
+#: The parts of an example, and the keys of ``dataset=npz`` for them.
+_PARTS = {"x": "inputs", "y": "target", "weight": "weight"}
+
+
+_ANY = "data=FUNCTION, which returns any dataset (docs/data.md)"
+_CONVERTED = (
+    "x.astype('float32'), of labels numpy.unique(y, return_inverse=True)[1], or data=FUNCTION, "
+    "which returns any dataset (docs/data.md)"
+)
+_PART = "validation=(x, y), or validation_split=0.1 for a part of data"
+
+
+def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
+    """Write arrays into one file, without compression, and return the overrides that read it.
+
+    The same arrays have a file of the same name: it is their digest.
+
+    Args:
+        folder: that the file goes to.
+        data: ``x``, ``(x, y)`` or ``(x, y, weight)``, of which each is an array ``[n, ...]`` or a
+            dict or tuple of arrays.
+        validation: likewise, to evaluate on; None: a part of ``data`` is split off.
+
+    Raises:
+        UsageError: something is no array of numbers, or has other parts.
+        OSError: the file cannot be written.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    given: dict[str, Any] = dict.fromkeys(_PARTS.values())
+    _take(data, "data", "", arrays, given)
+    if validation is not None:
+        held = _take(validation, "validation", "validation_", arrays, given)
+        if held != (wanted := len([key for key in _PARTS.values() if given[key] is not None])):
+            raise UsageError(
+                "validation", f"{held} parts", f"has not the {wanted} parts of data",
+                "what data has: x, (x, y) or (x, y, weight)", "validation=(x, y)",
+            )  # fmt: skip
+    keys = {"path": _stored(folder, arrays), **given}
+    return [
+        "dataset=npz",
+        *(f"dataset.{key}={keywords.written(value, key)}" for key, value in keys.items()),
+    ]
+
+
+def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    """Write a file of arrays; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder.absolute() / f"aside-{os.getpid()}-{time.time_ns()}.npz"
+    try:
+        np.savez(aside, **arrays)  # type: ignore[arg-type] # the names are those of arrays
+        with aside.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        path = aside.with_name(f"data_{digest[:12]}.npz")
+        writing.replace(aside, path)
+    finally:
+        writing.remove(aside)
+    return path
+
+
+def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
+    """Write arrays to evaluate or predict on.
+
+    Returns:
+        The overrides that read them, and a name for them.
+
+    Raises:
+        UsageError, OSError: as of :func:`overrides`.
+    """
+    found = overrides(folder, data)
+    held = [text.replace(".", ".validation_", 1) for text in found if _is_role(text)]
+    path = next(text for text in found if text.startswith("dataset.path="))
+    return [*found, *held], Path(path.strip("'")).stem
+
+
+def _is_role(text: str) -> bool:
+    return text.partition("=")[0] in [f"dataset.{key}" for key in _PARTS.values()]
+
+
+def _take(
+    data: Any, key: str, before: str, arrays: dict[str, np.ndarray], given: dict[str, Any]
+) -> int:
+    """Put the arrays of one split beside those that are there; return how many parts it has."""
+    parts = data if isinstance(data, tuple | list) else (data,)
+    if not len(parts):
+        raise _nothing(key, data)
+    if isinstance(data, list) and not any(nest.is_nest(p) or np.ndim(p) for p in data):
+        parts = (np.asarray(data),)
+    if len(parts) > len(_PARTS):
+        raise UsageError(
+            key, f"{len(parts)} parts", "are not x, (x, y) or (x, y, weight)",
+            "one array of all rows for each of these",
+            f"{key}=(numpy.asarray(x), numpy.asarray(y))",
+        )  # fmt: skip
+    parts = Example.of(tuple(parts)).parts
+    for part, value in zip(_PARTS, parts, strict=False):
+        if value is None:
+            continue
+        root = f"{before}{part}"
+        if not nest.leaves(value):
+            raise _nothing(f"{key} ({part})", value)
+        for place, leaf in nest.named(value, root):
+            if place in arrays:
+                raise UsageError(
+                    key, place, "is what two arrays are called", "names that differ, without dots",
+                    f"{key} with other names",
+                )  # fmt: skip
+            arrays[place] = _array(leaf, f"{key} ({place})")
+        given[f"{before}{_PARTS[part]}"] = nest.packed(
+            value, [place for place, _ in nest.named(value, root)]
+        )
+    return sum(part is not None for part in parts)
+
+
+def _nothing(key: str, given: Any) -> UsageError:
+    return UsageError(
+        key, given, "has no array", "arrays [n, ...] of numbers, and dicts and tuples of them",
+        "data=x, data=(x, y) or data={'image': x}",
+    )  # fmt: skip
+
+
+def _array(leaf: Any, key: str) -> np.ndarray:
+    """Return an array of numbers.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    array: Any
+    try:
+        array = leaf if isinstance(leaf, Ragged) else np.asarray(leaf)
+    except Exception:  # of whatever library it is, such as a PyDataset of Keras'
+        array = np.asarray(None)
+    if not isinstance(array, Ragged) and array.dtype == object and not array.ndim:
+        raise UsageError(
+            key, type(leaf).__name__, "is read in this process, and the processes that train read "
+            "their own", "arrays [n, ...] of numbers, or a function that returns it",
+            "x.toarray()" if hasattr(leaf, "toarray")  # a sparse matrix
+            else f"def load(): return ..., and {key.partition(' ')[0]}=load",
+        )  # fmt: skip
+    if not isinstance(array, Ragged) and array.ndim and not len(array):
+        raise UsageError(
+            key, f"shape {list(array.shape)}", "has no example", "a row or more",
+            "look at how it was made",
+        )  # fmt: skip
+    if isinstance(array, Ragged) or array.dtype.kind not in "biuf" or not array.ndim:
+        what = "rows of different lengths" if isinstance(array, Ragged) else str(array.dtype)
+        raise UsageError(
+            key, what, "is no array of numbers with a row for each example",
+            "arrays [n, ...] of numbers, and dicts and tuples of them",
+            _CONVERTED if not isinstance(array, Ragged) and array.dtype.kind in "OUS"
+            else _PART if key.startswith("validation") else _ANY,
+        )  # fmt: skip
+    return array

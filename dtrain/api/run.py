@@ -14,7 +14,7 @@ from dtrain.errors import UsageError
 from dtrain.files import reading
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run import journal
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, check_format
 
 
 class Run:
@@ -34,6 +34,7 @@ class Run:
                 "Run", path, f"is not a run folder (it has no {self._rundir.command.name})",
                 "a folder that a run printed as its run folder", "outputs/DATE/TIME_NAME",
             )  # fmt: skip
+        check_format(self._rundir.path, "Run")
 
     def __repr__(self) -> str:
         return f"<dtrain.Run {self.status} {self.path}>"
@@ -188,6 +189,7 @@ class Sweep:
                 "Sweep", path, "is not the folder of a sweep (it has no sweep.json)",
                 "a folder that a sweep printed", "outputs/multirun/DATE/TIME_NAME",
             )  # fmt: skip
+        check_format(self.path, "Sweep")
 
     def __repr__(self) -> str:
         return f"<dtrain.Sweep {self.status} {len(self.jobs)} jobs {self.path}>"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.api import arrays, command, hints, keywords, values
-from dtrain.api.command import Done
-from dtrain.api.line import Line
+from dtrain.api import command, keywords, objects
+from dtrain.api.command import Done, Line
 from dtrain.api.objects import PLACES, Objects
 from dtrain.api.source import arguments_of, placed
 from dtrain.config.given import FOLDER
@@ -52,7 +51,7 @@ class Call:
                 if name == "callbacks" and not isinstance(value, str | list | tuple):
                     value = [value]
                 node = self.objects.node(value, name)
-                found.append(f"trainer.{name}={values.written(node, name)}")
+                found.append(f"trainer.{name}={keywords.written(node, name)}")
         return found
 
     def _model(self, model: Any, swept: bool) -> Iterator[str]:
@@ -72,24 +71,24 @@ class Call:
                 "model=[FUNCTION, FUNCTION]",
             )  # fmt: skip
         for name, value in made[0][1].items():
-            yield f"+model.{name}={values.written(value, name)}"
+            yield f"+model.{name}={keywords.written(value, name)}"
 
     def _data(self, data: Any, validation: Any) -> list[str]:
         if validation is not None and (data is None or isinstance(data, str) or callable(data)):
             raise UsageError(
-                "validation", values.shortened(validation), "stands beside arrays alone",
+                "validation", keywords.shortened(validation), "stands beside arrays alone",
                 "data=(x, y), validation=(x, y)", "the validation examples of the dataset itself",
             )  # fmt: skip
         if data is None:
             return []
         if isinstance(data, str | os.PathLike):
-            return [f"dataset={hints.option(str(data))}"]
+            return [f"dataset={keywords.option(str(data))}"]
         function, arguments = arguments_of(data)
         if callable(function):
             target = self.objects.target(function, "data")
-            more = [f"+dataset.{n}={values.written(v, n)}" for n, v in arguments.items()]
+            more = [f"+dataset.{n}={keywords.written(v, n)}" for n, v in arguments.items()]
             return ["dataset=custom", f"dataset._target_={target}", *more]
-        return arrays.overrides(self.folder, data, validation)
+        return objects.overrides(self.folder, data, validation)
 
     def run(self, arguments: Sequence[str], **options: Any) -> Done:
         """Run the command."""
@@ -134,7 +133,7 @@ def trained(
     """
     own = keywords.checked(overrides)
     fixed = keywords.plain(more, "train", OBJECTS)
-    start = [] if fork is None else [f"fork={values.written(fork, 'fork')}"]
+    start = [] if fork is None else [f"fork={keywords.written(fork, 'fork')}"]
     place = Path(keywords.place([*fixed, *own])) / time.strftime("%Y-%m-%d")
     label = _label(more, given["model"]) if fork is None else _label_of(fork, more)
     with _reserved(place, label) as folder:
@@ -163,13 +162,13 @@ def swept(
 def resumed(folder: Path, overrides: Any, given: Mapping[str, Any], show: bool) -> None:
     """Resume a run (:meth:`dtrain.Run.resume`)."""
     own = [*keywords.plain(given, "Run.resume"), *keywords.checked(overrides)]
-    words = [f"resume={values.written(folder, 'resume')}", *own]
+    words = [f"resume={keywords.written(folder, 'resume')}", *own]
     _run_of(command.call(words, Line(show), follow=folder, **trust_of(folder)), folder)
 
 
 def resumed_sweep(folder: Path, show: bool) -> None:
     """Resume a sweep (:meth:`dtrain.Sweep.resume`)."""
-    words = [f"sweep.resume={values.written(folder, 'sweep.resume')}"]
+    words = [f"sweep.resume={keywords.written(folder, 'sweep.resume')}"]
     _sweep_of(command.call(words, Line(show), **trust_of(folder)), folder)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
-from dtrain.compare.output import CURVES, RUNS, Output
 from dtrain.compare.table import curves_csv, runs_csv, text
 
 __all__ = ["write", "write_all"]
@@ -40,7 +39,8 @@ def write_all(found: Comparison, folder: Path) -> list[str]:
     Raises:
         UsageError: a file of another origin has the name of one of these.
     """
-    from dtrain.compare.page import page  # matplotlib: a second
+    # ORDER: not above: matplotlib takes a second.
+    from dtrain.compare.page import CURVES, RUNS, Output, page
 
     output = Output(folder)
     output.write(page(found), {RUNS: runs_csv(found), CURVES: curves_csv(found)})

@@ -1,44 +1,64 @@
-"""Two journals point by point: which numbers have the same bits, and where the first differ."""
+"""Two runs point by point: which numbers have the same bits, and where the first differ."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import struct
 from pathlib import Path
 from typing import Any
 
-from dtrain.data import identity
+from dtrain.errors import DtrainError, printable
 from dtrain.host.columns import aligned
+from dtrain.run import checkpoint
+from dtrain.run.checkpoint.format import STATE, read_manifest
+from dtrain.run.folder import RunDir
 from dtrain.run.journal import Follower
 from dtrain.run.times import is_of_the_machine
 
 #: Values by step, by metric.
 Points = dict[str, dict[int, float]]
-#: What :attr:`Metric.largest` is beside a value that is no number.
-_NO_NUMBER = math.inf
 
 
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """How the points of one metric of two runs compare.
+def report(run: RunDir, other: RunDir, whole: bool = True) -> tuple[list[str], bool]:
+    """Return lines that compare two runs bit by bit, and whether they are the same.
 
-    Attributes:
-        name: of the metric.
-        common: steps that both have a point of.
-        differing: those of them where the bits differ.
-        first: the first of those; None where there is none.
-        largest: absolute difference; infinite where one of two values is no number.
-        missing, more: points that only the first, or only the second, has.
+    What says how fast they were is not compared.
+
+    Args:
+        run, other: their folders.
+        whole: every point of ``run`` is to be in ``other``.
+
+    Raises:
+        DamagedFile, OSError: a journal cannot be read.
     """
-
-    name: str
-    common: int
-    differing: int
-    first: int | None
-    largest: float
-    missing: int
-    more: int
+    (one, data), (two, other_data) = read(run.journal), read(other.journal)
+    names = sorted({*one, *two}, key=lambda name: (name != "loss", name))
+    rows = [["metric", "points", "same bits", "largest difference", "first at step"]]
+    points = equal = missing = 0
+    for name in names:
+        values, others = one.get(name, {}), two.get(name, {})
+        common = sorted(values.keys() & others.keys())
+        differing = [step for step in common if _bits(values[step]) != _bits(others[step])]
+        # Beside a value that is no number the difference is none either.
+        largest = max((abs(values[step] - others[step]) for step in differing), default=0.0)
+        same, first = len(common) - len(differing), f"{differing[0]:,}" if differing else ""
+        rows.append([name, f"{len(common):,}", f"{same:,}", f"{largest:.3g}", first])
+        points, equal = points + len(common), equal + same
+        missing += len(values.keys() - others.keys())
+    weights, weights_same = _weights(run, other)
+    result = "same bits" if equal == points else "other bits"
+    lines = [f"{result}: {equal:,} of {points:,} points of {len(names)} metrics; {weights}"]
+    if not points:
+        lines = ["nothing to compare: no point is there of both"]
+    if missing:
+        lines.append(f"{missing:,} points of {run.path} are not in {other.path}")
+    lines += [f"the {split} data are not the same" for split in data.keys() & other_data.keys()
+              if isinstance(data[split], dict) and _content(data[split]) != (
+                  _content(other_data[split]))]  # fmt: skip
+    same_bits = 0 < points == equal and weights_same and not (whole and missing)
+    return [*(aligned(rows, right=(1, 2, 3, 4)) if names else []), *map(printable, lines)], (
+        same_bits
+    )
 
 
 def read(journal: Path) -> tuple[Points, dict[str, Any]]:
@@ -58,55 +78,26 @@ def read(journal: Path) -> tuple[Points, dict[str, Any]]:
     return points, data
 
 
-def compare(one: Points, other: Points) -> list[Metric]:
-    """Return how each metric of two runs compares, the loss first."""
-    names = sorted({*one, *other}, key=lambda name: (name != "loss", name))
-    return [_metric(name, one.get(name, {}), other.get(name, {})) for name in names]
-
-
-def _metric(name: str, one: dict[int, float], other: dict[int, float]) -> Metric:
-    common = sorted(one.keys() & other.keys())
-    differing = [step for step in common if _bits(one[step]) != _bits(other[step])]
-    gaps = [_gap(one[step], other[step]) for step in differing]
-    return Metric(
-        name, len(common), len(differing), differing[0] if differing else None,
-        max(gaps, default=0.0), len(one.keys() - other.keys()), len(other.keys() - one.keys()),
-    )  # fmt: skip
-
-
 def _bits(value: float) -> bytes:
     # Of a NaN a file has the name, and no bits.
     return b"nan" if math.isnan(value) else struct.pack("<d", value)
 
 
-def _gap(one: float, other: float) -> float:
-    if not (math.isfinite(one) and math.isfinite(other)):
-        return _NO_NUMBER
-    return abs(one - other)
+def _content(split: dict[str, Any]) -> Any:
+    return split.get("examples"), split.get("digest")
 
 
-def table(metrics: list[Metric]) -> list[str]:
-    """Return lines with a row for each metric."""
-    rows = [["metric", "points", "same bits", "largest difference", "first at step"]]
-    for each in metrics:
-        same = each.common - each.differing
-        largest = f"{each.largest:.3g}" if each.differing else "0"
-        first = "" if each.first is None else f"{each.first:,}"
-        rows.append([each.name, f"{each.common:,}", f"{same:,}", largest, first])
-    return aligned(rows, right=(1, 2, 3, 4))
-
-
-def data_differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Return a sentence for each split of which two runs had other data.
-
-    Args:
-        one, other: ``data`` events of their journals; empty where there is none.
-    """
-    found = []
-    for split, before in one.items():
-        now = other.get(split)
-        if isinstance(before, dict) and isinstance(now, dict):
-            changed = identity.differences(now, before)
-            if changed is not None:
-                found.append(f"the {split} data {changed.replace('where it is', 'where it was')}")
-    return found
+def _weights(run: RunDir, other: RunDir) -> tuple[str, bool]:
+    """Compare the last checkpoint that both have: weights, optimizer, metrics."""
+    common = set(checkpoint.steps(run.checkpoints)) & set(checkpoint.steps(other.checkpoints))
+    if not common:
+        return "no checkpoint of a common step", True
+    step = max(common)
+    try:
+        one, two = (
+            read_manifest(each.checkpoints / str(step))["files"][STATE]["sha256"]
+            for each in (run, other)
+        )
+    except (DtrainError, OSError, KeyError) as error:
+        return f"checkpoint {step} cannot be compared ({error})", True
+    return f"checkpoint {step} has {'the same' if one == two else 'other'} bits", one == two

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import shlex
 import statistics
@@ -11,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.compare import differences as differs
-from dtrain.compare.load_folders import Run, number
+from dtrain.compare.load_folders import KEYS as READ
+from dtrain.compare.load_folders import Run, kind, number
 from dtrain.config import overrides
 from dtrain.config.objective import AUTO
 from dtrain.errors import UsageError, nearest
@@ -25,6 +26,9 @@ _BATCH = "trainer.batch_size"
 _REPEATS = ("dataset.fold", "dataset.split_seed", "seed")
 #: Keys that are shown at most.
 KEYS = 40
+_TARGET = "._target_"
+#: It follows from the strategy, and what it makes of the devices is a column: the replicas.
+_PLAN = "strategy.plan"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +115,7 @@ def compare(
         UsageError: no run has the metric, or no one run is the baseline, or no other run has a
             point of the metric where the baseline has one.
     """
-    keys = list(dict.fromkeys(key for run in runs for key in run.differs)) or differs.keys(runs)
+    keys = list(dict.fromkeys(key for run in runs for key in run.differs)) or differing_keys(runs)
     names = sorted({name for run in runs for name in run.curves})
     if metric is not None and metric not in names and names:
         raise UsageError(
@@ -170,7 +174,7 @@ def _finite(value: float | None) -> bool:
 
 def _scale(found: Comparison) -> None:
     alike: dict[tuple[tuple[str, str], ...], list[Run]] = {}
-    keys = [key for key in differs.keys(found.runs) if not _scales(key) and key != _BATCH]
+    keys = [key for key in differing_keys(found.runs) if not _scales(key) and key != _BATCH]
     for run in found.runs:
         if run.replicas and run.speed and 0 < run.speed / run.replicas < math.inf:
             alike.setdefault(tuple((key, run.value(key) or "") for key in keys), []).append(run)
@@ -191,7 +195,7 @@ def _scale(found: Comparison) -> None:
 def _repeat(found: Comparison) -> None:
     if found.objective is None:
         return
-    differing = differs.keys(found.runs)
+    differing = differing_keys(found.runs)
     others = [key for key in differing if key not in _REPEATS]
     groups: dict[tuple[str | None, ...], list[Run]] = {}
     for run in found.runs:
@@ -287,3 +291,37 @@ def _equal(text: str | None, wanted: str) -> bool:
     if text is None:
         return False
     return text == wanted or (number(text) is not None and number(text) == number(wanted))
+
+
+def differing_keys(runs: Sequence[Run]) -> list[str]:
+    """Return the keys, and the groups, of which not all runs have the same.
+
+    Where groups hold different things, such as two optimizers, the group is named; their keys are
+    compared among the runs that have the same thing there. Names, folders and tracking are not.
+    """
+    known = [run.config for run in runs if run.config]
+    every = dict.fromkeys(key for config in known for key in config)
+    every = dict.fromkeys(itertools.islice(every, READ))
+    groups = [key.removesuffix(_TARGET) for key in every if key.endswith(_TARGET)]
+    groups = [group for group in groups if group != _PLAN]
+    found = [g for g in groups if len({kind(config, g) for config in known} - {None}) > 1]
+    for key in every:
+        if not _distinguishes(key) or key in groups or key.removesuffix(".name") in groups:
+            continue
+        around = [group for group in groups if key.startswith(f"{group}.")]
+        alike: dict[tuple[str | None, ...], set[str]] = {}
+        for config in known:
+            if key in config:
+                kinds = tuple(kind(config, group) for group in around)
+                alike.setdefault(kinds, set()).add(config[key])
+        if any(len(values) > 1 for values in alike.values()):
+            found.append(key)
+    return found
+
+
+def _distinguishes(key: str) -> bool:
+    # Without a dot there are names and folders, and what MLflow has of the plan.
+    group, _, rest = key.partition(".")
+    if not rest:
+        return key == "seed"
+    return group not in ("tracking", "sweep") and not key.endswith(_TARGET)

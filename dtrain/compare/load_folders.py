@@ -17,7 +17,7 @@ from dtrain.config.objective import chosen
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.files import reading
 from dtrain.run import evaluations, schemas
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, check_format
 from dtrain.run.journal import Follower
 
 SWEEP = "sweep.json"
@@ -248,6 +248,7 @@ def of_folders(paths: Sequence[Path]) -> tuple[list[Run], dict[str, Any] | None]
     whole = all(job is not None and folder.parent == base for folder, job in found.items())
     runs = []
     for folder, job in found.items():
+        check_format(folder, "RUN_DIR")
         name = printable(str(folder.relative_to(base)))
         runs.append(_run(folder, name))
         if job is not None:

@@ -70,18 +70,6 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
     ]
 
 
-def find(run_id: str, uri: str) -> tuple[Any, Any]:
-    """Return a client of a tracking store, and one run in it.
-
-    Raises:
-        UsageError, DtrainError: as of :func:`of_ids`.
-    """
-    _check(uri)
-    mlflow = import_mlflow()
-    with _explained(mlflow, uri, run_id):
-        return _bounded(functools.partial(_first, mlflow, uri, run_id))
-
-
 def _check(uri: str) -> None:
     path = uri.removeprefix("sqlite:///")
     if path != uri and not Path(path).is_file():  # MLflow would make it

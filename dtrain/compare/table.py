@@ -7,6 +7,7 @@ from typing import Any
 
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.load_folders import METRICS, Run
+from dtrain.config.objective import SPEED
 from dtrain.errors import printable
 from dtrain.files.writing import csv_text
 from dtrain.host.columns import aligned
@@ -63,8 +64,9 @@ def columns(found: Comparison) -> list[Column]:
         Column("efficiency", [found.efficiency.get(run.name) for run in runs], ".2f"),
         *(metric(name) for name in shown),
     ]
-    head = found.objective or "objective"
-    result.append(Column(head, [run.objective for run in runs], "#.4g"))
+    if found.objective != SPEED:  # which has a column already
+        head = found.objective or "objective"
+        result.append(Column(head, [run.objective for run in runs], "#.4g"))
     result += [metric(name) for name in _evaluated(found)]
     result += [
         Column("difference", [_largest(found, run) for run in runs], ".1e"),

@@ -201,6 +201,5 @@ FEATURES = Form(
 KINDS = Form("kinds or forms by column", _kinds, "{city: category, note: text, id: skip}")
 CELLS = Each(Form("a text or a number", _cell, "'?'"), 1, 1000, "['?', -999]")
 FORMAT = choice("parquet", "arrow", "csv", "json")
-DECODE = choice("example", "npy", "bytes")
 CACHE = choice("none", "memory", "disk")
 IMAGE_SIZE = Each(Range(1, 16_384), 2, 2, "[64,64]")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
-from dtrain.config.ranges import LARGE, MANY, Each, Form, Range, formed, short
+from dtrain.config.ranges import LARGE, MANY, YEAR, Each, Form, Range, formed, short
 
 CHARACTERS = 4096  # of a path or an address
 _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file systems take 255
@@ -329,3 +329,29 @@ def widths(least: int, most: int, example: str) -> Each:
 def target(default: str = MISSING) -> Any:
     """Return the field ``_target_``."""
     return formed(default, DOTTED)
+
+
+# -- lengths of time ----------------------------------------------------------------------------
+
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+_TEXT = re.compile("".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in _UNITS))
+
+
+def seconds(value: Any) -> float | None:
+    """Return how many seconds a value is; None where it is no length of time."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    match = _TEXT.fullmatch(value) if isinstance(value, str) and value else None
+    if match is None:
+        return None
+    return sum(float(n or 0) * of for n, of in zip(match.groups(), _UNITS.values(), strict=True))
+
+
+def _no_duration(value: Any) -> str | None:
+    duration = seconds(value)
+    if duration is None:
+        return "is no length of time"
+    return Range(0, YEAR, above=True).problem(duration)
+
+
+DURATION = Form("null, or a time: 2h, 90m, 1h30m, or seconds up to a year", _no_duration, "2h")

@@ -15,8 +15,7 @@ import dtrain
 from dtrain.config import strategies
 from dtrain.config.overrides import parse
 from dtrain.config.presets import datasets, debug, launchers, models, optimizers, tables
-from dtrain.config.presets.actions import Predict
-from dtrain.config.schema import Action, Config, Evaluate, Launcher, MLflow, Tracking
+from dtrain.config.schema import Action, Config, Evaluate, Launcher, MLflow, Predict, Tracking
 from dtrain.errors import UsageError
 
 #: Option of each group that has to be chosen, as in ``conf/config.yaml``.
@@ -56,7 +55,6 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tfrecord": tables.TFRecord,
         "array_record": tables.ArrayRecord,
         "tfds": tables.Tfds,
-        "webdataset": tables.WebDataset,
     },
     "optimizer": {
         "adadelta": optimizers.Adadelta,

@@ -26,7 +26,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import given, groups, hydra_options, targets
+from dtrain.config import command_line, given, groups, targets
 from dtrain.errors import UsageError
 
 NAME = "dtrain"
@@ -213,7 +213,7 @@ def run(arguments: list[str], command: Any) -> None:
         HydraException, OmegaConfBaseException: it does not compose.
     """
     version.setbase("1.3")
-    options = hydra_options.parsed(arguments)
+    options = command_line.parsed(arguments)
     _check_options(options)
     # Plugins are looked for here: the current directory is not among the places.
     path = create_config_search_path(str(groups.folder("conf")))
@@ -282,7 +282,7 @@ def _run_one(config: DictConfig, command: Any) -> None:
 def _check_options(options: Any) -> None:
     for name in ("config_name", "config_path"):
         if value := getattr(options, name):
-            raise hydra_options.of_file(f"--{name.replace('_', '-')}", value)
+            raise command_line.of_file(f"--{name.replace('_', '-')}", value)
     for name in ("experimental_rerun", "hydra_help", "help"):
         value = getattr(options, name)
         if value:

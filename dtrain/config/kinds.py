@@ -54,7 +54,6 @@ _DATASETS = "|".join((
     "text",
     "tfds",
     "tfrecord",
-    "webdataset",
 ))  # fmt: skip
 
 MODEL = Kind(
@@ -87,17 +86,16 @@ LAUNCHER = Kind(
 ENVIRONMENT = Kind(
     "cluster environment", "dtrain.controller.launchers.cluster_env.*",
     r"dtrain\.controller\.launchers\.cluster_env\.(tf_config\.TFConfig|slurm\.Slurm"
-    r"|open_mpi\.OpenMPI|vertex\.Vertex|sagemaker\.SageMaker|kubernetes\.KubernetesPod"
-    r"|torchrun\.(of_variables|TorchVariables|Torchrun))",
+    r"|platforms\.(of_variables|KubernetesPod|OpenMPI|SageMaker|Torchrun|TorchVariables|Vertex))",
 )  # fmt: skip
 ACTION = Kind(
     "action", "dtrain.task.train.*, dtrain.after.*, dtrain.debug.*",
-    r"dtrain\.(task\.train\.(train\.Train|trial\.Trial)|after\.(evaluate\.Evaluate"
+    r"dtrain\.(task\.train\.train\.Train|after\.(evaluate\.Evaluate"
     r"|predict\.Predict)|debug\.(Nan|Overfit|OneBatch))",
 )  # fmt: skip
 PREDICTED = Kind(
-    "function of predictions", "dtrain.after.functions.{argmax,top_k}",
-    r"dtrain\.after\.functions\.(argmax|top_k)", (), ("outputs",),
+    "function of predictions", "dtrain.after.columns.{argmax,top_k}",
+    r"dtrain\.after\.columns\.(argmax|top_k)", (), ("outputs",),
 )  # fmt: skip
 TRACKER = Kind(
     "tracker", "dtrain.tracking.mlflow.tracker.MLflow, dtrain.tracking.none.NoTracker",

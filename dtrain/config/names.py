@@ -1,25 +1,31 @@
-"""Names that can be known before TensorFlow starts: what is in files is read, and not imported.
+"""Names and arguments of functions and classes: those that there are.
 
-Of Keras these are its public names, and those that its losses and metrics have as texts; of a
-user's module what it defines; of both what a function or class takes. Where a file could make
-names in other ways, nothing is refused here: the task finds out.
+A name of Keras or PyTorch is looked up in the list of its package (``config/public``), one of a
+user's module in its file, without an import. What a function or class takes is known in the
+process that has the framework (:func:`check_arguments`).
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import importlib.util
+import inspect
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import early_stopping, kinds, sources, suggest, targets
-from dtrain.config.callables import KNOWN, bind, check_kinds
+from dtrain.config import early_stopping, kinds, suggest, targets
+from dtrain.config.callables import KNOWN, bind, check_kinds, signature_of
+from dtrain.config.objective import SPEED
 from dtrain.data.options import divided
 from dtrain.errors import UsageError, nearest
 
+#: Of the lists, one a package (``python -m tests.public_names`` writes them).
+FOLDER = Path(__file__).with_name("public")
 #: What a model is compiled with as text, beside the names of metrics.
 _CHOSEN = ("accuracy", "acc", "crossentropy", "ce")
 #: Metrics of classes that dtrain makes of Keras': a mean over the classes, or of all together.
@@ -49,6 +55,18 @@ _FILLED = {
         "optimizer", "max_lr", "T_max",
     ),
 }  # fmt: skip
+#: Arguments that some layers of Keras' take and no signature has.
+_BEHIND = (
+    "alpha",
+    "batch_input_shape",
+    "implementation",
+    "input_dim",
+    "input_length",
+    "input_shape",
+    "rms_scaling",
+    "vocabulary_size",
+)
+_HIDDEN = object()
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -60,16 +78,13 @@ def check(config: Mapping[str, Any]) -> None:
     Raises:
         UsageError: naming the key, with the nearest name.
     """
-    named = list(nodes(config, ""))
-    for key, node in named:
-        target = node["_target_"]
-        if target.split(".")[0] == "keras":
-            _check_keras(f"{key}._target_", target)
-        elif target.split(".")[0] not in KNOWN:
+    targets_by_key = [(key, node["_target_"]) for key, node, _ in nodes(config, "")]
+    for key, target in targets_by_key:
+        if target.split(".")[0] in KNOWN:
+            _check_public(f"{key}._target_", target)
+        else:
             _check_own(f"{key}._target_", target)
-        if kinds.takes_own(key):
-            _check_arguments(key, node)
-    if all(node["_target_"].split(".")[0] in KNOWN for _, node in named):
+    if all(target.split(".")[0] in KNOWN for _, target in targets_by_key):
         # Code of the user's may register names.
         trainer = config.get("trainer") or {}
         _check_texts("trainer.loss", trainer.get("loss"), "loss", "losses", ())
@@ -80,25 +95,54 @@ def check(config: Mapping[str, Any]) -> None:
         _check_objective(config, trainer)
 
 
-def nodes(node: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield what names a function or class, by its key."""
+def nodes(node: Any, key: str, inner: bool = False) -> Iterator[tuple[str, Any, bool]]:
+    """Yield what names a function or class, by its key, and whether it is an argument of another.
+
+    Args:
+        node: of the configuration.
+        key: of it.
+        inner: it is an argument.
+    """
     if isinstance(node, Mapping):
         if isinstance(target := node.get("_target_"), str) and "." in target:
-            yield key, node
+            yield key, node, inner
+            inner = True
         for name, value in node.items():
-            yield from nodes(value, f"{key}.{name}" if key else str(name))
+            yield from nodes(value, f"{key}.{name}" if key else str(name), inner)
     elif isinstance(node, list | tuple):
         for index, value in enumerate(node):
-            yield from nodes(value, f"{key}[{index}]")
+            yield from nodes(value, f"{key}[{index}]", inner)
 
 
-def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
-    """Refuse arguments that a function or class does not take, as far as its file says so."""
-    target = node["_target_"]
-    signature = sources.signature(target)
-    if signature is None:
-        return
-    arguments = divided(node)[0] if key == "dataset" or key.startswith("dataset.members.") else node
+# -- arguments -----------------------------------------------------------------------------------
+
+
+def check_arguments(config: Mapping[str, Any]) -> None:
+    """Refuse arguments that a function or class does not take: it is imported, and not called.
+
+    Args:
+        config: plain; groups of a configuration.
+
+    Raises:
+        UsageError: naming the key, with the nearest argument.
+    """
+    for key, node, inner in nodes(config, ""):
+        if kinds.takes_own(key):
+            _check_arguments(key, node, targets.locate(node["_target_"], f"{key}._target_", inner))
+
+
+def _check_arguments(key: str, node: Mapping[str, Any], function: Any) -> None:
+    target, signature = node["_target_"], _signature(function)
+    if (
+        key.startswith("trainer.callbacks")
+        and inspect.isclass(function)
+        and not hasattr(function, "set_model")
+    ):
+        raise UsageError(
+            f"{key}._target_", target, "is a class that is no callback",
+            "a subclass of keras.callbacks.Callback", "class NAME(keras.callbacks.Callback)",
+        )  # fmt: skip
+    arguments = divided(node)[0] if key == "dataset" or key.startswith("dataset.members") else node
     filled = _FILLED.get(key, ())
     made = {
         name: object() if isinstance(value, Mapping) and "_target_" in value else value
@@ -112,45 +156,77 @@ def _check_arguments(key: str, node: Mapping[str, Any]) -> None:
     if key == "optimizer" and (target.startswith("torch.") or by_lr):
         made = {{"learning_rate": "lr"}.get(name, name): value for name, value in made.items()}
         made = {name: value for name, value in made.items() if name not in CLIPS}
+    if target.startswith("keras.layers."):
+        made = {n: value for n, value in made.items() if n in names or n not in _BEHIND}
     made = dict.fromkeys(name for name in filled if name in names) | made
     partial = bool(node.get("_partial_")) or key == "action.function"
-    if key.startswith(("trainer.", "dataset.augment")) and not sources.is_class(target):
+    if key.startswith(("trainer.", "dataset.augment")) and not inspect.isclass(function):
         partial = True  # a function of (y_true, y_pred)
     bind(target, signature, made, key, partial)
     if target.split(".")[0] in KNOWN:
         check_kinds(target, signature, made, key)
 
 
-# -- Keras ---------------------------------------------------------------------------------------
+def _signature(function: Any) -> inspect.Signature:
+    """Return the parameters; of Keras' optimizers and layers those behind ``**kwargs``, too."""
+    signature = signature_of(function)
+    keras = sys.modules.get("keras")
+    if keras is None or not inspect.isclass(function):
+        return signature
+    chain = [each for each in function.__mro__ if "__init__" in vars(each)]
+    of_keras = chain[0].__module__.split(".")[0] == "keras"
+    kind = keras.optimizers.Optimizer, keras.layers.Layer
+    if not of_keras or not issubclass(function, kind) or issubclass(function, keras.Model):
+        return signature
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    if len(own) == len(signature.parameters):
+        return signature
+    names = dict.fromkeys(name for each in chain for name in signature_of(each.__init__).parameters)
+    hidden = {"self", "args", "kwargs", *signature.parameters}
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_HIDDEN)
+        for name in names if name not in hidden
+    ]  # fmt: skip
+    return inspect.Signature([*own, *more])
+
+
+# -- public names --------------------------------------------------------------------------------
 
 
 @functools.cache
-def _keras() -> Path | None:
-    spec = importlib.util.find_spec("keras")
-    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+def _public(package: str) -> dict[str, list[str]]:
+    """Return the names of each module of a package that its list has."""
+    file = FOLDER / f"{package}.txt"
+    lines = file.read_text(encoding="utf-8").splitlines()[1:] if file.is_file() else []
+    return {line.partition(": ")[0]: line.partition(": ")[2].split() for line in lines}
 
 
-def _check_keras(key: str, target: str) -> None:
-    """Refuse a name that a public package of Keras' does not have."""
-    _, *parts = target.split(".")
-    folder = _keras()
-    for position, part in enumerate(parts, 1):
-        names = None if folder is None else _public(folder)
-        if names is None or folder is None:
-            return  # a class, whose attributes are not known
-        if part not in names:
-            raise targets.missing(key, target, position, names)
-        folder = folder / part
+def version(package: str) -> str | None:
+    """Return the version of a package that is installed, without what it was built for."""
+    import importlib.metadata  # where a name is missing: it takes time
 
-
-@functools.cache
-def _public(folder: Path) -> set[str] | None:
-    """Return the names of a package of Keras', and the modules in it."""
-    names = sources.defined(folder / "__init__.py")
-    if names is None:
+    try:
+        return importlib.metadata.version(package).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
         return None
-    modules = {path.stem for path in folder.glob("*.py")}
-    return names | modules | {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
+@functools.cache
+def _is_of_this_version(package: str) -> bool:
+    """Say whether a package is installed in the version that its list was made for."""
+    with (FOLDER / f"{package}.txt").open(encoding="utf-8") as file:
+        return file.readline().split() == [package, version(package)]
+
+
+def _check_public(key: str, target: str) -> None:
+    """Refuse a name that a module of Keras or PyTorch does not have, as far as there is a list."""
+    package, *_ = parts = target.split(".")
+    for position in range(1, len(parts)):
+        names = _public(package).get(".".join(parts[:position]))
+        if names is None or parts[position] in names:
+            continue
+        if _is_of_this_version(package):
+            raise targets.missing(key, target, position, names)
 
 
 def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str, ...]) -> None:
@@ -165,8 +241,8 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
     elif isinstance(value, str) and value.startswith(TORCH):
         targets.check({"_target_": value}, key)
     elif isinstance(value, str) and value != AUTO:
-        names = _texts(package)
-        if names is None or value in {*names, *more}:
+        names = _public("keras").get(f"keras.{package}.get", ())
+        if value in {*names, *more} or not _is_of_this_version("keras"):
             return
         lower = sorted(name for name in {*names, *more} if name == name.lower())
         begun = (name for name in lower if name.startswith(f"{value.lower()}_"))
@@ -180,27 +256,13 @@ def _check_texts(key: str, value: Any, what: str, package: str, more: tuple[str,
         )  # fmt: skip
 
 
-@functools.cache
-def _texts(package: str) -> frozenset[str] | None:
-    """Return the texts that ``keras.losses.get`` or ``keras.metrics.get`` takes."""
-    folder = _keras()
-    tree = None if folder is None else sources.tree(folder / "src" / package / "__init__.py")
-    names: set[str] = set()
-    for node in () if tree is None else ast.walk(tree):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ALL_OBJECTS":
-            names |= {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
-        elif isinstance(node, ast.Dict):
-            keys = (k.value for k in node.keys if isinstance(k, ast.Constant))
-            names |= {key for key in keys if isinstance(key, str)}
-    if len(names) < 10:
-        return None  # another version has them in another way
-    return frozenset(names | {_snake(name) for name in names})
-
-
 def _snake(name: str) -> str:
     """Return the name of a class as Keras writes it in texts."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+# -- metrics that callbacks and the objective name ----------------------------------------------
 
 
 def monitored(callbacks: Any, stopping: Any) -> Iterator[tuple[str, str]]:
@@ -241,7 +303,7 @@ def check_objective(name: str, names: list[str]) -> None:
     Raises:
         UsageError: naming the number that is meant.
     """
-    if name in (AUTO, *names):
+    if name in (AUTO, SPEED, *names):
         return
     near = _number(name, names)
     raise UsageError(
@@ -279,7 +341,7 @@ def _check_monitors(trainer: Mapping[str, Any]) -> None:
 def _check_objective(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> None:
     """Look at the objective where model, loss and metrics are such that all numbers are known."""
     metrics = OF_AUTO if trainer.get("metrics") == AUTO else trainer.get("metrics")
-    metric_names = {*(_texts("metrics") or ()), *_CHOSEN}
+    metric_names = {*_public("keras").get("keras.metrics.get", ()), *_CHOSEN}
     model = (config.get("model") or {}).get("_target_")
     if (
         not re.match(r"dtrain\.models\.|keras\.applications\.", str(model))
@@ -296,32 +358,50 @@ def _check_objective(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> N
 
 
 def _check_own(key: str, target: str) -> None:
-    """Refuse a name that a user's module does not define, and a class that is no callback."""
+    """Refuse a name that a user's module does not define, by what its file says."""
     parts = target.split(".")
-    module = sources.module(target)
-    if module is None:
-        return
-    path, depth = module
-    names = sources.defined(path)
-    if names is None:
-        return
-    if parts[depth] not in names:
+    path, depth = _module(parts)
+    names = None if path is None else _defined(path)
+    if names is not None and parts[depth] not in names:
         raise targets.missing(key, target, depth, names)
-    if (home := sources.imported(target, depth)) and not targets.is_home_trusted(home, target):
-        raise targets.imported(key, target, home)
-    if not key.startswith("trainer.callbacks") or depth != len(parts) - 1:
-        return
-    tree = sources.tree(path)
-    for node in [] if tree is None else tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == parts[depth] and _is_nothing(node):
-            raise UsageError(
-                key, target, "is a class that is no callback",
-                "a subclass of keras.callbacks.Callback",
-                f"class {node.name}(keras.callbacks.Callback) in {path.name}",
-            )  # fmt: skip
 
 
-def _is_nothing(node: ast.ClassDef) -> bool:
-    """Whether a class inherits nothing, and has not what a list of callbacks calls."""
-    methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-    return not (node.bases or node.keywords or node.decorator_list or "set_model" in methods)
+def _module(parts: list[str]) -> tuple[Path | None, int]:
+    """Return the file of the module that a name begins with, and of how many parts its name is."""
+    path: list[str] = [*sys.path, os.getcwd()]
+    file, depth = None, 0
+    for length in range(1, len(parts)):
+        name = ".".join(parts[:length])
+        if name in sys.modules:
+            return None, 0  # of the caller of the Python API, who may have changed it
+        spec = PathFinder.find_spec(name, path)
+        if spec is None or spec.origin is None:
+            break
+        file, depth = Path(spec.origin), length
+        if spec.submodule_search_locations is None:
+            break
+        path = list(spec.submodule_search_locations)
+    return (file if file is not None and file.suffix == ".py" else None), depth
+
+
+def _defined(path: Path) -> set[str] | None:
+    """Return the names that a module defines; None where it may have others."""
+    try:
+        pending: list[ast.AST] = [ast.parse(path.read_bytes())]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    names: set[str] = set()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(each.asname or each.name).split(".")[0] for each in node.names}
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.add(node.name)
+        pending += ast.iter_child_nodes(node)
+    changed = {"*", "__getattr__", "globals", "vars", "locals", "exec", "eval", "setattr"}
+    return None if names & changed else names

@@ -10,6 +10,8 @@ from typing import Any
 #: What stands for the first of these metrics that a run has.
 AUTO = "auto"
 ORDER = ("val_accuracy", "val_loss", "accuracy", "loss")
+#: The throughput of the whole training, which is an objective as a metric is.
+SPEED = "examples_per_second"
 #: The end of a name of what a training makes smaller, as Keras calls its metrics.
 _LESS_IS_BETTER = re.compile(
     r"(^|[_/])(loss|error|mae|mse|mape|msle|rmse|crossentropy|divergence|perplexity|hinge|poisson"

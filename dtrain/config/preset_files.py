@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import groups, hydra_options, overrides, removed, suggest, words
+from dtrain.config import command_line, groups, overrides, removed, suggest
 from dtrain.errors import UsageError
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -37,9 +37,9 @@ def check(arguments: list[str]) -> None:
         UsageError: naming file and line.
     """
     removed.check(arguments)
-    known = hydra_options.parsed(arguments)
+    known = command_line.parsed(arguments)
     if not known.shell_completion:
-        words.check(known.overrides, known.multirun)
+        command_line.check(known.overrides, known.multirun)
     for override in known.overrides:
         _check_option(override)
     if known.config_dir is None:

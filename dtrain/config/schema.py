@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config import durations, early_stopping
-from dtrain.config.fine_tuning import FineTuning, Init
+from dtrain.config import early_stopping, forms
 from dtrain.config.forms import (
     CALLBACKS,
     CHECKPOINT,
@@ -25,19 +25,119 @@ from dtrain.config.forms import (
     METRIC,
     METRICS,
     NODE,
+    PARTS,
     PATH,
     PATTERNS,
+    PREDICTED,
     PREFIX,
     REGISTERED,
+    SHARD,
+    SPLIT,
     STORE,
     TRACE,
     target,
     text,
 )
 from dtrain.config.objective import Mode
-from dtrain.config.ranges import MANY, SEED, YEAR, formed, within
+from dtrain.config.ranges import LARGE, MANY, SEED, YEAR, Each, Form, Range, formed, short, within
 from dtrain.config.section import Open, Section
-from dtrain.config.switches import SWITCH, Switch
+
+#: Rules, and patterns of one epoch, that a list may have.
+_RULES = 1000
+_RANK = Range(1, 2**16)
+_FACTOR = Range(0, LARGE, above=True)
+_EPOCH = Range(2, MANY)
+
+
+def _rule(name: str, why: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
+    """Return what says why a node is not ``{path: REGEX, NAME: VALUE}``."""
+
+    def problem(value: Any) -> str | None:
+        if not isinstance(value, dict) or set(value) != {"path", name}:
+            return f"is no rule {{path: REGEX, {name}: ...}}"
+        if (wrong := PATTERNS.rule.problem(value["path"])) is not None:
+            return f"has a path that {wrong}"
+        found = why(value[name])
+        return None if found is None else f"has a {name} that {found}"
+
+    return problem
+
+
+def _text(value: Any) -> str | None:
+    return None if isinstance(value, str) and len(value) <= 1000 else "is no text"
+
+
+def _initial(value: Any) -> str | None:
+    """Say why ``value`` is no rule of ``init.rules``."""
+    skips = isinstance(value, dict) and "skip" in value
+    if skips and not isinstance(value["skip"], bool):
+        return "has a skip that is neither true nor false"
+    return _rule("skip" if skips else "as", (lambda _: None) if skips else _text)(value)
+
+
+def _rank(value: Any) -> str | None:
+    return _RANK.problem(value) or (None if isinstance(value, int) else "is no whole number")
+
+
+def _unfreeze(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "is no mapping from epochs to patterns"
+    for epoch, patterns in value.items():
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or _EPOCH.problem(epoch):
+            return f"{short(epoch)} is no epoch after the first"
+        problem = PATTERNS.problem(patterns)
+        if problem is None and not patterns:
+            problem = "has no pattern"
+        if problem is not None:
+            return f"epoch {epoch}: {short(patterns)} {problem}"
+    return None
+
+
+INIT_RULES = Each(
+    Form("{path: REGEX, as: TEXT} or {path: REGEX, skip: true}", _initial), 0, _RULES,
+    '[{path: "^head/", skip: true}]',
+)  # fmt: skip
+UNFREEZE = Form(
+    "null, or {EPOCH: [REGEX]}, epochs from 2 on", _unfreeze, '{3: ["^block_4/"]}'
+)  # fmt: skip
+FACTORS = Each(
+    Form("{path: REGEX, factor: NUMBER above 0}", _rule("factor", _FACTOR.problem)), 0, _RULES,
+    '[{path: "^backbone/", factor: 0.1}]',
+)  # fmt: skip
+LORA = Each(
+    Form("{path: REGEX, rank: NUMBER}", _rule("rank", _rank)), 0, _RULES,
+    '[{path: "query", rank: 4}]',
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class Init(Section):
+    """Weights that a new run begins with.
+
+    Attributes:
+        weights: run folder, checkpoint, or file (.keras, .h5, .safetensors, .pt) to read them from.
+        rules: [{path: REGEX, as: TEXT}, {path: REGEX, skip: true}] for names that differ.
+    """
+
+    weights: str | None = formed(None, PATH)
+    rules: list[Any] = formed([], INIT_RULES)
+
+
+@dataclasses.dataclass
+class FineTuning(Section):
+    """Frozen weights, unfreezing, learning rates by layer, LoRA.
+
+    Attributes:
+        freeze: patterns of paths of weights that are not trained, such as ['^backbone/'].
+        unfreeze: {EPOCH: [REGEX]}, frozen weights that are trained from the start of an epoch.
+        learning_rates: [{path: REGEX, factor: 0.1}], factors of the learning rate by path.
+        lora: [{path: REGEX, rank: 4}], layers of which a product of two thin matrices is trained.
+    """
+
+    freeze: list[str] = formed([], PATTERNS)
+    unfreeze: Any | None = formed(None, UNFREEZE)
+    learning_rates: list[Any] = formed([], FACTORS)
+    lora: list[Any] = formed([], LORA)
 
 
 class Backend(enum.Enum):
@@ -76,11 +176,10 @@ class Hardware(Section):
         hosts: hosts of strategy=multiworker and fsdp; null: 2, of fsdp 1.
         intra_op_threads: threads of an operation; null: 1 where each core has a replica, else all.
         inter_op_threads: operations that run at once; null: the framework's own choice.
-        evaluator_cores: cores of the evaluator (sidecar), which training leaves to it; null: 1.
-        onednn: use Intel's CPU kernels (oneDNN); auto: as tune has measured, else true.
+        onednn: use Intel's CPU kernels (oneDNN).
         memory_growth: take GPU memory as it is needed, not all at once.
         precision: Keras' numeric policy; mixed_float16 comes with loss scaling.
-        jit_compile: compile steps by XLA (one replica); auto: as tune has measured, else false.
+        jit_compile: compile steps by XLA (one replica).
         remat: patterns of layer names; their activations are computed again for the gradients.
     """
 
@@ -89,11 +188,10 @@ class Hardware(Section):
     hosts: int | None = within(None, 1, 10_000)
     intra_op_threads: int | None = within(None, 1, 100_000)
     inter_op_threads: int | None = within(None, 1, 100_000)
-    evaluator_cores: int | None = within(None, 1, 10_000)
-    onednn: Switch = formed(True, SWITCH)
+    onednn: bool = True
     memory_growth: bool = True
     precision: Precision = Precision.float32
-    jit_compile: Switch = formed(False, SWITCH)
+    jit_compile: bool = False
     remat: list[str] = formed([], PATTERNS)
 
 
@@ -141,7 +239,7 @@ class Trainer(Section):
     metrics: Any = formed("auto", METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
     early_stopping: Any | None = formed(None, early_stopping.FORM)
-    max_time: Any | None = formed(None, durations.FORM)
+    max_time: Any | None = formed(None, forms.DURATION)
     terminate_on_nan: bool = True
     deterministic: bool = False
     compile: bool = False
@@ -207,27 +305,6 @@ class Checkpointing(Section):
     best: bool = True
 
 
-#: Which checkpoints the evaluator looks at.
-Every = enum.Enum("Every", ["all", "newest"])
-
-
-@dataclasses.dataclass
-class Sidecar(Section):
-    """A process beside the training, with cores of its own (hardware.evaluator_cores).
-
-    Attributes:
-        evaluate: evaluate the checkpoints; the training itself does not evaluate.
-        export: export each new best checkpoint as a SavedModel.
-        every: all: each checkpoint, in order; newest: skip some if the evaluator is behind.
-        max_restarts: consecutive crashes without progress after which it is not restarted.
-    """
-
-    evaluate: bool = False
-    export: bool = False
-    every: Every = Every.all
-    max_restarts: int = within(5, 0, 10_000)
-
-
 @dataclasses.dataclass
 class Sweep(Section):
     """Many jobs by one command (-m).
@@ -291,6 +368,7 @@ class Evaluate(Action):
         weights: raw: the trained weights; ema: the optimizer's moving averages.
         prefix: prefix of the metrics; null: test, for averages test_ema.
         by: label, a column of the data or an input: metrics of each of its values.
+        follow: each checkpoint as it is saved, until the run ends.
     """
 
     _target_: str = target("dtrain.after.evaluate.Evaluate")
@@ -299,6 +377,45 @@ class Evaluate(Action):
     weights: Weights = Weights.raw
     prefix: str | None = formed(None, PREFIX)
     by: str | None = formed(None, text())
+    follow: bool = False
+
+
+#: The formats of predictions (:mod:`dtrain.run.predictions`).
+Format = enum.Enum("Format", ["parquet", "npy", "jsonl", "csv"])
+
+
+@dataclasses.dataclass
+class Predict(Action):
+    """Predicts rows with a checkpoint of a run.
+
+    Attributes:
+        run: the run folder; the command sets it.
+        checkpoint: best, latest or a step; null: the best, or the latest if none is known.
+        weights: raw: the trained weights; ema: the optimizer's moving averages.
+        to: folder of the predictions; null: one inside the run folder.
+        workers: processes of this command, each with a strategy of its own.
+        shard: K/N: which of N commands that share the folder this is; null: the only one.
+        split: train or validation; null: the validation if there is one.
+        function: of the outputs: argmax, top_k, or a node with _target_; null: as they are.
+        include: parts of the data that become columns: inputs, labels.
+        format: of the files.
+        piece_rows: rows of a file; null: one file of a small result, else by how many there are.
+        batch: rows of a batch; null: that of the validation.
+    """
+
+    _target_: str = target("dtrain.after.predict.Predict")
+    run: str | None = formed(None, PATH)
+    checkpoint: str | None = formed(None, CHECKPOINT)
+    weights: Weights = Weights.raw
+    to: str | None = formed(None, PATH)
+    workers: int = within(1, 1, 10_000)
+    shard: str | None = formed(None, SHARD)
+    split: str | None = formed(None, SPLIT)
+    function: Any | None = formed(None, PREDICTED)
+    include: list[str] = formed([], PARTS)
+    format: Format = Format.parquet
+    piece_rows: int | None = within(None, 1, MANY)
+    batch: int | None = within(None, 1, MANY)
 
 
 @dataclasses.dataclass
@@ -319,7 +436,6 @@ class Config(Section):
         init: weights that a new run begins with.
         finetune: frozen weights, unfreezing, learning rates by layer, LoRA.
         checkpoint: when checkpoints are saved, and which are kept.
-        sidecar: a process that evaluates and exports during the training.
         sweep: many jobs by one command (-m).
         name: name of the run; by default the chosen model and strategy.
         backend: framework on which Keras computes; auto: TensorFlow, if it has the strategy.
@@ -347,7 +463,6 @@ class Config(Section):
     init: Init = dataclasses.field(default_factory=Init)
     finetune: FineTuning = dataclasses.field(default_factory=FineTuning)
     checkpoint: Checkpointing = dataclasses.field(default_factory=Checkpointing)
-    sidecar: Sidecar = dataclasses.field(default_factory=Sidecar)
     sweep: Sweep = dataclasses.field(default_factory=Sweep)
     name: str = formed(MISSING, FILE_NAME)
     backend: Backend = Backend.auto

@@ -18,7 +18,6 @@ _OWN = "dtrain.task.strategies"
 #: TensorFlow's collectives, by which gradients are added up over the tasks.
 Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
 #: The type that gradients have between tasks, where it is not their own.
-Compression = enum.Enum("Compression", ["bfloat16"])
 #: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
 Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
 
@@ -45,15 +44,9 @@ class MultiWorker(Strategy):
     Attributes:
         communication: how gradients are added up over the tasks: ring (gRPC, any device), nccl
             (NVIDIA GPUs), auto (TensorFlow's choice; ring on CPUs).
-        bytes_per_pack: bytes of gradients that are sent together; null: all of a type.
-        compress: bfloat16: send gradients between tasks with 8 bits of precision; null: exact.
-        sync_every: steps that each task trains by itself before weights are averaged (local SGD).
     """
 
     communication: Communication = Communication.auto
-    bytes_per_pack: int | None = within(None, 1, MANY)
-    compress: Compression | None = None
-    sync_every: int = within(1, 1, MANY)
 
 
 @dataclasses.dataclass

@@ -24,7 +24,7 @@ _OFF = ("false", "no", "none", "null", "0")
 _FORMATS = {
     ".csv": "csv", ".tsv": "csv", ".npz": "npz", ".npy": "npy", ".parquet": "parquet",
     ".arrow": "arrow", ".feather": "arrow", ".json": "json", ".jsonl": "json",
-    ".ndjson": "json", ".tfrecord": "tfrecord", ".tar": "webdataset",
+    ".ndjson": "json", ".tfrecord": "tfrecord", ".tar": "huggingface",
     ".array_record": "array_record", ".txt": "text",
 }  # fmt: skip
 #: Keys that take a list beside other values.

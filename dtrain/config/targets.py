@@ -3,10 +3,9 @@
 A configuration is data, and may come from elsewhere. What it may name is written out in
 :mod:`dtrain.config.kinds`: at each place what is meant to stand there, of dtrain's own and of
 Keras' public names, and where a part of a training is wanted, of modules of the user's own project
-(:mod:`dtrain.config.own_modules`). Everything else is called only if ``DTRAIN_TRUST`` names its
-package, or itself. That keeps mistakes and hostile files from running code. It is no sandbox: what
-is trusted may do anything, and so may a defect in TensorFlow, Keras or another library that reads a
-file.
+(:func:`is_own_module`). Everything else is called only if ``DTRAIN_TRUST`` names its package, or
+itself. That keeps mistakes and hostile files from running code. It is no sandbox: what is trusted
+may do anything, and so may a defect in TensorFlow, Keras or another library that reads a file.
 """
 
 from __future__ import annotations
@@ -16,13 +15,15 @@ import importlib
 import inspect
 import os
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from dtrain.config import kinds, own_modules
+from dtrain.config import kinds
 from dtrain.config.callables import KNOWN, bind, blame, check_kinds, signature_of
 from dtrain.errors import UsageError, nearest
 from dtrain.host import python_path
@@ -111,7 +112,7 @@ def _check_name(target: Any, key: str, argument: bool) -> None:
 def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
     """Refuse a name that is neither trusted nor meant to stand at a place of these kinds."""
     takes_own = bool(wanted) and kinds.takes_own(key)
-    if is_trusted(target) or (takes_own and own_modules.allow(target)):
+    if is_trusted(target) or (takes_own and _allow_own(target)):
         if any(part.startswith("__") for part in target.split(".")):
             raise UsageError(
                 key, target, "is a special name of Python's", "a function or class of a module",
@@ -132,7 +133,7 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
 
 
 def _untrusted(key: str, target: str, package: str, takes_own: bool = False) -> UsageError:
-    if takes_own and (reason := own_modules.refused(target)) is not None:
+    if takes_own and (reason := _not_own(target)) is not None:
         problem, hint = reason
         return UsageError(key, target, problem, f"a module that lies in {os.getcwd()}", hint)
     return UsageError(
@@ -281,7 +282,7 @@ def is_home_trusted(home: str, target: str) -> bool:
     """
     tops = {root.split(".")[0] for root in python_path.trusted()}
     known = {*tops.difference(KNOWN), target.split(".")[0]}
-    return home.split(".")[0] in known or own_modules.is_own(home)
+    return home.split(".")[0] in known or is_own_module(home)
 
 
 def arguments(node: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -344,3 +345,81 @@ def _make(
         return function(**given)
     with blame(key, node, f"{_home(function)}."):
         return function(**given)
+
+
+# -- modules of the user's own project ----------------------------------------------------------
+#
+# Such a module is a file ``NAME.py`` of the current directory, or a package with an
+# ``__init__.py``, and nothing that is installed has its name: that would be imported instead. A
+# folder of a run is no package of the user's, whatever lies in it: it may come from elsewhere.
+
+#: One of them is in every folder that a command takes for a run or a sweep.
+_OF_RUNS = ("command.json", "cluster.json", "sweep.json", "journal.jsonl")
+
+
+def is_own_module(module: str) -> bool:
+    """Say whether a module is of the user's project. Nothing is imported.
+
+    Args:
+        module: its dotted name; names of what is in it may follow.
+    """
+    folder = Path.cwd()
+    first, *rest = module.split(".")
+    if _another(first) is not None or "site-packages" in folder.parts:
+        return False
+    for part in (first, *rest):
+        if not part.isidentifier():
+            return False
+        package = folder / part
+        if not (package / "__init__.py").is_file():
+            of_package = part is not first and not package.is_dir()
+            return of_package or (folder / f"{part}.py").is_file()
+        if any((package / name).exists() for name in _OF_RUNS):
+            return False
+        folder = package
+    return True
+
+
+def _allow_own(target: str) -> bool:
+    """Say whether a function or class is of the user's project; let it be imported if so."""
+    own = is_own_module(target.rpartition(".")[0])
+    if own:
+        python_path.own.add(target.partition(".")[0])
+    return own
+
+
+def _not_own(target: str) -> tuple[str, str] | None:
+    """Return why a name that looks like one of the project's is none, and what to do about it.
+
+    Returns:
+        None where it is of an installed package.
+    """
+    first = target.partition(".")[0]
+    here = Path(f"{first}.py").is_file() or (Path(first) / "__init__.py").is_file()
+    other = _another(first)
+    if re.fullmatch(r"given_[0-9a-f]{32}", first):
+        return None  # code that was given to a run from Python
+    if other is not None:
+        if not here or first in KNOWN:
+            return None
+        problem = f"{other} has the name {first!r}, too, and is imported before yours"
+        return problem, f"another name for {first} in {os.getcwd()}"
+    if here:
+        return f"{target.rpartition('.')[0]!r} is in no package of your project", (
+            "an __init__.py in each of its folders; a run's folder is no package"
+        )
+    if Path(first).is_dir() and first.isidentifier():
+        return f"the folder {first} is no package", f"touch {first}/__init__.py"
+    return f"there is no module {first!r}", f"a file {first}.py in {os.getcwd()}"
+
+
+def _another(first: str) -> str | None:
+    """Return what else has a name, and is imported before anything of the current directory."""
+    if first in KNOWN or first in sys.stdlib_module_names:
+        return first if first in KNOWN else "Python"
+    spec = python_path.installed(first) if first.isidentifier() else None
+    if spec is None:  # as a script's `__main__`, too, which is no module of a file
+        return None
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    here = [os.path.abspath(path) for path in (f"{first}.py", f"{first}/__init__.py", first)]
+    return None if set(places) <= {*here} else f"an installed package ({places[0]})"

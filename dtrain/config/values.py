@@ -1,5 +1,7 @@
 """The values of a configuration: each against what the schema declares for its key, in one place.
 
+:func:`settle` makes of what Hydra has composed a configuration in order: resolved, checked, typed.
+
 Nodes that a user's own preset makes have no schema; those whose ``_target_`` is one that dtrain
 ships a schema for are held to that. Of all else it is known only that no number is NaN, infinite or
 beyond 64 bits, and that texts and nesting end.
@@ -11,17 +13,32 @@ import dataclasses
 import enum
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Sweep
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import groups, schema, strategies, suggest, targets
+from dtrain.config import (
+    environment,
+    groups,
+    load,
+    names,
+    schema,
+    strategies,
+    suggest,
+    targets,
+)
 from dtrain.config.presets.datasets import Dataset
+from dtrain.config.presets.debug import TRAIN
 from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed
+from dtrain.config.schema import Config
+from dtrain.data.files import is_address
 from dtrain.errors import ALONE, UsageError
+from dtrain.files import addresses
 
 _CHARACTERS = 100_000  # of a text that no rule knows
 _DEPTH = 32  # of nodes in nodes
@@ -65,7 +82,7 @@ def refuse_unknown(config: DictConfig) -> None:
             function is called that takes them.
     """
     kinds = {"": schema.Config, "hardware": schema.Hardware, "trainer": schema.Trainer,
-             "checkpoint": schema.Checkpointing, "sidecar": schema.Sidecar,
+             "checkpoint": schema.Checkpointing,
              "sweep": schema.Sweep}  # fmt: skip
     for prefix, kind in kinds.items():
         names = sorted(_fields(kind))
@@ -278,3 +295,37 @@ def _shown(node: DictConfig, name: str, value: Any) -> str:
 
 def _join(key: str, name: str) -> str:
     return f"{key}.{name}" if key else name
+
+
+def settle(node: DictConfig) -> Config:
+    """Resolve a configuration that Hydra has composed, and refuse what is wrong with it.
+
+    Args:
+        node: is resolved in place.
+
+    Raises:
+        UsageError: it has a key that nothing reads, a reference to what is not there, or a value
+            that its key does not take.
+    """
+    if HydraConfig.initialized():
+        groups.refuse_removed(HydraConfig.get().runtime.choices)
+    refuse_unknown(node)
+    load.check_sizes(node)
+    try:
+        environment.resolve(node)
+    except OmegaConfBaseException:
+        load.check_references(node)  # finds the key, which the exception does not say
+        raise
+    plain = targets.plain(node)
+    targets.check(plain)
+    check(node)
+    names.check(plain)
+    if HydraConfig.initialized():
+        check_overrides(node, HydraConfig.get().overrides.task)
+    config = load.typed(node)
+    if is_address(config.output_dir):
+        config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
+    config.output_dir = str(Path(config.output_dir).absolute())
+    if config.debug["_target_"] == TRAIN:  # the file of a training has no such group
+        config.debug = None  # type: ignore[assignment]
+    return config

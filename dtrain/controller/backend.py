@@ -15,8 +15,6 @@ from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import installed, version
 from dtrain.run.cluster import Cluster
 
-_NO_PACKING = "JAX adds gradients up inside the compiled step"
-_ONE_ALL_REDUCE = "gradients travel in one all-reduce, exact, at each step"
 #: By backend, the keys that it does not read: the value that they have then, and why there is no
 #: other.
 UNREAD: dict[str, dict[str, tuple[str, str]]] = {
@@ -32,9 +30,6 @@ UNREAD: dict[str, dict[str, tuple[str, str]]] = {
         "hardware.jit_compile": ("false", "every step of JAX is compiled by XLA"),
         "trainer.compile": ("false", "every step of JAX is compiled by XLA"),
         "strategy.communication": ("auto", "JAX has gloo on CPUs, and NCCL on NVIDIA GPUs"),
-        "strategy.bytes_per_pack": ("null", _NO_PACKING),
-        "strategy.compress": ("null", _NO_PACKING),
-        "strategy.sync_every": ("1", "a step of JAX is one program of all processes"),
         "strategy.tpu": ("local", "a process of JAX runs on a host of the TPU itself"),
         "strategy.zone": ("null", "a process of JAX runs on a host of the TPU itself"),
         "strategy.project": ("null", "a process of JAX runs on a host of the TPU itself"),
@@ -42,9 +37,6 @@ UNREAD: dict[str, dict[str, tuple[str, str]]] = {
     "torch": {
         "hardware.jit_compile": ("false", "PyTorch has torch.compile (trainer.compile)"),
         "strategy.communication": ("auto", "PyTorch has gloo on CPUs, and NCCL on NVIDIA GPUs"),
-        "strategy.bytes_per_pack": ("null", _ONE_ALL_REDUCE),
-        "strategy.compress": ("null", _ONE_ALL_REDUCE),
-        "strategy.sync_every": ("1", _ONE_ALL_REDUCE),
         "strategy.rules": ("auto", "fully_shard divides the first axis of each parameter"),
     },
 }
@@ -85,7 +77,7 @@ def check(config: Config) -> None:
         trainer = {"loss": config.trainer.loss, "metrics": config.trainer.metrics}
         groups = {"model": config.model, "optimizer": config.optimizer, "trainer": trainer}
         for group, options in groups.items():
-            for key, node in names.nodes(options, group):
+            for key, node, _ in names.nodes(options, group):
                 if node["_target_"].split(".")[0] in ("torch", "torchmetrics"):
                     raise UsageError(
                         f"{key}._target_", node["_target_"], "is PyTorch's, and the run computes "

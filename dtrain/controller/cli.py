@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ from dtrain import errors, secrets
 from dtrain.config import consent, environment, groups, guard, load, preset_files
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
-from dtrain.controller import debugging, folders, latest, remote, resume, starting, taken
+from dtrain.config.values import settle
+from dtrain.controller import debugging, folders, latest, remote, resume, starting
 from dtrain.controller.outcome import Outcome
-from dtrain.controller.start import start
-from dtrain.controller.sweep.job_source import Source
+from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address
+from dtrain.controller.ways import start
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import terminal
 from dtrain.tracking import choose
@@ -57,7 +56,7 @@ class Command:
             UsageError: it names a folder that is none of a run.
         """
         given = latest.resolved(given, latest.KEYS)
-        given, _ = remote.arguments(given, ("resume", "fork", "sweep.resume"))
+        given = remote.arguments(given, ("resume", "fork", "sweep.resume"))
         return resume.arguments(arguments(given))
 
     def worded(self, text: str) -> str:
@@ -173,7 +172,6 @@ def _job(node: DictConfig) -> Outcome:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     config = settle(node)
     check_address(config)
-    left = taken.choice(config, node, overrides, settings.runtime.choices)
     if config.action.get("run", "") is None:  # of an action on a run, which its command names
         chosen = settings.runtime.choices.get("action")
         raise UsageError(
@@ -185,10 +183,9 @@ def _job(node: DictConfig) -> Outcome:
         print(f"note: {message}", file=sys.stderr)
     path, chosen = guard.run_folder()
     folder = folders.place(path, "hydra.run.dir")
-    kept: list[str] = []
     if config.resume == resume.AUTO:
         words = command_of(config, node)
-        config.resume = remote.find(config, words, folder if chosen else None, left.keys)
+        config.resume = remote.find(config, words, folder if chosen else None)
         found = config.resume or "no unfinished run of this command: a new one begins"
         print(f"resume=auto: {found}", file=sys.stderr)
         if config.resume is not None:  # a stop before it begins ends as with that override
@@ -196,11 +193,7 @@ def _job(node: DictConfig) -> Outcome:
                 f"resume={config.resume}" if w == f"resume={resume.AUTO}" else w
                 for w in sys.argv[1:]
             ]
-            kept = taken.of_run(config, left.keys)
-    if not kept:
-        out = sys.stdout if config.dry_run else sys.stderr
-        kept = taken.use(config, left, overrides, lambda line: print(line, file=out))
-    command = command_of(config, node, kept)
+    command = command_of(config, node)
     if config.resume is not None:
         resume.check(config, overrides)
         config.resume = str(Path(config.resume).absolute())
@@ -221,20 +214,19 @@ def _job(node: DictConfig) -> Outcome:
     return start(config, folder, command, chosen)
 
 
-def command_of(config: Config, node: DictConfig, kept: Sequence[str] = ()) -> dict[str, Any]:
+def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
     """Return the contents of ``command.json`` of the command whose configuration Hydra has now.
 
     Args:
         config: settled.
         node: as Hydra has composed it.
-        kept: overrides that ``hardware=tuned`` and keys that are ``auto`` stand for.
     """
     settings = HydraConfig.get()
     # As they were typed: a reference to the environment is no value yet.
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
-        [*environment.as_written(overrides, node), *kept],
+        environment.as_written(overrides, node),
         sources.get("command-line"), load.address(config),
     )  # fmt: skip
 

@@ -17,8 +17,8 @@ from dtrain.config.section import Node
 from dtrain.controller import result
 from dtrain.controller.job import Job
 from dtrain.controller.outcome import Outcome
-from dtrain.controller.start import start
 from dtrain.controller.terminal import report
+from dtrain.controller.ways import start
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
 from dtrain.run.folder import CHECKS, short
@@ -94,14 +94,12 @@ def prepare(config: Config, name: str) -> None:
         UsageError: it cannot be one.
     """
     node, trainer, saving = config.debug, config.trainer, config.checkpoint
-    for key in ("resume", "sidecar.evaluate", "sidecar.export"):
-        section, _, field = key.rpartition(".")
-        if value := getattr(getattr(config, section) if section else config, field):
-            raise UsageError(
-                key, str(value).lower(), f"belongs to a run, and debug={name} is none",
-                "the same command without it; fork=RUN_DIR begins with the weights of a run",
-                f"the command without {key}",
-            )  # fmt: skip
+    if config.resume:
+        raise UsageError(
+            "resume", config.resume, f"belongs to a run, and debug={name} is none",
+            "the same command without it; fork=RUN_DIR begins with the weights of a run",
+            "the command without resume",
+        )  # fmt: skip
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
     config.tracking = Node(vars(Tracking(_NO_TRACKER)))

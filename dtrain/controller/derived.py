@@ -1,31 +1,156 @@
-"""Commands that work on what a run has left: jobs of their own, in folders inside of the run's.
+"""Commands that work on what a run has left: on its model, or as jobs in folders inside of it.
 
-Their configuration is that of the run, from its own command line, with what the user changes; the
-action is another one. So the same launchers and strategies do the work. They are no runs: nothing
-is tracked but what they add to the run.
-"""
+The configuration of such a job is that of the run, from its own command line, with what the user
+changes; the action is another one. So the same launchers and strategies do the work. They are no
+runs: nothing is tracked but what they add to the run."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.config import load
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
-from dtrain.controller import cli, folders, other_data
+from dtrain.config.section import Node
+from dtrain.config.values import settle
+from dtrain.controller import cli, folders, resume
 from dtrain.controller.job import Job
-from dtrain.controller.run_command import RunCommand
-from dtrain.controller.start import start
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address
-from dtrain.errors import UsageError
+from dtrain.controller.ways import start
+from dtrain.data import options
+from dtrain.errors import UsageError, nearest
+from dtrain.run import journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
+
+#: Which weights of a checkpoint there are.
+_WEIGHTS = ("raw", "ema")
+
+
+class RunCommand(cli.OneConfiguration):
+    """A command on a run.
+
+    Args:
+        run: a run folder, or one of its checkpoints.
+    """
+
+    def __init__(self, run: str):
+        self._run = run
+        self.rundir, self._chosen = resume.origin(run)
+
+    def check_run(self, has_checkpoint: bool) -> None:
+        """Refuse what is no run, and two checkpoints.
+
+        Args:
+            has_checkpoint: one was typed.
+
+        Raises:
+            UsageError: there is no such folder, or it is another checkpoint.
+        """
+        if not self.rundir.path.is_dir():
+            raise UsageError(
+                "RUN", self._run, "is not a folder", "a folder that a run printed as its run "
+                "folder, or RUN/checkpoints/STEP",
+                f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
+            )  # fmt: skip
+        if self._chosen is not None and has_checkpoint:
+            raise UsageError(
+                "RUN", self._run, "names a checkpoint, and so does checkpoint=", "one of them",
+                f"python -m dtrain {self.name} {short(self.rundir.path)}",
+            )  # fmt: skip
+
+    def overrides(self, own: list[str], replaced: Collection[str]) -> list[str]:
+        """Return the overrides of the run with those of this command.
+
+        Args:
+            own: of this command.
+            replaced: keys and groups of which those of the run are left out.
+
+        Raises:
+            UsageError: it is no run folder.
+        """
+        typed = f"python -m dtrain {self.name} "
+        return resume.of_run("RUN", self._run, self.rundir, own, replaced, typed)
+
+
+class OfModel(RunCommand):
+    """A command ``python -m dtrain NAME RUN [WORD=VALUE ...] [dataset...=...]``."""
+
+    #: Its words, with what each means where it is left out.
+    words: Mapping[str, str | None]
+
+    def __init__(self, run: str):
+        super().__init__(run)
+        self._words: dict[str, str | None] = dict(self.words)
+
+    def check(self) -> None:
+        """Check the words.
+
+        Raises:
+            UsageError: one is wrong.
+        """
+
+    def arguments(self, given: list[str]) -> list[str]:
+        """Return the overrides of the run, and those that were typed; keep the command's own words.
+
+        Raises:
+            UsageError: there is no such run, a word is wrong, or a key means nothing here.
+        """
+        words, own = own_words(self.name, given, self.words)
+        self._words |= words
+        self.check()
+        if self._words["weights"] not in _WEIGHTS:
+            raise UsageError(
+                "weights", self._words["weights"], "are no weights of a run", " or ".join(_WEIGHTS),
+                "weights=raw",
+            )  # fmt: skip
+        self.check_run(self._words["checkpoint"] is not None)
+        replaced = {*map(key_of, own), "resume", "fork", "output_dir", "tracking", "debug",
+                    "sweep", "hydra"}  # fmt: skip
+        return self.overrides([*own, "tracking=none"], replaced)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """What was typed of the checkpoint that is meant, or the name of its folder."""
+        return self._words["checkpoint"] if self._chosen is None else self._chosen.name
+
+
+def own_words(
+    command: str, given: list[str], words: Collection[str], group: str = "dataset"
+) -> tuple[dict[str, str], list[str]]:
+    """Return what was typed for a command's own words, and the rest: overrides and options.
+
+    Args:
+        command: its name.
+        given: its command line.
+        words: those that it has.
+        group: whose overrides it takes as well; empty: it takes none.
+
+    Raises:
+        UsageError: something is neither.
+    """
+    values, rest = {}, []
+    for text in given:
+        override = parse(text)
+        if text.startswith("-") or (group and override.key.partition(".")[0] == group):
+            rest.append(text)
+        elif override.name in words and override.value is not None and not override.sign:
+            values[override.name] = override.value.strip("'\"")
+        else:
+            near, accepted = nearest(override.name, words), ", ".join(f"{word}=" for word in words)
+            raise UsageError(
+                override.name or text, override.value or "", f"is no option of {command}",
+                f"{accepted} and overrides of {group}" if group else accepted,
+                f"the command with {near}=" if near else f"the command without {text}",
+            )  # fmt: skip
+    return values, rest
+
 
 #: Keys of a training that have no meaning here.
 _OF_A_RUN = (
@@ -36,7 +161,6 @@ _OF_A_RUN = (
     "tracking",
     "action",
     "debug",
-    "sidecar",
     "sweep",
     "hydra",
     "objective",
@@ -116,7 +240,7 @@ class Derived(RunCommand):
         config.action = config.action.replaced(run=str(self.rundir.path))
         config.output_dir = str(self.rundir.path)
         labels = self.needs_labels(config)
-        config.dataset = other_data.settled(config.dataset, self.rundir, self._typed, labels)
+        config.dataset = settled_data(config.dataset, self.rundir, self._typed, labels)
         self.check(config)
         path = self.rundir.path / self.folder / time.strftime("%Y-%m-%d_%H-%M-%S")
         return start(config, path, command, kind=self.kind).exit_code
@@ -214,3 +338,72 @@ class DerivedJob(Job):
         for line in report.drawing(cluster, planned.where):
             print(f"  {line}")
         print("dry_run=true: nothing was started")
+
+
+#: Keys that say what is held out, or what to evaluate on.
+_VALIDATION = (
+    "validation_split", "validation", "validation_inputs", "validation_target", "validation_weight",
+    "split", "folds", "fold",
+)  # fmt: skip
+#: Those of them that are of the run's own files.
+_OF_FILES = (
+    "validation", "validation_inputs", "validation_target", "validation_weight",
+)  # fmt: skip
+#: The dataset whose targets and weights are in files of their own.
+_BESIDE = "dtrain.datasets.npy"
+#: Without a part that is held out.
+_NOTHING_HELD: dict[str, Any] = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
+#: Keys that say what the targets and the weights are.
+_LABELS = ("target", "weight")
+
+
+def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> Node:
+    """Return the ``dataset`` group of a command that names another ``dataset.path`` than its run.
+
+    All of that is meant, and no part of it is held out, unless a key of the validation is typed.
+    Columns are those of the run, by their names. ``dataset.test`` is that path, where it is typed
+    or, of a command that needs labels, where the run has it.
+
+    Args:
+        node: as composed, of the run and of what is typed.
+        rundir: the run.
+        typed: keys that are typed.
+        labels: whether targets are needed.
+    """
+    own = load.read(rundir.config).dataset
+    test = node.get("test")
+    if test is not None and "dataset.path" not in typed and (labels or "dataset.test" in typed):
+        if "path" not in node:
+            raise UsageError(
+                "dataset.test", test, "this dataset is of no files", "a dataset with dataset.path",
+                "the command without it",
+            )  # fmt: skip
+        node, typed = node.replaced(path=test), {*typed, "dataset.path"}
+    if "dataset.path" not in typed or options.deciding(node) == options.deciding(own):
+        return node
+
+    def is_free(key: str) -> bool:
+        return key in node and f"dataset.{key}" not in typed
+
+    changes: dict[str, Any] = {}
+    if not any(f"dataset.{key}" in typed for key in _VALIDATION):
+        changes |= {key: None for key in _OF_FILES if is_free(key)}
+        changes |= {key: value for key, value in _NOTHING_HELD.items() if is_free(key)}
+    columns = _columns(rundir)
+    if columns is not None and is_free("inputs") and node["inputs"] is None:
+        changes["inputs"] = columns["inputs"]
+    if columns is not None and is_free("target") and node["target"] is None:
+        changes["target"] = columns["target"]
+    # Files beside the run's inputs are not beside these.
+    if not labels or node.get("_target_") == _BESIDE:
+        changes |= {key: None for key in _LABELS if is_free(key)}
+    return node.replaced(**changes)
+
+
+def _columns(rundir: RunDir) -> dict[str, Any] | None:
+    """Return the names of the columns that the run was trained on; None of what is no table."""
+    for event in journal.read(rundir.journal):
+        if event["event"] == "data":
+            columns: dict[str, Any] | None = (event.get("train") or {}).get("columns")
+            return columns
+    return None

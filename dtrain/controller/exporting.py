@@ -15,8 +15,8 @@ from dtrain.config import section
 from dtrain.config.schema import Config, Precision
 from dtrain.controller import folders
 from dtrain.controller.backend import check_here
+from dtrain.controller.early_import import task_environment
 from dtrain.controller.launchers.questions import ask
-from dtrain.controller.task_environment import task_environment
 from dtrain.errors import DtrainError, UsageError
 from dtrain.files import reading, writing
 from dtrain.host import frameworks

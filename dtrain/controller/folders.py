@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config import given
-from dtrain.controller import rollback
 from dtrain.data.files import is_address
 from dtrain.errors import DamagedFile, DtrainError, UsageError
 from dtrain.files import addresses, reading, writing
-from dtrain.run.folder import LOCK, RunDir
+from dtrain.run.folder import LOCK, RunDir, check_format
 
 
 def check_name(name: object) -> str:
@@ -44,6 +43,27 @@ def create(path: Path, output_dir: str) -> RunDir:
         return RunDir.create(path)
     except OSError as error:
         raise unwritable("output_dir", output_dir, "no folder can be made there", error) from None
+
+
+def begin(path: Path, output_dir: str, chosen: bool) -> tuple[RunDir, int]:
+    """Make the folder of a new run; return it with the descriptor of its lock.
+
+    Args:
+        path: of the folder.
+        output_dir: for messages.
+        chosen: the user has named it.
+
+    Raises:
+        UsageError: it cannot be made, or another command has it; nothing is left behind.
+    """
+    if chosen:
+        return claim(path)
+    rundir = create(path, output_dir)
+    try:
+        return rundir, lock(rundir, "output_dir")
+    except UsageError:
+        writing.discard(rundir.path)
+        raise
 
 
 def place(path: str, key: str) -> Path:
@@ -93,26 +113,18 @@ def claim(path: Path, kind: str = "run") -> tuple[RunDir, int]:
 def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
     """Return the folder of a run or a sweep that another command made, perhaps elsewhere.
 
-    What a command that was killed at its start has left there is put right.
-
     Args:
         path: of the folder.
         key: that gave it.
 
     Raises:
         DamagedFile: it holds a link, a pipe, a device or far too much.
-        UsageError: there is none, or it cannot be read.
+        UsageError: there is none, or it cannot be read, or is of another version.
     """
     rundir = RunDir(path)
     try:
         reading.check_tree(rundir.path)
-        if os.path.lexists(rundir.path / rollback.FOLDER):
-            descriptor = rundir.lock()
-            if descriptor is not None:  # else the command that is at work there will do it
-                try:
-                    rollback.recover(rundir.path)
-                finally:
-                    os.close(descriptor)
+        check_format(rundir.path, key)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             key, path, "is not a folder", "a folder that an earlier command printed",

@@ -13,7 +13,7 @@ from dtrain import errors
 from dtrain.config import section
 from dtrain.config.schema import Config
 from dtrain.controller import logging_models, result
-from dtrain.controller.folders import claim, create, lock
+from dtrain.controller.folders import begin, lock
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.outcome import Failure, Outcome
@@ -27,10 +27,10 @@ from dtrain.controller.terminal.progress import Display, Log, View
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.host import frameworks
-from dtrain.run import checkpoint, sidecar
+from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
-from dtrain.run.journal import Follower, Journal
+from dtrain.run.journal import Follower
 from dtrain.tracking.base import TrackedRun
 from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import RunDelivery
@@ -117,14 +117,7 @@ class Job:
     def _take(self, folder: Path, chosen: bool) -> tuple[RunDir, int]:
         if self._config.resume is not None:
             return (rundir := RunDir(self._config.resume)), lock(rundir, "resume")
-        if chosen:
-            return claim(folder)
-        rundir = create(folder, self._config.output_dir)
-        try:
-            return rundir, lock(rundir, "output_dir")
-        except UsageError:
-            writing.discard(rundir.path)
-            raise
+        return begin(folder, self._config.output_dir, chosen)
 
     @property
     def folder(self) -> Path:
@@ -206,9 +199,8 @@ class Job:
             self.start.launched()
             signals.started = True
             supervisor = Supervisor(
-                self._launcher, self._cluster, self._rundir, self._view, self.saving,
-                self._config.sidecar.max_restarts,
-            )  # fmt: skip
+                self._launcher, self._cluster, self._rundir, self._view, self.saving
+            )
             failure = supervisor.watch(signals, self._look)
             self._launcher.kill()
             self._replaced += supervisor.replaced
@@ -224,21 +216,15 @@ class Job:
                 return failure
 
     def _refused(self) -> bool:
-        codes, beside = self._launcher.exit_codes().items(), self._cluster.evaluator_name
-        return any(code == errors.USAGE for name, code in codes if name != beside)
+        return errors.USAGE in self._launcher.exit_codes().values()
 
     def _restart(self, failure: Failure) -> None:
         self._look()
         problem = result.problem(failure, self._cluster, self._rundir, self._events)
         self._restarts += 1
-        step, passed = self._files.back_to_the_checkpoint()
-        self._report(passed)
-        message = (
-            f"restart {self._restarts} of {self._launcher.max_restarts} from step {step}: {problem}"
+        message = self._files.restart(
+            f"restart {self._restarts} of {self._launcher.max_restarts} from step STEP: {problem}"
         )
-        journal = Journal(self._rundir.journal)  # no task runs: nobody else writes
-        journal.write("restart", step=step, message=message)
-        journal.close()
         self._follower = Follower(self._rundir.journal)
         # All that still holds:
         self._events = [e for e in self._follower.events() if e["event"] in result.KEPT]
@@ -260,7 +246,7 @@ class Job:
         self._unread = problem
 
     def _take_in(self) -> None:
-        progress: Any = sidecar.progress(self._rundir)
+        progress: Any = schemas.glance(self._rundir.progress, schemas.Progress)
         self.start.stepped(progress)
         self._view.update(progress)
         for event in self._follower.events():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import re
 import secrets
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ from dtrain.config import environment, load
 from dtrain.config.consent import PREFIX
 from dtrain.config.overrides import key_of
 from dtrain.config.schema import Config
+from dtrain.controller import kubectl
 from dtrain.controller.backend import reads
 from dtrain.controller.launchers import Kubernetes
-from dtrain.controller.launchers.k8s.api import Api
-from dtrain.controller.launchers.k8s.follow import Follower, create
-from dtrain.controller.launchers.k8s.manifest import MARGIN, Object, Workload, render
+from dtrain.controller.launchers.k8s import MARGIN, Object, Workload, render
 from dtrain.controller.plan import Plan
 from dtrain.errors import UsageError
 from dtrain.files import addresses, writing
@@ -51,25 +50,25 @@ def run(
         The exit code.
 
     Raises:
-        UsageError: it cannot run there, or the cluster refuses it.
-        TrainingError: the cluster does not answer.
+        UsageError: it cannot run there, or its name is another job's.
+        TrainingError: the cluster refuses it, or does not answer.
     """
     _refuse(config, launcher, chosen)
     work = workload(config, planned, launcher, command)
     objects = render(launcher, work, secrets.token_hex(32))
+    pods = launcher.pods
     if config.dry_run:
         print(text(objects), end="")
         return errors.OK
-    if not launcher.apply:
-        _write(Path(config.output_dir) / FOLDER / f"{work.name}.yaml", objects, launcher)
+    if not pods.apply:
+        _write(Path(config.output_dir) / FOLDER / f"{work.name}.yaml", objects, pods.namespace)
         return errors.OK
-    api = Api(launcher.context, launcher.namespace)
-    create(api, objects)
-    _say(f"{work.name} is in the namespace {api.namespace}; run folder: {_folder(work)} "
-         f"of the claim {launcher.volume}")  # fmt: skip
-    if not launcher.follow:
-        return errors.OK
-    return Follower(api, objects[-1], planned.cluster, launcher.grace_seconds + MARGIN).run()
+    job = kubectl.Job(pods.context, pods.namespace, objects)
+    kubectl.say(f"{work.name} is in the namespace {job.create()}; run folder: "
+                f"{work.output_dir}/{FOLDER}/{work.name} of the claim {pods.volume}")  # fmt: skip
+    if pods.queue is not None:
+        kubectl.say(f"it waits for room in the queue {pods.queue}")
+    return job.follow(launcher.grace_seconds + MARGIN) if pods.follow else errors.OK
 
 
 def workload(
@@ -83,11 +82,9 @@ def workload(
     Raises:
         UsageError: it needs what the pods do not have.
     """
-    name = launcher.job_name or _name(config.name)
-    given: list[str] = command["overrides"]
-    kept = [each for each in given if not re.match(r"(launcher|output_dir)(\.|$)", key_of(each))]
+    pods, cluster = launcher.pods, planned.cluster
+    name = pods.job_name or _name(config.name)
     output_dir = _output_dir(Path(config.output_dir))
-    cluster = planned.cluster
     if planned.strategy.on_hosts and cluster.together > 1:
         raise UsageError(
             "hardware.devices", cluster.together, "the command in a pod is one process, which "
@@ -97,31 +94,30 @@ def workload(
         )  # fmt: skip
     # A pod has the processes of one host.
     tasks = tuple(task for task in cluster.tasks if task.device == 0)
+    replaced = r"(launcher|output_dir)(\.|$)"
+    if planned.strategy.on_hosts:  # what the pods find there could be another number
+        replaced += r"|hardware\.hosts$"
+    words = [word for word in command["overrides"] if not re.match(replaced, key_of(word))]
     for key in ("grace_seconds", "stall_timeout", "peer_timeout", "start_timeout"):
         value = getattr(launcher, key)
-        kept.append(f"launcher.{key}={'null' if value is None else f'{value:g}'}")
-    # Said once more, for what the pods find there could be another number.
+        words.append(f"launcher.{key}={'null' if value is None else f'{value:g}'}")
     if planned.strategy.on_hosts:
-        kept = [*(each for each in kept if key_of(each) != "hardware.hosts"),
-                f"hardware.hosts={len(tasks)}"]  # fmt: skip
-    if launcher.cpus is not None:  # TensorFlow would start a thread for each core of the node
-        threads = math.ceil(launcher.cpus / cluster.together)
-        kept += [
-            f"hardware.{key}={threads}"
+        words.append(f"hardware.hosts={len(tasks)}")
+    if pods.cpus is not None:  # TensorFlow would start a thread for each core of the node
+        words += [
+            f"hardware.{key}={math.ceil(pods.cpus / cluster.together)}"
             for key in ("intra_op_threads", "inter_op_threads")
             if getattr(config.hardware, key) is None and reads(config, f"hardware.{key}")
         ]
-    found = "auto" if len(tasks) > 1 else "local"
-    work = Workload(
+    words += [
+        f"launcher={'auto' if len(tasks) > 1 else 'local'}", f"output_dir={output_dir}",
+        f"hydra.run.dir={output_dir}/{FOLDER}/{name}", "resume=auto",
+    ]  # fmt: skip
+    return Workload(
         name, dataclasses.replace(cluster, tasks=tasks),
-        [
-            *_config_dir(command["config_dir"]), *kept, f"launcher={found}",
-            f"output_dir={output_dir}", f"hydra.run.dir={output_dir}/{FOLDER}/{name}",
-            "resume=auto",
-        ],
-        output_dir, {key: os.environ[key] for key in _HANDED_ON if key in os.environ},
+        [*_config_dir(command["config_dir"]), *words], output_dir,
+        {key: os.environ[key] for key in _HANDED_ON if key in os.environ},
     )  # fmt: skip
-    return work
 
 
 def _output_dir(path: Path) -> str:
@@ -140,17 +136,10 @@ def _output_dir(path: Path) -> str:
 
 
 def text(objects: list[Object]) -> str:
-    """Return objects of Kubernetes as YAML."""
-    found: str = yaml.dump_all(objects, Dumper=_Whole, sort_keys=False, width=100)
-    return found
-
-
-class _Whole(yaml.SafeDumper):
-    """Writes what is there twice twice, and not as a reference, which few read with ease."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Say that nothing is to be a reference."""
-        return True
+    """Return objects of Kubernetes as YAML, without anchors and aliases."""
+    plain = json.loads(json.dumps(objects))
+    dumped: str = yaml.safe_dump_all(plain, sort_keys=False, width=100)
+    return dumped
 
 
 def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
@@ -171,7 +160,7 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
                 "the command with the launcher.job_name of a job that has not finished, "
                 "which resumes its run", "launcher.job_name=NAME",
             )  # fmt: skip
-    if launcher.volume is None:
+    if launcher.pods.volume is None:
         raise UsageError(
             "launcher.volume", "null", "the run folder would be lost with its pod",
             "the name of a PersistentVolumeClaim", "launcher.volume=NAME",
@@ -184,7 +173,7 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
                     "a variable that a Secret of the cluster has: launcher.variables_from=[NAME]",
                     f"{key}='${{oc.env:VARIABLE}}'",
                 )  # fmt: skip
-            if not launcher.variables_from:
+            if not launcher.pods.variables_from:
                 raise UsageError(
                     key, value, f"the pods have no variable {name}",
                     f"a Secret of the cluster with the key {name}",
@@ -216,11 +205,7 @@ def _name(run: str) -> str:
     return f"{plain[:_NAME].rstrip('-')}-{time.strftime('%m%d-%H%M%S')}"
 
 
-def _folder(work: Workload) -> str:
-    return f"{work.output_dir}/{FOLDER}/{work.name}"
-
-
-def _write(path: Path, objects: list[Object], launcher: Kubernetes) -> None:
+def _write(path: Path, objects: list[Object], namespace: str | None) -> None:
     """Write a manifest, which may hold a key, for its user alone.
 
     Raises:
@@ -235,10 +220,6 @@ def _write(path: Path, objects: list[Object], launcher: Kubernetes) -> None:
             "output_dir", path.parent.parent, f"no manifest can be written there "
             f"({error.strerror})", "a folder that can be written", "output_dir=FOLDER",
         ) from None  # fmt: skip
-    options = [f"-n {launcher.namespace}"] if launcher.namespace else []
-    _say(" ".join([f"the manifest is written; type: kubectl apply -f {path}", *options]))
-    _say("launcher.apply=true creates the job and follows it")
-
-
-def _say(said: str) -> None:
-    print(f"dtrain: {errors.printable(said)}", file=sys.stderr)
+    option = f" -n {namespace}" if namespace else ""
+    kubectl.say(f"the manifest is written; type: kubectl apply -f {path}{option}")
+    kubectl.say("launcher.apply=true creates the job and follows it")

@@ -13,10 +13,9 @@ from dtrain import errors, secrets
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.controller import result
-from dtrain.controller.beside import Beside
 from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.chief import Place
-from dtrain.controller.launchers.rendezvous.connection import BEAT
+from dtrain.controller.launchers.rendezvous.messages import BEAT
 from dtrain.controller.launchers.rendezvous.peer import Peer
 from dtrain.controller.outcome import cause
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
@@ -47,7 +46,6 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
         TrainingError: it did not come.
     """
     task = launcher.own(cluster)
-    beside: Beside | None = None
     peer = launcher.peer(cluster)
     chief = f"the chief at {peer.address}"
     why: str | None = None
@@ -58,12 +56,10 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
             cluster = launcher.placed(cluster, place)
             chief = f"the chief at {peer.address}"
             rundir = _folder(config, cluster, place, chosen)
-            if task == cluster.evaluator:
-                beside = _beside(config, launcher, task, rundir, place)
             launcher.start_own(rundir, dataclasses.replace(cluster, job=place.job))
             signals.started = True
             _say(f"{task.name}: started; its log is {short(rundir.log(task.name))}")
-            why = _follow(task, launcher, peer, signals, beside)
+            why = _follow(task, launcher, peer, signals)
         except KeyboardInterrupt:
             return errors.FAILED
         finally:
@@ -96,59 +92,25 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
     return code
 
 
-def _beside(config: Config, launcher: Env, task: Task, rundir: RunDir, place: Place) -> Beside:
-    """Return what keeps the evaluator alive.
-
-    Raises:
-        UsageError: the run's folder is not that of the chief.
-    """
-    if not rundir.command.is_file() or _job(rundir) != place.job:
-        raise UsageError(
-            "output_dir", config.output_dir, "is not that of the chief, whose checkpoints the "
-            "evaluator reads", "a folder on a disk that both have", "output_dir=/SHARED/outputs",
-        )  # fmt: skip
-
-    def start_again() -> None:
-        launcher.start_again(task.name)
-
-    return Beside(rundir, task, start_again, config.sidecar.max_restarts, _say)
-
-
-def _follow(
-    task: Task, launcher: Env, peer: Peer, signals: Signals, beside: Beside | None = None
-) -> str | None:
+def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | None:
     """Return when the own task has ended, or is to be; with the reason, if it is known here."""
     asked, deadline, frozen, begun = 0, math.inf, 0.0, False
     while True:
         statuses = {status for _, status in launcher.poll(INTERVAL)}
         if "ended" in statuses:
-            if beside is None:
-                return None
-            over = peer.ended() not in (None, errors.OK)
-            beside.ended(launcher.exit_codes()[task.name], over or signals.count > 0)
-            if not beside.is_alive:
-                return None
-        if beside is not None:
-            beside.look()
+            return None
         begun = begun or "training" in statuses
-        if signals.count > asked or ("stop" in statuses and beside is None):
+        if signals.count > asked or "stop" in statuses:
             if signals.count > 1:
                 return "stopped at once"
             asked = signals.count
-            if beside is None:
-                _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
-                peer.ask_to_stop()
-            else:
-                _say(f"{task.name}: asked to stop: the training goes on")
+            _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
+            peer.ask_to_stop()
             launcher.stop()
         now = time.monotonic()
         if (code := peer.ended()) is not None:
             if task.serves or not begun:  # nothing of it is still wanted
                 return None
-            if beside is not None and code == errors.OK:  # it may have something to export
-                continue
-            if beside is not None and deadline == math.inf:
-                launcher.stop()
             patience = _LAST_WORDS if code == errors.FAILED else launcher.grace_seconds
             deadline = min(deadline, now + patience)
         if now > deadline:

@@ -7,10 +7,15 @@ from typing import Any
 
 from dtrain.config import targets
 from dtrain.config.schema import Config
-from dtrain.controller import backend, evaluator, layout
+from dtrain.controller import backend
+from dtrain.controller.early_import import task_environment
 from dtrain.controller.resources import limits
-from dtrain.controller.resources.devices import Machine, device_kind, operation_threads
-from dtrain.controller.task_environment import task_environment
+from dtrain.controller.resources.devices import (
+    Machine,
+    device_count,
+    device_kind,
+    operation_threads,
+)
 from dtrain.data.failures import before_training
 from dtrain.data.options import OnError, divided
 from dtrain.data.prepare import check_batch, evaluated
@@ -18,6 +23,7 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import known_length
 from dtrain.datasets import tables
 from dtrain.errors import UsageError
+from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.strategy_plan import StrategyPlan
@@ -110,32 +116,27 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
             f"strategy={config.strategy.name} does not run a process on each host",
             "1, or strategy=multiworker", "strategy=multiworker",
         )  # fmt: skip
-    beside = trains and (config.sidecar.evaluate or config.sidecar.export)
     kind = device_kind(config, strategy.kinds, machine.gpus)
-    laid = layout.of(config, strategy, kind, machine, beside)
+    laid = _lay_out(config, strategy, kind, machine)
     replicas = laid.replicas
     sharing = laid.computing if machine.shared else 1  # tasks that the machine is divided among
-    left = machine.cores - (evaluator.cores(config, machine) if beside else 0)
     threads, own = hardware.intra_op_threads, 0  # cores that each computing task has for itself
-    if kind == "cpu" and (sharing > 1 or left < machine.cores):
-        own = left // sharing
+    if kind == "cpu" and sharing > 1:
+        own = machine.cores // sharing
         threads = threads or max(1, own)
         own = own if own >= threads else 0
     if kind == "cpu" and machine.beside > 1:
-        threads = threads or max(1, left // machine.beside)
+        threads = threads or max(1, machine.cores // machine.beside)
     if kind == "cpu" and machine.shared and sharing == 1 and not machine.threads:
-        threads = threads or operation_threads(left, replicas)
+        threads = threads or operation_threads(machine.cores, replicas)
     tasks = _with_cores(laid.tasks(), threads, own)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend.name))
     strategy.check(config, cluster)
-    if beside:
-        cluster = evaluator.beside(config, cluster, machine)
     limits.check_cluster(config, cluster, machine, laid.size)
     _check_jit(config, strategy)
     if trains:
         examples = None if splits is None else len(splits.train)
         check_batch(config.trainer.batch_size, replicas, examples)
-        evaluator.check_data(config, splits)
     per_epoch = config.trainer.steps_per_epoch
     if splits is not None:
         per_epoch = per_epoch or len(splits.train) // config.trainer.batch_size
@@ -182,3 +183,97 @@ def _check_length(config: Config, per_epoch: int | None) -> None:
             "a first and a last step of the run",
             f"'tracking.profile_steps=[{max(0, min(20, total - 1))},{min(25, total)}]'",
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The hosts of a job, or what stands for them on one machine.
+
+    Attributes:
+        strategy: that is laid out.
+        hosts: how many.
+        devices: of each host.
+        apart: each device has a process of its own; else a task has all of its host.
+    """
+
+    strategy: StrategyPlan
+    hosts: int
+    devices: int
+    apart: bool
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas share each global batch.
+
+        Raises:
+            UsageError: the strategy cannot be laid over so many devices.
+        """
+        return self.strategy.replicas(self.hosts, self.devices)
+
+    @property
+    def processes(self) -> int:
+        """How many processes compute where a task of a host would, one with each replica."""
+        return self.replicas // self.hosts if self.apart else 1
+
+    @property
+    def computing(self) -> int:
+        """How many tasks compute."""
+        return self.strategy.computing(self.hosts) * self.processes
+
+    @property
+    def size(self) -> tuple[str, int]:
+        """The key that decides how many tasks there are, and a small value of it."""
+        return ("hardware.devices", 1) if self.processes > 1 else self.strategy.size()
+
+    def tasks(self) -> tuple[Task, ...]:
+        """Return all tasks, the chief first, then in the order of hosts and of their devices."""
+        if not self.apart:
+            return self.strategy.tasks(self.hosts, self.devices)
+        each = self.processes
+        tasks = self.strategy.tasks(self.hosts * each, 1)
+        return tuple(dataclasses.replace(task, device=n % each) for n, task in enumerate(tasks))
+
+
+def _lay_out(config: Config, strategy: StrategyPlan, kind: str, machine: Machine) -> Layout:
+    """Lay a strategy out.
+
+    Args:
+        config: settled.
+        strategy: its plan.
+        kind: of device.
+        machine: what the tasks run on.
+
+    Raises:
+        UsageError: there are no such devices.
+    """
+    framework, hardware = FRAMEWORKS[config.backend.name], config.hardware
+    commands = machine.hosts
+    single = framework.process_per_device and machine.one_task  # a command has one device
+    hosts = hardware.hosts or 1
+    if hardware.hosts is None and strategy.on_hosts:
+        each = hardware.devices or 1 if single else 1
+        hosts = strategy.hosts if commands is None else max(1, commands // each)
+    if single:
+        _check_command(config, kind, machine.gpus)
+        devices = hardware.devices or max(1, (commands or hosts) // hosts)
+    else:
+        sharing = strategy.computing(hosts) if machine.shared else 1
+        devices = device_count(config, strategy, kind, machine.gpus, sharing)
+    return Layout(strategy, hosts, devices, framework.process_per_device)
+
+
+def _check_command(config: Config, kind: str, gpus: int) -> None:
+    """Refuse a command of one process that has no GPU, or GPUs that it would leave idle.
+
+    Raises:
+        UsageError: it does.
+    """
+    if kind != "gpu" or gpus == 1 or (gpus and config.hardware.devices):
+        return
+    raise UsageError(
+        "hardware", "gpu", f"this command has {gpus} GPUs, and a process of "
+        f"{FRAMEWORKS[config.backend.name].title} computes on one",
+        "a command for each GPU, such as torchrun starts; hardware.devices, the number of commands "
+        "on each host, where some GPUs are to stay idle",
+        f"torchrun --nproc-per-node={gpus}" if gpus else "hardware=cpu",
+    )  # fmt: skip

@@ -93,16 +93,17 @@ def result(
     epochs = _epochs(rundir)
     reported: Any = schemas.glance(rundir.progress, schemas.Step) or {}
     saved = checkpoint.steps(rundir.checkpoints)  # of a run that was resumed and took no step
-    metrics = end.get("metrics", {})
+    metrics, speed = end.get("metrics", {}), end.get(objective.SPEED)
     name, mode = objective.chosen(events, config.objective, config.objective_mode.name)
+    value = speed if name == objective.SPEED else metrics.get(name)
     return {
         "status": status,
         "exit_code": exit_code,
         "error": error,
-        "objective": metrics.get(name),
+        "objective": value,
         "objective_name": name,
         "objective_mode": mode,
-        "best_objective": end.get("best_objective", metrics.get(name)),
+        "best_objective": end.get("best_objective", value),
         "best_step": end.get("best_step"),
         "metrics": metrics,
         "step": end.get("step", reported.get("step", max(saved, default=0))),
@@ -111,11 +112,11 @@ def result(
         "epoch_examples": [examples for examples, _ in epochs],
         "train_examples": start.get("train_examples"),
         "evaluated_examples": end.get("evaluated_examples", 0),
-        "examples_per_second": end.get("examples_per_second"),
+        objective.SPEED: speed,
         "time_shares": end.get("time_shares", {}),
         "replicas": cluster.replicas,
         "forked_from": config.fork,
-        "tasks": len(cluster.processes),
+        "tasks": len(cluster.tasks),
         "parameters": start.get("parameters"),
         "restarts": restarts,
         "replaced_workers": replaced,

@@ -6,23 +6,22 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from dtrain.config import consent, load, section, suggest
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.controller import latest, taken
+from dtrain.controller import latest
 from dtrain.controller.folders import lock, open_existing, read_command, runs_below
 from dtrain.controller.launchers import automatic
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity, schemas
-from dtrain.run.folder import RunDir, short
+from dtrain.run.folder import FORMAT, RunDir, short
 from dtrain.run.journal import Follower
 
 AUTO = "auto"
@@ -44,7 +43,7 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
         for override in overrides
         if key_of(override) not in OF_ONE_COMMAND and not key_of(override).startswith("sweep.")
     ]
-    return consent.signed(kept, config_dir, uri)
+    return {"format": FORMAT, **consent.signed(kept, config_dir, uri)}
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -172,43 +171,35 @@ def origin(fork: str) -> tuple[RunDir, Path | None]:
     return RunDir(path), None
 
 
-def find(
-    config: Config, words: dict[str, Any], folder: Path | None = None, left: Sequence[str] = ()
-) -> str | None:
+def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> str | None:
     """Return the newest run folder that the same command has begun and that is not finished.
 
     Args:
         config: of the command.
         words: its :func:`command`, as it was typed.
         folder: the only one that is looked at; None for all below ``output_dir``.
-        left: keys that it leaves to what was measured, which the run may have found otherwise.
     """
     for run in runs_below(Path(config.output_dir)) if folder is None else [folder]:
-        status = status_of(run, config, words, left)
+        status = status_of(run, config, words)
         if status is not None:
             return None if status == "FINISHED" else str(run)
     return None
 
 
-def status_of(
-    folder: Path, config: Config, words: dict[str, Any], left: Sequence[str] = ()
-) -> str | None:
+def status_of(folder: Path, config: Config, words: dict[str, Any]) -> str | None:
     """Return how the run in a folder ended; None where another command began it.
 
     Args:
         folder: of a run.
-        config, words, left: of :func:`find`.
+        config, words: of :func:`find`.
     """
     rundir = RunDir(folder)
     try:
         past = read_command(rundir)
         if past is None or "derived" in past:
             return None
-        kept, own = taken.parted(past["overrides"], left)
-        if _sorted({**past, "overrides": kept}) != _sorted(words):
+        if _sorted(past) != _sorted(words):
             return None
-        config = copy.copy(config)
-        taken.again(config, own, rundir.command)
         open_existing(rundir.path, "resume")
         if identity.config_hash(_load(rundir)) != identity.config_hash(config):
             return None  # the same overrides meant something else
@@ -342,11 +333,9 @@ def nothing_to_do(config: Config) -> str | None:
     assert config.resume is not None
     rundir = RunDir(config.resume)
     result: Any = schemas.glance(rundir.result, schemas.Result) or {}
-    past, beside = _load(rundir), config.sidecar
+    past = _load(rundir)
     other = identity.value(past, "tracking") != identity.value(config, "tracking")
-    changes = (
-        other or beside.evaluate or beside.export or load.select(config, "dataset.accept_changes")
-    )
+    changes = other or load.select(config, "dataset.accept_changes")
     whole = any(path.exists() for path in (rundir.model, rundir.weights, rundir.state))
     # Where other programs start tasks of the job, these would wait for this one.
     if result.get("status") != "FINISHED" or changes or not whole or automatic.found() is not None:

@@ -10,14 +10,62 @@ from typing import Any
 
 from dtrain.config import given, load
 from dtrain.config.schema import Config
-from dtrain.controller import remote, rollback
-from dtrain.controller.code.recorder import Recorder
+from dtrain.controller import remote
+from dtrain.controller.code_recorder import Recorder
 from dtrain.controller.folders import unwritable
-from dtrain.files import writing
+from dtrain.files import reading, writing
 from dtrain.run import checkpoint, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, write_json, write_text
-from dtrain.run.sidecar import Sidecar
+
+
+class Before:
+    """The files of a run as they were before a command resumed it.
+
+    That writes its configuration before a task can say whether the two fit. Where they do not, and
+    nothing was trained, the files are put back: what was added to others is cut off.
+
+    Args:
+        rundir: of the run, which is locked.
+
+    Raises:
+        DamagedFile, OSError: a file cannot be read.
+    """
+
+    def __init__(self, rundir: RunDir):
+        names = ("config", "command", "cluster", "progress", "tracking")
+        paths: list[Path] = [getattr(rundir, name) for name in names]
+        self._contents = {
+            path: reading.read_bytes(path) if os.path.lexists(path) else None for path in paths
+        }
+        self._journal, self._logs = rundir.journal, rundir.logs
+        self._sizes = {path: path.stat().st_size for path in self._growing()}
+
+    def _growing(self) -> list[Path]:
+        logs = sorted(self._logs.iterdir()) if self._logs.is_dir() else []
+        return [path for path in (self._journal, *logs) if path.is_file()]
+
+    def restore(self, logs: bool) -> None:
+        """Put the files back.
+
+        Args:
+            logs: those of the tasks, too. They are wanted where a task has failed.
+
+        Raises:
+            OSError: one cannot be written.
+        """
+        for path, content in self._contents.items():
+            if content is None:
+                writing.remove(path)
+            else:
+                writing.write_bytes(path, content, lasting=True)
+        for path in self._growing():
+            if path != self._journal and not logs:
+                continue
+            if path not in self._sizes:
+                writing.remove(path)
+            elif self._sizes[path] < path.stat().st_size:
+                writing.truncate(path, self._sizes[path])
 
 
 class RunFiles:
@@ -45,6 +93,7 @@ class RunFiles:
         self._output: remote.Output | None = None
         self._code: Recorder | None = None
         self._began = self._counts = False
+        self._before: Before | None = None  # of a run that is resumed, until it trains
         #: When earlier starts of a resumed run were.
         self.past: set[float] = set()
 
@@ -60,10 +109,10 @@ class RunFiles:
         passed = None
         try:
             if self._resumed:
-                rollback.recover(self._rundir.path)
-                rollback.keep(self._rundir.path)
+                writing.remove_leftovers(self._rundir.path)
+                self._before = Before(self._rundir)
                 self.past = journal.starts(self._rundir.journal)
-                _, passed = self.back_to_the_checkpoint()
+                passed = self._go_back(journal.RESUMED)
             # Resolved but for references to secrets, which the tasks have in their environment.
             write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
             past = read_json(self._rundir.command) or {}  # it may be one of a sweep
@@ -75,8 +124,6 @@ class RunFiles:
             self._rundir.logs.mkdir(exist_ok=True)
             if self._report is not None and self._config.record_code:
                 self._code = Recorder(self._rundir.path, Path(self._config.output_dir))
-            if cluster.evaluator is not None:
-                Sidecar(self._rundir).begin()
         except OSError as error:
             key, value = "output_dir", Path(self._config.output_dir)
             if self._resumed:
@@ -93,20 +140,39 @@ class RunFiles:
             self._report(f"output: copied to {self._output.address}")
         return passed
 
-    def back_to_the_checkpoint(self) -> tuple[int, str | None]:
-        """Take back from the journal what will be written again.
+    def restart(self, message: str) -> str:
+        """Note that tasks are started again from the newest checkpoint.
+
+        Args:
+            message: with ``STEP`` in the place of its step.
 
         Returns:
-            The step to begin with, and as :meth:`prepare`.
+            The message.
+        """
+        found, _ = checkpoint.newest(self._rundir.checkpoints)
+        message = message.replace("STEP", str(found.step if found else 0), 1)
+        self._go_back("restart", message=message)
+        return message
+
+    def _go_back(self, event: str, **fields: Any) -> str | None:
+        """Note in the journal that what was recorded after the newest checkpoint counts no more.
+
+        Returns:
+            As :meth:`prepare`.
         """
         found, _ = checkpoint.newest(self._rundir.checkpoints)
         step = found.step if found else 0
         pending = found is not None and found.meta["pending_validation"]
-        passed = journal.cut(self._rundir.journal, step, validated=not pending)
+        follower = journal.Follower(self._rundir.journal)
+        for _ in follower.events():
+            pass
+        written = journal.Journal(self._rundir.journal)  # no task runs: nobody else writes
+        try:
+            written.write(event, step=step, validated=not pending, **fields)
+        finally:
+            written.close()
         writing.remove(self._rundir.progress)
-        if (sidecar := Sidecar(self._rundir)).folder.is_dir():
-            sidecar.begin()
-        return step, passed
+        return follower.notice()
 
     def begin(self) -> None:
         """Let what the tasks do from now on count, and no longer what an earlier command did.
@@ -114,8 +180,8 @@ class RunFiles:
         Raises:
             OSError: it cannot be done.
         """
-        rollback.begin(self._rundir.path)
-        self._began = True
+        writing.remove(self._rundir.result)
+        self._before, self._began = None, True
         if self._code is not None:
             self._code.write()
 
@@ -123,7 +189,7 @@ class RunFiles:
         """Nothing was trained: leave the disk as it was before this command.
 
         Raises:
-            OSError: of a resumed run something cannot be put back; the next command tries again.
+            OSError: of a resumed run something cannot be put back.
         """
         if self._resumed:
             self.put_back(logs=True)
@@ -141,7 +207,8 @@ class RunFiles:
         Raises:
             OSError: as of :meth:`discard`.
         """
-        rollback.restore(self._rundir.path, logs)
+        if self._before is not None:
+            self._before.restore(logs)
 
     def write_result(self, found: dict[str, Any]) -> None:
         """Write ``result.json``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import signal
@@ -11,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.beside import Beside
 from dtrain.controller.launchers import Launcher, LocalProcesses
 from dtrain.controller.outcome import Failure, cause
 from dtrain.controller.terminal.progress import View
@@ -82,7 +80,6 @@ class Supervisor:
         rundir: where the chief reports its progress.
         view: shows the user what happens.
         saving: what the tasks do when they are asked to stop.
-        evaluator_deaths: times that the evaluator may die before it has done something.
     """
 
     def __init__(
@@ -92,20 +89,17 @@ class Supervisor:
         rundir: RunDir,
         view: View,
         saving: str = "saving a checkpoint",
-        evaluator_deaths: int = 0,
     ):
-        self._beside = self._evaluator(launcher, cluster, rundir, view, evaluator_deaths)
         self._saving = saving
         self._launcher = launcher
         self._processes = launcher if isinstance(launcher, LocalProcesses) else None
         self._cluster = cluster
         self._rundir = rundir
         self._view = view
-        followed = [task for task in launcher.followed(cluster) if task != cluster.evaluator]
+        followed = launcher.followed(cluster)
         self._training = {task.name for task in followed if not task.serves}
         self._waited_for = {task.name for task in followed}  # have not joined
         self._begun = False  # there is something that a stop has to save
-        self._beside_ended = False  # and nothing was made of it yet
         self._over = False  # a stop was asked for before that
         self._unborn = set(self._waited_for)
         self._causes: dict[str, str] = {}  # what tasks have said of their failures
@@ -116,18 +110,6 @@ class Supervisor:
         self._moved_at = time.monotonic()
         self.replaced = 0  # workers that were started again
         self.asked = False  # the user or a scheduler asked the job, or one of its tasks, to stop
-
-    @staticmethod
-    def _evaluator(
-        launcher: Launcher, cluster: Cluster, rundir: RunDir, view: View, deaths: int
-    ) -> Beside | None:
-        task = cluster.evaluator
-        if task is None:
-            return None
-        again = None
-        if task in launcher.followed(cluster) and isinstance(launcher, LocalProcesses):
-            again = functools.partial(launcher.start_again, task.name)
-        return Beside(rundir, task, again, deaths, view.message)
 
     def watch(self, signals: Requests, look: Callable[[], None]) -> Failure | None:
         """Return when the job has ended, well or not, or cannot continue.
@@ -140,11 +122,10 @@ class Supervisor:
         while True:
             events = self._launcher.poll(INTERVAL)
             failure = self._hear(events)
-            self._look_beside(signals)
             look()
             if failure is not None:
                 return failure
-            if self._over or not (self._training or self._is_followed()):
+            if self._over or not self._training:
                 return None
             if signals.count > asked:
                 asked += 1
@@ -165,18 +146,6 @@ class Supervisor:
             failure = self._absent(now) or self._frozen(now) or self._stalled(now)
             if failure is not None:
                 return failure
-
-    def _is_followed(self) -> bool:
-        """Say whether the evaluator has still to do something for a job that is done."""
-        if self._beside is None or self._processes is None or not self._beside.is_alive:
-            return False
-        task = self._cluster.evaluator
-        done = self._launcher.exit_codes().get(self._cluster.chief.name) == errors.OK
-        if not done or task not in self._launcher.followed(self._cluster):
-            return False
-        if not self.asked:
-            self._deadline = math.inf
-        return True
 
     def _saves(self, more: str = "") -> str:
         if self._has_begun():
@@ -203,9 +172,7 @@ class Supervisor:
         if any(status == "training" for _, status in events):
             self._begun = True
         for name, status in events:
-            if self._beside is not None and name == self._cluster.evaluator_name:
-                self._hear_beside(name, status)
-            elif status == "started":
+            if status == "started":
                 self._unborn.discard(name)
             elif status == "joined":
                 self._waited_for.discard(name)
@@ -235,32 +202,6 @@ class Supervisor:
             died = self._launcher.died(lost[0])
             return Failure(lost[0], self._launcher.loss(lost[0]), lost=died)
         return None
-
-    def _hear_beside(self, name: str, status: str) -> None:
-        """Take in what became of the evaluator, which ends nothing."""
-        assert self._beside is not None
-        if status == "ended":
-            self._beside_ended = True
-        elif status == "lost":
-            self._beside.lost(self._launcher.loss(name))
-
-    def _look_beside(self, signals: Requests) -> None:
-        """Have an evaluator that has ended started again, once the training has begun.
-
-        What ends it before then ends the training as well, which says why.
-
-        Args:
-            signals: of :meth:`watch`; Ctrl-C reaches the evaluator as well.
-        """
-        if self._beside is None:
-            return
-        self._beside.look()
-        gone = self._cluster.chief.name not in self._training
-        if self._beside_ended and (gone or self._has_begun()):
-            self._beside_ended = False
-            code = self._launcher.exit_codes()[self._cluster.evaluator_name]
-            stopping = self.asked or signals.count > 0
-            self._beside.ended(code, stopping or (gone and not self._is_followed()))
 
     def _reads(self, name: str) -> None:
         """Give a task that reads (the framework, a checkpoint, its data) as much time again."""
@@ -318,9 +259,7 @@ class Supervisor:
         for name, since in self._frozen_since.items():
             if now - since < FROZEN_SECONDS:
                 continue
-            task = self._cluster.task(name)
-            again = task.replaceable or task == self._cluster.evaluator
-            if again and self._processes is not None:
+            if self._cluster.task(name).replaceable and self._processes is not None:
                 self._processes.end(name)
             else:
                 return Failure(name, f"was stopped (SIGSTOP) for {FROZEN_SECONDS:g} s")
@@ -330,15 +269,8 @@ class Supervisor:
         """Have every task write its stacks where nothing has moved for too long."""
         timeout = self._launcher.stall_timeout
         report: Any = schemas.glance(self._rundir.progress, schemas.Step)
-        waiting = self._beside is not None and bool(report and report.get("waiting"))
-        if self._beside is not None and waiting:  # the chief has nothing to do but to say so
-            report = self._beside.state()
         if timeout is None or report != self._report:
             self._report, self._moved_at = report, now
-        elif now - self._moved_at >= timeout and self._beside is not None and waiting:
-            self._moved_at = now  # it is the evaluator that does not move
-            if self._processes is not None and self._beside.is_alive:
-                self._processes.end(self._cluster.evaluator_name)
         elif now - self._moved_at >= timeout:
             stacks = ""
             if self._processes is not None:

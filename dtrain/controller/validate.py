@@ -8,7 +8,7 @@ from typing import Any
 
 from dtrain.config import consent, groups, load, section, targets
 from dtrain.config.schema import Config
-from dtrain.controller import backend, evaluator, initial, logging_models
+from dtrain.controller import backend, logging_models
 from dtrain.controller.job import Job
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
@@ -17,6 +17,7 @@ from dtrain.data.files import is_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 from dtrain.host import forkserver
+from dtrain.run import initial
 from dtrain.tracking import choose
 
 #: Keys that may differ between the commands of one cluster.
@@ -92,9 +93,8 @@ def check(
     logging_models.check(config, choose.tracker(config))
     if kind.trains:
         _check_model(config)
-        evaluator.check_launcher(config, launcher)
         if launcher.sees_data:
-            initial.check(config)
+            check_initial(config)
     try:
         here = launcher.part(machine())
         early = kind.spread(config, plan(config, None, here, kind.trains), here)
@@ -131,3 +131,22 @@ def _check_model(config: Config) -> None:
             "model", model.rpartition(".")[2], "takes images, and a table has rows of columns",
             "mlp, or a model of your own", "model=mlp",
         )  # fmt: skip
+
+
+def check_initial(config: Config) -> None:
+    """Refuse weights that are not there, and rules without any.
+
+    Args:
+        config: of a job that trains. One that is resumed, or a fork, has its weights.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    if config.init.weights is None:
+        if config.init.rules:
+            raise UsageError(
+                "init.rules", config.init.rules, "are of init.weights, which is null",
+                "init.weights with what they are for", "'init.rules=[]'",
+            )  # fmt: skip
+    elif config.resume is None and config.fork is None:
+        initial.kind(config.init.weights)

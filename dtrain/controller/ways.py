@@ -1,4 +1,4 @@
-"""The ways to do a checked job. Each is imported when it is taken: a job is done in one of them."""
+"""From a configuration to a job: checked, planned, done in the way that its launcher chooses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.schema import Config
+from dtrain.controller import starting
 from dtrain.controller.job import Job
-from dtrain.controller.launchers.work import Work
+from dtrain.controller.launchers.base import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.supervisor import Requests
 from dtrain.controller.terminal.progress import View
+from dtrain.controller.validate import check
 
 
 class Ways(Work):
@@ -59,11 +61,11 @@ class Ways(Work):
         self._began(job.folder)
         return job.run()
 
-    def handed_over(self) -> Outcome:
-        """Have another command do the job, and follow it."""
-        from dtrain.controller.handed_over import HandedOver
+    def in_slurm(self) -> Outcome:
+        """Have SLURM do the job, and follow it."""
+        from dtrain.controller.slurm_job import SlurmJob
 
-        job = HandedOver(*self._given)
+        job = SlurmJob(*self._given)
         self._began(job.folder)
         return job.run()
 
@@ -80,3 +82,29 @@ class Ways(Work):
 
         config, planned, launcher, _, command, _, _, chosen = self._given
         return Outcome(k8s_job.run(config, planned, launcher, command, chosen))
+
+
+def start(
+    config: Config,
+    folder: Path,
+    command: dict[str, Any],
+    chosen: bool = False,
+    kind: type[Job] = Job,
+) -> Outcome:
+    """Do one job from its configuration to its result.
+
+    Args:
+        config: composed by Hydra, settled, and taken over from the run where it resumes one.
+        folder: where a new run folder goes.
+        command: contents of ``command.json``.
+        chosen: the user has named ``folder``.
+        kind: of job.
+
+    Raises:
+        UsageError: the configuration is wrong; nothing is left behind.
+    """
+    checked = check(config, prepare=not config.dry_run, kind=kind)
+    launcher = checked.launcher
+    starting.ended("plan")
+    work = Ways(config, checked.planned, launcher, folder, command, chosen, kind, alone=True)
+    return launcher.show(work) if config.dry_run else launcher.do(work)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dtrain.data import nest
-from dtrain.data.as_numpy import check_rows, is_array, is_frame, rows_of, structured
-from dtrain.data.example import Example
+from dtrain.data.example import Example, check_rows, is_array, is_frame, rows_of, structured
 from dtrain.data.foreign import Batches, Generated, Rows
 from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.streams import Stream
@@ -148,16 +147,9 @@ def _source(value: Any, key: str, split: str) -> Any:
             "dataset=huggingface, or dtrain.datasets.columns(dataset, inputs=..., target=...)",
             "dataset=huggingface dataset.path=FOLDER dataset.target=COLUMN",
         )  # fmt: skip
-    if not isinstance(value, str | bytes | type) and hasattr(value, "__len__"):
-        if hasattr(value, "__getitem__"):
-            return Rows(value, key)
-        if hasattr(value, "take"):
-            raise UsageError(
-                key, f"a {type(value).__name__}", "has take(indices) and is no Source",
-                "what has __len__ and __getitem__(index), or a subclass of dtrain.datasets.Source, "
-                "whose __getitem__(indices) returns a batch",
-                f"class {type(value).__name__}(dtrain.datasets.Source)",
-            )  # fmt: skip
+    has_rows = hasattr(value, "__len__") and hasattr(value, "__getitem__")
+    if has_rows and not isinstance(value, str | bytes | type):
+        return Rows(value, key)
     return _stream(value, key, split)
 
 
@@ -197,9 +189,9 @@ def _refused(key: str, value: Any, split: str) -> UsageError:
             "the data behind `return` in the function",
         )  # fmt: skip
     problem = f"is no data ({split})"
-    missing = [name for name in ("take", "__getitem__") if hasattr(value, name)]
-    if missing and not isinstance(value, str | bytes | type | tuple | list | Mapping):
-        problem = f"has {missing[0]} and no __len__: how many examples it has is not known"
+    is_object = not isinstance(value, str | bytes | type | tuple | list | Mapping)
+    if is_object and hasattr(value, "__getitem__"):
+        problem = "has __getitem__ and no __len__: how many examples it has is not known"
     elif inspect.isclass(value):
         problem = f"is the class {value.__name__}, and no dataset that was made of it"
     return UsageError(f"{key}._target_", f"a {type(value).__name__}", problem, ACCEPTED, _RETURN)

@@ -1,14 +1,18 @@
-"""What an example is: inputs, targets and a weight, and how two of them differ."""
+"""What an example is: inputs, targets and a weight, and how two of them differ.
+
+Its arrays are those of NumPy, made of what users have of any library: numbers and texts of a shape.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dtrain.data import nest
+from dtrain.data.nest import Ragged
 from dtrain.errors import UsageError
 
 #: Names of the parts of an example, in messages and in ``dataset.pad``.
@@ -156,3 +160,197 @@ def spec_difference(one: Spec, other: Spec, types: bool = True, shapes: bool = T
             )
             return f"has {found} as {place(name)} instead of {expected}"
     return None
+
+
+#: Kinds of NumPy's types that a tensor can have: numbers, booleans and texts.
+_KINDS = "biufcOSU"
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array with rows, whatever library's, or a table of pandas."""
+    if is_frame(value):
+        return True
+    try:
+        return hasattr(value, "dtype") and len(value.shape) > 0
+    except (AttributeError, TypeError, ValueError):  # no shape, or none that is known
+        return False
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a table of pandas or the like: columns by name, of several types."""
+    return hasattr(value, "to_numpy") and hasattr(value, "columns") and hasattr(value, "shape")
+
+
+def rows_of(value: Any) -> int | None:
+    """Return how many rows all arrays of a nest have; None where they differ, or it has others."""
+    try:
+        leaves = nest.leaves(nest.structured(value))
+    except (TypeError, ValueError):  # of no type that NumPy knows
+        return None
+    found = {len(leaf) if is_array(leaf) else None for leaf in leaves}
+    return found.pop() if len(found) == 1 else None
+
+
+def structured(value: Any, key: str, name: str) -> Any:
+    """Return a nest of arrays as Keras' ``fit`` takes them: floating numbers as float32.
+
+    Args:
+        value: arrays, tables of pandas, lists of numbers or texts, and nests of them.
+        key, name: for messages: the configuration's key, and what the value is.
+
+    Raises:
+        UsageError: a leaf is no array of numbers or texts.
+    """
+    try:
+        found = nest.structured(value)
+    except (TypeError, ValueError):
+        raise _refused(key, name, f"a {type(value).__name__} that is no array") from None
+    return nest.mapped(lambda leaf: plain(leaf, key, name), found)
+
+
+def one(value: Any, key: str, name: str) -> Any:
+    """Return a nest of arrays and numbers of one example: a tuple is several, a list is one array.
+
+    Raises:
+        UsageError: as of :func:`structured`.
+    """
+    if isinstance(value, Mapping):
+        return {each: one(part, key, name) for each, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(one(part, key, name) for part in value)
+    return None if value is None else structured(value, key, name)
+
+
+def plain(value: Any, key: str, name: str) -> Any:
+    """Return one array or number; :class:`Ragged` as it is, but for the type of its values.
+
+    Raises:
+        UsageError: it is no array of numbers or texts.
+    """
+    if isinstance(value, Ragged):
+        return value.mapped(lambda values: plain(values, key, name))
+    if hasattr(value, "toarray") or type(value).__name__ == "SparseTensor":
+        dense = "values.toarray()" if hasattr(value, "toarray") else "tensorflow.sparse.to_dense"
+        raise UsageError(key, name, "is sparse", "dense arrays, and a tf.data.Dataset that makes "
+                         "batches dense one by one", dense)  # fmt: skip
+    if hasattr(value, "row_lengths") and hasattr(value, "values"):  # a RaggedTensor
+        return plain(Ragged(np.asarray(value.values), value.row_lengths()), key, name)
+    found = _of_frame(value, key, name) if is_frame(value) else np.asarray(value)
+    if found.dtype.kind == "O" and found.size and all(np.ndim(row) for row in found.flat):
+        return plain(Ragged.of(list(found.flat)), key, name)  # an array of arrays
+    found = checked(found, key, name)
+    return found.astype(np.float32) if found.dtype.kind == "f" else found
+
+
+def checked(found: np.ndarray, key: str, name: str) -> np.ndarray:
+    """Return an array of numbers or texts as it is.
+
+    Raises:
+        UsageError: it holds something else.
+    """
+    if found.dtype.kind not in _KINDS and found.dtype.name != "bfloat16":
+        raise _refused(key, name, f"an array of type {found.dtype}")
+    if found.dtype.kind == "O":
+        # Texts of any length are objects too.
+        other = [v for v in found.reshape(-1) if not isinstance(v, str | bytes)]
+        if other:
+            what = f"a {type(other[0]).__name__}"
+            raise _refused(key, name, f"an array with {what}" if found.ndim else what)
+    return found
+
+
+def joined(values: Sequence[Any], key: str = "dataset") -> Any:
+    """Put the values of one leaf of some examples together: an array, or :class:`Ragged`.
+
+    Raises:
+        UsageError: they are no numbers or texts, or differ in more than the length of rows.
+    """
+    if all(value is None for value in values):  # no target beside a weight
+        return None
+    arrays = [np.asarray(value) for value in values]
+    shapes = {array.shape for array in arrays}
+    if len(shapes) == 1:
+        return plain(np.stack(arrays), key, "an example")
+    # An empty list has no shape of its own: one row more of nothing.
+    arrays = [a for a in arrays if a.shape != (0,)] or arrays
+    if len({array.ndim for array in arrays}) == 1 and len({a.shape[1:] for a in arrays}) == 1:
+        return plain(Ragged.of([np.asarray(value) for value in values]), key, "an example")
+    raise UsageError(
+        key, " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]),
+        "are shapes of the same input or target of two examples",
+        "one shape, or rows that differ in length alone (dataset.pad)",
+        "arrays of one shape",
+    )  # fmt: skip
+
+
+def check_rows(example: Example, key: str, name: str, hint: str | None = None) -> None:
+    """Refuse arrays that have different numbers of rows.
+
+    Args:
+        example: arrays with a row for each example.
+        key, name: for messages.
+        hint: what to do where each has rows.
+    """
+    rows = {name: len(leaf) if leaf.ndim else None for name, leaf in example.leaves.items()}
+    counts = set(rows.values())
+    if len(counts) == 1 and None not in counts:
+        return
+    shown = [f"{name}: {count}" for name, count in rows.items()]
+    text = ", ".join([*shown[:4], *(["..."] if len(shown) > 4 else [])])
+    raise UsageError(
+        key, name, f"its arrays have different numbers of rows ({text})",
+        "arrays with a row for each example: two are inputs and targets",
+        hint if hint and None not in counts else "the same number of rows in all arrays",
+    )  # fmt: skip
+
+
+def _of_frame(value: Any, key: str, name: str) -> np.ndarray:
+    """Return the columns of a table side by side."""
+    found = np.asarray(value.to_numpy())
+    if found.dtype.kind == "O":  # columns of several types
+        kinds = dict(zip(value.columns, value.dtypes, strict=True))
+        words = [str(n) for n, kind in kinds.items() if getattr(kind, "kind", "O") not in "biuf"]
+        if words:
+            raise UsageError(
+                key, name, f"its columns {', '.join(words)} hold no numbers, and the columns of a "
+                "table become one array",
+                "columns of numbers, or several inputs by name",
+                f"{{'a': table[{words[0]!r}], ...}}, an input for each",
+            )  # fmt: skip
+        found = np.asarray(value.to_numpy(dtype=np.float32))
+    return found
+
+
+def as_type(values: np.ndarray, dtype: np.dtype[Any], key: str, name: str) -> np.ndarray:
+    """Return values in the type that the first example had.
+
+    Args:
+        values: of any type.
+        dtype: of the first example.
+        key, name: for messages.
+
+    Raises:
+        UsageError: they are others then: a text is no number, and 2.5 no whole one.
+    """
+    texts = [kind in "OSU" for kind in (values.dtype.kind, dtype.kind)]
+    if all(texts):
+        return values.astype(object)  # of one length in NumPy, of any in TensorFlow
+    with np.errstate(invalid="ignore", over="ignore"):
+        made = values if values.dtype == dtype or any(texts) else values.astype(dtype)
+    whole = dtype.kind in "biu"
+    if any(texts) or (whole and made is not values and not np.array_equal(made, values)):
+        wrong = "texts" if texts[0] else f"{values.dtype} values"
+        like = "texts" if texts[1] else str(dtype)
+        raise UsageError(
+            key, name, f"has {wrong}, and the first example has {like}",
+            "values of one type in all examples",
+            "numpy.asarray(value, 'float32') in all examples",
+        )  # fmt: skip
+    return made
+
+
+def _refused(key: str, name: str, what: str) -> UsageError:
+    return UsageError(
+        key, name, f"holds {what}", "arrays of numbers or texts, in dicts and tuples",
+        "numpy.asarray(values, 'float32')",
+    )  # fmt: skip

@@ -8,14 +8,23 @@ import inspect
 import itertools
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from dtrain.data import failures, generators, nest
-from dtrain.data.as_numpy import as_type, check_rows, joined, one, structured
-from dtrain.data.example import Example, spec_difference, spec_of, together, trimmed
+from dtrain.data.example import (
+    Example,
+    as_type,
+    check_rows,
+    joined,
+    one,
+    spec_difference,
+    spec_of,
+    structured,
+    together,
+)
 from dtrain.data.generators import Key
 from dtrain.data.sources import Info, Source
 from dtrain.data.streams import Stream
@@ -27,7 +36,8 @@ def _one(value: Any, key: str) -> Example:
     return Example.of(value, lambda part: one(part, key, "an example"), key)
 
 
-def _items(dataset: Any, indices: list[int]) -> Any:
+def items(dataset: Any, indices: list[int]) -> Any:
+    """Return examples of what has ``__getitem__``, or ``__getitems__``."""
     several = getattr(dataset, "__getitems__", None)
     return [dataset[index] for index in indices] if several is None else several(indices)
 
@@ -55,7 +65,7 @@ class Rows(Source):
     def __getitem__(self, indices: np.ndarray) -> tuple[Any, ...]:
         """Read, and put the examples of a batch together."""
         asked = [int(index) for index in indices]
-        examples = [_one(each, self._key) for each in _items(self._dataset, asked)]
+        examples = [_one(each, self._key) for each in items(self._dataset, asked)]
         if len(examples) != len(asked):
             raise UsageError(
                 self._key, "__getitems__", f"returns {len(examples)} examples where {len(asked)} "
@@ -73,43 +83,6 @@ class Rows(Source):
         columns = zip(*(nest.leaves(each.parts) for each in examples), strict=True)
         made = [joined(list(values), self._key) for values in columns]
         return tuple(nest.packed(like.parts, made))
-
-
-class Columns:
-    """A mapping of columns for each example, as (x, y): of a dataset of Hugging Face, say.
-
-    Args:
-        dataset: ``__len__`` and ``__getitem__``, which returns a mapping of columns.
-        inputs: a column, a list of them (a tuple of inputs), or columns by the names of inputs.
-        target: the same for targets; None for none.
-        weight: a column, or None.
-    """
-
-    def __init__(self, dataset: Any, inputs: Any, target: Any = None, weight: Any = None):
-        self._dataset = dataset
-        self._roles = trimmed([inputs, target, weight])
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Return one example."""
-        return self._arranged(self._dataset[index])
-
-    def __getitems__(self, indices: list[int]) -> list[tuple[Any, ...]]:
-        """Return some examples."""
-        return [self._arranged(row) for row in _items(self._dataset, indices)]
-
-    def _arranged(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        def value(name: str) -> Any:
-            if name not in row:
-                raise UsageError(
-                    "dataset", name, "no such column in an example", ", ".join(map(str, row)),
-                    "a column of the dataset",
-                )  # fmt: skip
-            return row[name]
-
-        return tuple(None if role is None else nest.mapped(value, role) for role in self._roles)
 
 
 class Batches(Source):

@@ -1,15 +1,14 @@
-"""What the data of a run was: files, structure, and a digest of its content.
+"""What the data of a run was: its size, its structure, and a digest of a sample of its content.
 
-A digest is made of the number of examples, their structure, and bytes: of files those at some
-places of each, or all; of data without files some examples, spread evenly, or all. Times are
-recorded and not compared: a copy has others.
+A sample of files is the bytes at some places of each, whatever becomes of them; of data without
+files it is some examples, spread evenly. It is the same on every host: times are no part of it, as
+a copy has others.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,12 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.files import DataFile
 from dtrain.data.nest import Ragged
-from dtrain.data.options import Identity
 from dtrain.errors import DataError
 
 #: Of a sample: places in each file at most, bytes at each, and examples.
 PLACES, BYTES, EXAMPLES = 16, 1 << 16, 256
 #: Places in all files together, or one in each: each start of each task reads them.
 PLACES_IN_ALL = 1024
-#: Arrays in memory of up to so many bytes are looked at whole, which takes less than a second.
-WHOLE = 1 << 28
 #: Files of a sample that are looked into.
 MOST = 1024
 #: Files that a record names; of the others it has the number.
@@ -34,42 +30,31 @@ NAMED = 100
 TEXT = 10_000
 
 
-def of_files(files: Iterable[DataFile], amount: Identity) -> Any:
-    """Return a hash of names, sizes and contents of files.
-
-    Args:
-        files: in order.
-        amount: a sample of each, or all of it.
+def of_files(files: Sequence[DataFile]) -> Any:
+    """Return a hash of the names and sizes of files, in their order, and of a sample of each.
 
     Raises:
         DataError: one cannot be read.
     """
-    found = hashlib.blake2b(digest_size=16)
-    given = list(files)
+    digest = hashlib.blake2b(digest_size=16)
     # Of very many files, as images are, a sample of the files.
-    looked_at = {round(at) for at in np.linspace(0, len(given) - 1, min(MOST, len(given)))}
-    places = max(1, min(PLACES, PLACES_IN_ALL // max(1, len(looked_at))))
-    for number, file in enumerate(given):
+    sample = {round(at) for at in np.linspace(0, len(files) - 1, min(MOST, len(files)))}
+    places = max(1, min(PLACES, PLACES_IN_ALL // max(1, len(sample))))
+    for number, file in enumerate(files):
         size = file.size()
-        found.update(f"{_base(file.name)}\0{size}\0".encode(errors="replace"))
-        if amount is Identity.sample and number not in looked_at:
-            continue
+        digest.update(f"{file.name.rpartition('/')[2]}\0{size}\0".encode(errors="replace"))
+        begins: Sequence[int] = range(0, size, BYTES)
+        if size > places * BYTES:  # the first bytes, the last ones, and some between
+            begins = [(size - BYTES) * place // max(1, places - 1) for place in range(places)]
         try:
-            with file.open() as opened:
-                for begin, count in _places(size, amount, places):
-                    opened.seek(begin)
-                    found.update(opened.read(count))
+            if number in sample:
+                with file.open() as opened:
+                    for begin in begins:
+                        opened.seek(begin)
+                        digest.update(opened.read(BYTES))
         except OSError as error:
             raise DataError(file.name, f"cannot be read ({error.strerror or error})") from None
-    return found
-
-
-def _places(size: int, amount: Identity, places: int) -> Iterator[tuple[int, int]]:
-    if amount is Identity.all or size <= places * BYTES:
-        yield from ((begin, BYTES) for begin in range(0, size, BYTES))
-        return
-    for place in range(places):  # the first bytes, the last ones, and some between
-        yield (size - BYTES) * place // max(1, places - 1), BYTES
+    return digest
 
 
 def of_arrays(parts: Iterable[Any]) -> Any:
@@ -78,29 +63,21 @@ def of_arrays(parts: Iterable[Any]) -> Any:
     Args:
         parts: nests of arrays.
     """
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         for name, leaf in nest.named(part):
             if isinstance(leaf, Ragged):
-                found.update(leaf.lengths.tobytes())
+                digest.update(leaf.lengths.tobytes())
                 leaf = leaf.values
             array = np.asarray(leaf)
-            found.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+            digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
             if array.dtype == object:
                 for value in array.reshape(-1):
                     text = value if isinstance(value, bytes) else str(value).encode()
-                    found.update(len(text).to_bytes(8, "little") + text)
+                    digest.update(len(text).to_bytes(8, "little") + text)
             else:
-                found.update(np.ascontiguousarray(array).tobytes())
-    return found
-
-
-def of_parts(digests: Iterable[Any]) -> Any:
-    """Return a hash of hashes, in their order."""
-    found = hashlib.blake2b(digest_size=16)
-    for each in digests:
-        found.update(each.digest())
-    return found
+                digest.update(np.ascontiguousarray(array).tobytes())
+    return digest
 
 
 def sampled(examples: int) -> np.ndarray:
@@ -119,14 +96,13 @@ def record(
         digest: hexadecimal.
         files: that it is of.
     """
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "examples": examples, "structure": structure[:TEXT], "digest": digest
     }  # fmt: skip
     if files:
-        found["files"] = [{"name": file.name, "stamp": file.stamp()} for file in files[:NAMED]]
-        found["files_in_all"] = len(files)
-        found["looked_at"] = round(time.time(), 3)
-    return found
+        record["files"] = [{"name": file.name, "stamp": file.stamp()} for file in files[:NAMED]]
+        record["files_in_all"] = len(files)
+    return record
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> str | None:
@@ -141,7 +117,3 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> str | None:
             )
             return f"has {here}, where it is {there}"
     return "has other content"
-
-
-def _base(name: str) -> str:
-    return name.rpartition("/")[2]

@@ -1,19 +1,31 @@
-"""Encoded images among the inputs: decoded and resized in the input graph, or by Pillow.
+"""Encoded images, of a column or in files of their own: decoded in the input graph, or by Pillow.
 
 PNGs become the same numbers, JPEGs and colors that become gray do not: the two round differently.
+With ``dataset.cache`` those of files are decoded once, and kept in memory or in a file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import importlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dtrain.data.transforms import InGraph
-from dtrain.errors import UsageError
+from dtrain.data import cache, failures
+from dtrain.data.file_arrays import FileArray, of_files, write
+from dtrain.data.files import DataFile, reading
+from dtrain.data.sources import Captured, Info, Source
+from dtrain.data.transforms import InGraph, operations
+from dtrain.errors import DataError, UsageError
+from dtrain.files import writing
+from dtrain.host import memory
 
 #: Images of a batch that are decoded without a loop, at most.
 UNROLLED = 256
@@ -166,3 +178,260 @@ def _resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
         after = np.take(image, np.minimum(np.ceil(at), image.shape[axis] - 1).astype(int), axis)
         image = before + (after - before) * share
     return image
+
+
+#: Images that are decoded at once.
+_BATCH = 64
+#: Of the free memory, what decoded images may take.
+_SHARE = 0.8
+
+
+class ImageFiles(Captured):
+    """Images on disk, read and decoded when they are taken.
+
+    Args:
+        paths: image files, ``n`` of them (PNG, JPEG, BMP or GIF).
+        labels: int64 ``[n]``.
+        size: height and width that every image is resized to, in pixels.
+        channels: 1 (grey) or 3 (RGB).
+        names: of the classes, in their order; none where they have none.
+        originals: the files that ``paths`` were converted from; None: they are the files.
+    """
+
+    def __init__(
+        self,
+        paths: list[str],
+        labels: np.ndarray,
+        size: tuple[int, int],
+        channels: int,
+        names: Sequence[str] = (),
+        originals: list[str] | None = None,
+    ):
+        self._names = list(names)
+        self._originals = paths if originals is None else originals
+        self.paths = paths
+        self.y = labels
+        self.size = size
+        self.channels = channels
+        self.transforms = (InGraph(self.decode, takes_arrays=True),)
+
+    def _values(self) -> Iterable[Any]:
+        return self.paths, self.y
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def subset(self, rows: np.ndarray) -> ImageFiles:
+        """Return some of the images, in their order."""
+        paths, originals = ([each[i] for i in rows] for each in (self.paths, self._originals))
+        return ImageFiles(paths, self.y[rows], self.size, self.channels, self._names, originals)
+
+    @property
+    def info(self) -> Info:
+        """The files, one an image, and the classes."""
+        return Info(
+            files=lambda: [DataFile(path) for path in self._originals],
+            place=lambda i: self._originals[i],
+            class_names=lambda: self._names, labels=lambda: self.y,
+        )  # fmt: skip
+
+    def __getitem__(self, indices: np.ndarray) -> tuple[Any, Any]:
+        """Read: int64 ``[b]`` to arrays, as :meth:`gather` has tensors.
+
+        Raises:
+            DataError: naming the file.
+        """
+        encoded = np.empty(len(indices), object)
+        for at, index in enumerate(indices):
+            with reading(self._originals[int(index)]):
+                encoded[at] = Path(self.paths[int(index)]).read_bytes()
+        return encoded, self.y[indices]
+
+    def gather(self, indices: Any) -> tuple[Any, Any]:
+        """Read: int64 ``[b]`` to ``(text [b], as the files have it, int64 [b])``."""
+        import tensorflow as tf
+
+        paths, labels = self.tensors()
+        encoded = tf.map_fn(tf.io.read_file, tf.gather(paths, indices))
+        return encoded, tf.gather(labels, indices)
+
+    def decode(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Decode: to ``(float32 [b, height, width, channels] in 0..1, int64 [b])``.
+
+        Raises:
+            NoImageError: one of arrays is no image; of tensors TensorFlow's own error is raised.
+        """
+        return decoded(parts[0], *self.size, self.channels), parts[1]
+
+    def reread(self, indices: np.ndarray) -> None:
+        """Read and decode some of the images, one by one.
+
+        Raises:
+            DataError: naming the first file that cannot be.
+        """
+        import tensorflow as tf
+
+        for index in indices:
+            (encoded,), _ = self[np.array([index])]
+            try:
+                tf.io.decode_image(encoded, self.channels, expand_animations=False)
+            except tf.errors.OpError as error:
+                problem = f"is no image that can be read ({failures.reason(error)})"
+                raise DataError(self._originals[int(index)], problem) from None
+
+
+class _NoBytesError(Exception):
+    """An image was resized: its numbers are no bytes divided by 255."""
+
+
+class Decoded:
+    """All images of files, decoded and resized when one of them is first needed.
+
+    They are kept as bytes where each file has the size that is asked for, which the input graph
+    divides by 255 again; else as float32, as the graph makes them.
+
+    Args:
+        images: which.
+        place: ``memory`` or ``disk``.
+
+    Raises:
+        UsageError: they do not fit into the memory that is free.
+    """
+
+    def __init__(self, images: ImageFiles, place: str):
+        self.images = images
+        self._place = place
+        self._shape = (len(images), *images.size, images.channels)
+        self._check_room(np.dtype(np.uint8))
+
+    @functools.cached_property
+    def array(self) -> np.ndarray | FileArray:
+        """All of them: ``[n, height, width, channels]``, uint8 or float32.
+
+        Raises:
+            UsageError: they do not fit where they are to be kept.
+            DataError: naming a file that cannot be read or decoded.
+        """
+        if self._place == "memory":
+            return self._made(self._in_memory)
+
+        def make(path: Path) -> None:
+            def kept(dtype: np.dtype[Any], batches: Iterable[np.ndarray]) -> None:
+                writing.remove(path)  # as bytes, where they are to be float32 now
+                write(path, dtype, self._shape, batches)
+
+            self._made(kept)
+
+        path = cache.cached("images.npy", self._key(), make)
+        return of_files([DataFile(str(path))], "dataset.cache")
+
+    def _check_room(self, dtype: np.dtype[Any]) -> None:
+        need, free = int(np.prod(self._shape)) * dtype.itemsize, memory.available()
+        if self._place == "memory" and need > _SHARE * free:
+            raise UsageError(
+                "dataset.cache", "memory",
+                f"{len(self.images):,} images of {list(self._shape[1:])} as {dtype} take "
+                f"{memory.text(need)}, and {memory.text(free)} are free",
+                "disk, or none", "dataset.cache=disk",
+            )  # fmt: skip
+
+    def _key(self) -> str:
+        """Return what decoded images depend on; another version may decode otherwise."""
+        decoder = importlib.import_module("tensorflow" if _by_tensorflow() else "PIL")
+        name = "" if _by_tensorflow() else "Pillow "
+        digest = hashlib.sha256()
+        for path in self.images.paths:
+            digest.update(f"{os.path.abspath(path)}\0{DataFile(path).stamp()}\0".encode())
+        version = f"{name}{decoder.__version__}"
+        return f"dtrain images 1 {version} {self._shape[1:]} {digest.hexdigest()}"
+
+    def _made(self, keep: Callable[[np.dtype[Any], Iterator[np.ndarray]], Any]) -> Any:
+        """Return what ``keep`` makes of the type of the images, and of them, batch by batch."""
+        cache.announce(f"dataset.cache={self._place}: {len(self.images):,} images are decoded once")
+        with contextlib.suppress(_NoBytesError):
+            return keep(np.dtype(np.uint8), self._as_bytes())
+        self._check_room(np.dtype(np.float32))
+        return keep(np.dtype(np.float32), self._batches())
+
+    def _in_memory(self, dtype: np.dtype[Any], batches: Iterator[np.ndarray]) -> np.ndarray:
+        made, at = np.empty(self._shape, dtype), 0
+        for batch in batches:
+            made[at : at + len(batch)] = batch
+            at += len(batch)
+        return made
+
+    def _as_bytes(self) -> Iterator[np.ndarray]:
+        for images in self._batches():
+            pixels = np.round(images * 255).astype(np.uint8)
+            if not np.array_equal(pixels.astype(np.float32) / np.float32(255), images):
+                raise _NoBytesError
+            yield pixels
+
+    def _batches(self) -> Iterator[np.ndarray]:
+        """Read all images as the input pipeline does, so that their numbers are those of it."""
+        count = len(self.images)
+        if not _by_tensorflow():
+            for at in range(0, count, _BATCH):
+                try:
+                    rows = np.arange(at, min(at + _BATCH, count))
+                    yield self.images.decode(self.images[rows])[0]
+                except NoImageError as error:
+                    place = self.images.info.place(at + error.row)
+                    raise DataError(place, str(error)) from None
+            return
+        import tensorflow as tf
+
+        load = tf.autograph.experimental.do_not_convert(
+            lambda rows: self.images.decode(self.images.gather(rows))[0]
+        )
+        with tf.device("CPU:0"):
+            made = tf.data.Dataset.range(count).batch(_BATCH).map(load, tf.data.AUTOTUNE)
+            at = 0
+            try:
+                for images in made.prefetch(2).as_numpy_iterator():
+                    yield images
+                    at += _BATCH
+            except tf.errors.OpError:
+                self.images.reread(np.arange(at, min(at + _BATCH, count)))
+                raise
+
+
+def _by_tensorflow() -> bool:
+    """Whether TensorFlow decodes: other backends do not import it."""
+    import keras
+
+    return str(keras.config.backend()) == "tensorflow"
+
+
+class DecodedImages(Source):
+    """Examples of decoded images.
+
+    Args:
+        decoded: has them.
+        rows: int64 ``[n]``, which of them.
+    """
+
+    def __init__(self, decoded: Decoded, rows: np.ndarray):
+        self._decoded, self._rows = decoded, rows
+        self._images = decoded.images.subset(rows)
+        self.transforms = (InGraph(self.scaled, takes_arrays=True),)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def info(self) -> Info:
+        """That of the images."""
+        return self._images.info
+
+    def __getitem__(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Read: int64 ``[b]`` to ``([b, height, width, channels], int64 [b])``."""
+        indices = np.asarray(indices)
+        return self._decoded.array[self._rows[indices]], self._images.y[indices]
+
+    def scaled(self, parts: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Return the images as float32 in 0..1."""
+        pixels, labels = parts
+        if pixels.dtype.name == "uint8":
+            pixels = operations(pixels).cast(pixels, "float32") / 255.0
+        return pixels, labels

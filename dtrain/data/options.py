@@ -32,13 +32,6 @@ class OnError(enum.Enum):
     skip = 2
 
 
-class Identity(enum.Enum):
-    """How much of the data its digest is made of."""
-
-    sample = 1
-    all = 2
-
-
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How the examples of a dataset are read, whatever they are.
@@ -51,7 +44,6 @@ class Options:
         pad: by the place of a leaf (``tokens``), what its rows of different lengths become.
         workers: processes that read; 0: the task itself.
         on_error: what becomes of an example that cannot be read.
-        identity: how much of the data its digest is made of.
         accept_changes: whether a run may continue on data that is not what it was.
         task: whether targets are classes or numbers; ``auto`` looks at them.
         test: files that ``evaluate`` evaluates on, in the place of the validation.
@@ -64,16 +56,13 @@ class Options:
     pad: Mapping[str, Any] | None = None
     workers: int = 0
     on_error: OnError = OnError.fail
-    identity: Identity = Identity.sample
     accept_changes: bool = False
     task: Task = Task.auto
     test: Any = None
 
 
 #: Keys that say nothing of which examples a step sees; some are of formats.
-HARMLESS = ("workers", "identity", "accept_changes", "cache", "test")
-#: Keys of formats that runs of before have not: null is left out as well.
-_LATER = ("encoding", "skip_rows", "comment", "quote", "empty")
+HARMLESS = ("workers", "accept_changes", "cache", "test")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 
@@ -98,13 +87,11 @@ def _made(name: str, value: Any) -> Any:
 def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return of a ``dataset`` node what decides which examples a step sees.
 
-    An option at its default is left out: a run of before there was such an option is the same.
+    An option at its default is left out: whether it is written does not matter.
     """
     always = node.keys() - _DEFAULTS.keys() | {"augment"}
     return {
         name: value
         for name, value in node.items()
-        if name not in HARMLESS
-        and (name not in _LATER or value is not None)
-        and (name in always or _made(name, value) != _DEFAULTS[name])
+        if name not in HARMLESS and (name in always or _made(name, value) != _DEFAULTS[name])
     }

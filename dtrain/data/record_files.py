@@ -1,26 +1,32 @@
-"""Files of records, TFRecord and ArrayRecord: bytes that can be read in any order."""
+"""Examples that are records of files: TFRecord, ArrayRecord, and what TensorFlow Datasets prepares.
+
+A record is a ``tf.train.Example``, parsed in Python. TFRecord files are read by an index of their
+own; the others by the sources of their packages, which have ``__len__`` and ``__getitems__``.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
-import copy
+import functools
+import itertools
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from dtrain.data import cache
 from dtrain.data.files import DataFile, check_whole, is_address, not_installed, reading
-from dtrain.data.tabular.table import Pieces, Table
+from dtrain.data.nest import Ragged
+from dtrain.data.tabular.table import Column, Pieces, Table
 from dtrain.errors import DataError, UsageError
 
 #: Bytes of records that are in memory at once where all of a feature is read.
@@ -37,54 +43,76 @@ _HEAD, _AROUND = 12, 16
 _COMPRESSED = {b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda"}
 #: Window bits for zlib that stand for gzip or zlib; bytes that are decompressed at once.
 _ANY, _PIECE = 47, 1 << 20
-#: For random reads of ArrayRecord files, as Grain's own source has them.
-_OPTIONS: dict[str, Any] = {
-    "options": "readahead_buffer_size:0", "file_reader_buffer_size": 32768,
-}  # fmt: skip
-_GROUP = re.compile(r"(?:^|,)group_size:(\d+)")
+#: Types of NumPy, by those that ``dataset.features`` declares.
+_DTYPES = {"string": np.dtype(object), "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 
 
-class RecordFiles(Table):
-    """Rows that are records of files, one file after the other.
+class Examples(Table):
+    """Rows that are ``tf.train.Example``, in files one after the other.
 
     Args:
         files: in order.
-
-    Attributes:
-        kind: what a record is (:mod:`dtrain.data.records`), which says what the columns are.
+        features: types and shapes, by name, as ``dataset.features`` declares them.
     """
 
-    kind: Any
-
-    def __init__(self, files: list[DataFile]):
+    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
         self.files = files
-        self._pieces: Pieces | None = None
-        self._opened: dict[int, Any] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_opened": {}}
-
-    def of_kind(self, kind: Any) -> Self:
-        """Return the same records, read as those of a kind."""
-        made = copy.copy(self)
-        made.kind, made.columns = kind, kind.columns
-        return made
+        self.columns = {
+            name: Column(_DTYPES[how["dtype"]], tuple(how.get("shape") or ()))
+            for name, how in features.items()
+        }
 
     @abstractmethod
-    def _counts(self) -> list[int]:
-        """Return how many records each file has."""
-
-    @abstractmethod
-    def _open(self, owner: int) -> Any:
-        """Open a file."""
-
-    @abstractmethod
-    def _read(self, owner: int, own: list[int]) -> list[bytes]:
-        """Return records of a file.
+    def records(self, rows: np.ndarray) -> Sequence[bytes]:
+        """Return the records of rows, int64 ``[b]``, in any order, with repetitions.
 
         Raises:
-            DataError: they cannot be read.
+            DataError: a file cannot be read, or is not the one that it was.
         """
+
+    def read(
+        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
+    ) -> dict[str, Any]:
+        """Read features of some rows; none is empty."""
+        size = sum(file.size() for file in self.files)
+        step = max(1, BYTES * len(self) // max(1, size))
+        features = {name: self.columns[name] for name in names}
+
+        def parsed(some: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+            return parse(self.records(some), features, lambda at: self.where(int(some[at])))
+
+        parts = [parsed(rows[at : at + step]) for at in range(0, len(rows), step)]
+        return {name: _joined([part[name] for part in parts]) for name in names}
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if not isinstance(parts[0], Ragged):
+        return np.concatenate(parts)
+    values, lengths = ([getattr(part, each) for part in parts] for each in ("values", "lengths"))
+    return Ragged(np.concatenate(values), np.concatenate(lengths))
+
+
+class TFRecordFiles(Examples):
+    """TFRecord files: mapped into memory, with an index of the records that is made once.
+
+    TensorFlow's reader makes the index, and verifies all checksums. What is compressed is unpacked
+    into the cache.
+
+    Raises:
+        UsageError: one is no TFRecord file.
+    """
+
+    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
+        super().__init__(files, features)
+        self._compressed = [_is_compressed(file) for file in files]
+        #: By file: where each record begins and how long it is, int64 ``[n, 2]``.
+        self._indexes: list[np.ndarray] = []
+        self._stamps: list[str] = []
+        self._pieces: Pieces | None = None
+        self._opened: dict[int, np.memmap[Any, Any]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_indexes": [], "_pieces": None, "_opened": {}}
 
     @property
     def pieces(self) -> Pieces:
@@ -95,76 +123,6 @@ class RecordFiles(Table):
 
     def __len__(self) -> int:
         return len(self.pieces)
-
-    def known_length(self) -> int | None:
-        """Return how many records there are; None where that takes reading files."""
-        return None if self._pieces is None else len(self)
-
-    def opened(self, owner: int) -> Any:
-        """Return an open file."""
-        if owner not in self._opened:
-            if len(self._opened) >= _OPEN:
-                self._opened.pop(next(iter(self._opened)))
-            self._opened[owner] = self._open(owner)
-        return self._opened[owner]
-
-    def records(self, rows: np.ndarray) -> np.ndarray:
-        """Read: int64 ``[b]``, in any order, with repetitions, to objects ``[b]``, each ``bytes``.
-
-        Raises:
-            DataError: a file cannot be read, or is not the one that it was.
-        """
-        records = np.empty(len(rows), object)
-        for owner, at, own in self.pieces.split(rows):
-            records[at] = np.fromiter(self._read(owner, own.tolist()), object, len(at))
-        return records
-
-    def read(
-        self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, np.ndarray]:
-        """Read features of some records, outside of a graph; none is empty."""
-        size = sum(file.size() for file in self.files)
-        step = max(1, BYTES * len(self) // max(1, size))
-        parts = [
-            self.parsed(self.records(some), some, names)
-            for some in (rows[at : at + step] for at in range(0, len(rows), step))
-        ]
-        return {name: np.concatenate([part[name] for part in parts]) for name in names}
-
-    def parsed(
-        self, records: np.ndarray, rows: np.ndarray, names: Sequence[str]
-    ) -> dict[str, np.ndarray]:
-        """Return features of records, objects ``[b]``, that are those of ``rows``."""
-        values: dict[str, np.ndarray] = self.kind.read(
-            records, names, lambda at: self.where(int(rows[at]))
-        )
-        return values
-
-    def where(self, row: int) -> str:
-        """Return the place of a record for messages."""
-        owner, number = self.pieces.place(row)
-        return f"{self.files[owner].name}, record {number:,}"
-
-
-class TFRecordFiles(RecordFiles):
-    """TFRecord files: mapped into memory, with an index of the records that is made once.
-
-    TensorFlow's reader makes the index, and verifies all checksums. What is compressed is unpacked
-    into the cache.
-
-    Raises:
-        UsageError: one is no TFRecord file.
-    """
-
-    def __init__(self, files: list[DataFile]):
-        super().__init__(files)
-        self._compressed = [_is_compressed(file) for file in files]
-        #: By file: where each record begins and how long it is, int64 ``[n, 2]``.
-        self._indexes: list[np.ndarray] = []
-        self._stamps: list[str] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_indexes": [], "_pieces": None}
 
     def known_length(self) -> int | None:
         """Return how many records there are; None where there is no index yet."""
@@ -216,23 +174,32 @@ class TFRecordFiles(RecordFiles):
         with path.open("xb") as opened:
             np.save(opened, np.stack([begins, sizes], axis=1))
 
-    def _open(self, owner: int) -> np.memmap[Any, Any]:
+    def _mapped(self, owner: int) -> np.memmap[Any, Any]:
         file = self.files[owner]
-        if file.stamp() != self._stamps[owner]:
-            raise DataError(file.name, "has changed since its index was read")
-        with reading(file.name):
-            return np.memmap(self._local(owner), np.uint8, "r")
+        if owner not in self._opened:
+            if len(self._opened) >= _OPEN:
+                self._opened.pop(next(iter(self._opened)))
+            if file.stamp() != self._stamps[owner]:
+                raise DataError(file.name, "has changed since its index was read")
+            with reading(file.name):
+                self._opened[owner] = np.memmap(self._local(owner), np.uint8, "r")
+        check_whole(file.name, self._opened[owner])
+        return self._opened[owner]
 
-    def _read(self, owner: int, own: list[int]) -> list[bytes]:
-        mapped = self.opened(owner)
-        check_whole(self.files[owner].name, mapped)
-        data, places = mapped.data, self._indexes[owner][own].tolist()
-        return [bytes(data[begin : begin + n]) for begin, n in places]
+    def records(self, rows: np.ndarray) -> Sequence[bytes]:
+        """Return the records of rows."""
+        records = [b""] * len(rows)
+        for owner, places, own in self.pieces.split(rows):
+            data = self._mapped(owner).data
+            for at, (begin, size) in zip(places, self._indexes[owner][own].tolist(), strict=True):
+                records[at] = bytes(data[begin : begin + size])
+        return records
 
     def where(self, row: int) -> str:
         """Return the place of a record."""
         owner, number = self.pieces.place(row)
-        return f"{super().where(row)} (byte {self._indexes[owner][number, 0] - _HEAD:,})"
+        byte = self._indexes[owner][number, 0] - _HEAD
+        return f"{self.files[owner].name}, record {number:,} (byte {byte:,})"
 
 
 def _index(file: DataFile) -> tuple[str, list[str]]:
@@ -327,68 +294,170 @@ def _checksum(data: bytes) -> int:
     return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _array_record() -> Any:
-    try:
-        from array_record.python import array_record_module
-    except ImportError as error:
-        raise not_installed("array_record", "grain", error) from None
-    return array_record_module
-
-
-class ArrayRecordFiles(RecordFiles):
-    """ArrayRecord files, which have indexes of their own.
+class ArrayRecordFiles(Examples):
+    """ArrayRecord files: what ``ArrayRecordDataSource`` reads, which is Grain's.
 
     Files of this machine are opened at once, to count their records; others when they are needed.
 
     Raises:
-        UsageError: one is no such file, or the package is not installed.
+        UsageError: the package is not installed, or cannot read the files.
     """
 
-    def __init__(self, files: list[DataFile]):
-        super().__init__(files)
-        self._groups: list[int] = []
-        _array_record()
-        if not any(is_address(file.name) for file in files):
-            len(self)
+    def __init__(self, files: list[DataFile], features: Mapping[str, Mapping[str, Any]]):
+        super().__init__(files, features)
+        self.known_length()
 
-    def _counts(self) -> list[int]:
-        counts, self._groups = [], []
-        for owner, file in enumerate(self.files):
-            reader = self.opened(owner)
-            if not reader.ok():
-                raise UsageError(
-                    "dataset.path", file.name, "is no ArrayRecord file, or not all of one",
-                    "files that array_record has written", "dataset.path=FILE",
-                )  # fmt: skip
-            group = _GROUP.search(reader.writer_options_string() or "")
-            self._groups.append(1 if group is None else int(group[1]))
-            counts.append(int(reader.num_records()))
-        return counts
+    def known_length(self) -> int | None:
+        """Return how many records there are; None where files would have to be fetched."""
+        is_open = "_opened" in self.__dict__
+        return len(self) if is_open or not any(is_address(f.name) for f in self.files) else None
 
-    def _open(self, owner: int) -> Any:
-        file = self.files[owner]
-        path = file.local()
-        if not path.is_file():  # which the module takes for an empty one
-            raise DataError(file.name, "is not there any more")
-        return _array_record().ArrayRecordReader(str(path), **_OPTIONS)
-
-    def _read(self, owner: int, own: list[int]) -> list[bytes]:
+    @functools.cached_property
+    def _opened(self) -> tuple[list[Any], Pieces]:
+        """The source of each file, and which records are whose."""
         try:
-            return list(self.opened(owner).read(own))
-        except (RuntimeError, OSError) as error:
-            for number in own if len(own) > 1 else ():
-                self._read(owner, [number])  # which of them it is
-            place = f"{self.files[owner].name}, record {own[0]:,}"
-            reason = str(error).split("\n")[0]
-            raise DataError(place, f"cannot be read ({reason})") from None
+            from array_record.python.array_record_data_source import ArrayRecordDataSource
+        except ImportError as error:
+            raise not_installed("array_record", "grain", error) from None
+        sources = []
+        for file in self.files:
+            try:
+                sources.append(ArrayRecordDataSource(str(file.local())))
+            except (RuntimeError, ValueError, OSError) as error:
+                raise UsageError(
+                    "dataset.path", file.name, f"is no ArrayRecord file ({reason(error)})",
+                    "whole files that array_record has written", "dataset.path=FILE",
+                ) from None  # fmt: skip
+        return sources, Pieces([len(source) for source in sources])
 
-    def blocks(self) -> np.ndarray | None:
-        """Return the sizes of the groups of records; None where each is one."""
-        if len(self) and max(self._groups) == 1:
-            return None
-        pairs = zip(self.pieces.lengths, self._groups, strict=True)
-        ends = [np.append(np.arange(0, length, group), length) for length, group in pairs]
-        return np.concatenate([np.diff(each) for each in ends])
+    def __len__(self) -> int:
+        return len(self._opened[1])
+
+    def records(self, rows: np.ndarray) -> Sequence[bytes]:
+        """Return the records of rows."""
+        sources, pieces = self._opened
+        records = [b""] * len(rows)
+        try:
+            for owner, places, own in pieces.split(rows):
+                own_records = sources[owner].__getitems__(own.tolist())
+                for at, record in zip(places, own_records, strict=True):
+                    records[at] = record
+        except (RuntimeError, ValueError, OSError) as error:
+            for row in rows if len(rows) > 1 else ():
+                self.records(np.array([row]))  # which of them it is
+            problem = f"cannot be read ({reason(error)})"
+            raise DataError(self.where(int(rows[0])), problem) from None
+        return records
+
+    def where(self, row: int) -> str:
+        """Return the place of a record."""
+        owner, number = self._opened[1].place(row)
+        return f"{self.files[owner].name}, record {number:,}"
+
+
+def reason(error: Exception) -> str:
+    """Return the first line of what an exception of a package says."""
+    return str(error).strip().split("\n")[0]
+
+
+#: The message is that of TensorFlow's example.proto, under a name of its own: both can be there.
+_Field = descriptor_pb2.FieldDescriptorProto
+_LISTS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+
+
+@functools.cache
+def message_class() -> Any:
+    """Return the class of the message."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="dtrain/example.proto", package="dtrain", syntax="proto3"
+    )
+
+    def field(owner: Any, name: str, number: int, kind: Any, repeated: bool = False) -> None:
+        label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
+        made = owner.field.add(name=name, number=number, label=label)
+        if isinstance(kind, str):
+            made.type, made.type_name = _Field.TYPE_MESSAGE, f".dtrain.{kind}"
+        else:
+            made.type = kind
+
+    lists = {"BytesList": _Field.TYPE_BYTES, "FloatList": _Field.TYPE_FLOAT,
+             "Int64List": _Field.TYPE_INT64}  # fmt: skip
+    for name, kind in lists.items():
+        field(file.message_type.add(name=name), "value", 1, kind, repeated=True)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, (name, kind) in enumerate(zip(_LISTS, lists, strict=True), 1):
+        field(feature, name, number, kind)
+        feature.field[-1].oneof_index = 0
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    field(entry, "key", 1, _Field.TYPE_STRING)
+    field(entry, "value", 2, "Feature")
+    field(features, "feature", 1, "Features.FeatureEntry", repeated=True)
+    field(file.message_type.add(name="Example"), "features", 1, "Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("dtrain.Example"))
+
+
+def parse(
+    records: Iterable[bytes], features: Mapping[str, Column], where: Callable[[int], str]
+) -> dict[str, np.ndarray | Ragged]:
+    """Return features of records, each ``[b, ...]``; those of different lengths are ragged.
+
+    Args:
+        records: serialized.
+        features: those wanted, as they are declared.
+        where: returns the place of a record.
+
+    Raises:
+        DataError: a record is not as it is declared.
+    """
+    maps, of_bytes = [], message_class().FromString
+    for at, record in enumerate(records):
+        try:
+            maps.append(of_bytes(record).features.feature)
+        except message.DecodeError:
+            raise DataError(where(at), "is no tf.train.Example") from None
+    return {name: _values(name, feature, maps, where) for name, feature in features.items()}
+
+
+def _values(
+    name: str, feature: Column, maps: Sequence[Any], where: Callable[[int], str]
+) -> np.ndarray | Ragged:
+    dtype = "string" if feature.dtype == object else str(feature.dtype)
+    kind = next(key for key, value in _LISTS.items() if value == dtype)
+    lists: list[Any] = []
+    for at, there in enumerate(maps):
+        held = there[name].WhichOneof("kind") if name in there else None
+        if held is None and not feature.is_ragged:
+            has = ", ".join(sorted(there)) or "none"
+            raise DataError(where(at), f"has no feature {name!r}; it has {has}")
+        if held not in (None, kind):
+            problem = f"feature {name!r} holds {_LISTS[held]}, and is declared {dtype}"
+            raise DataError(where(at), problem)
+        lists.append(getattr(there[name], kind))
+    counts = np.array([len(each.value) for each in lists], np.int64)
+    size = int(np.prod([n for n in feature.shape if n is not None]))
+    bad = counts % size != 0 if feature.is_ragged else counts != size
+    if bad.any():
+        at = int(np.argmax(bad))
+        text = ", ".join("null" if n is None else str(n) for n in feature.shape)
+        raise DataError(
+            where(at),
+            f"feature {name!r} has {counts[at]:,} values, which are none of shape [{text}]",
+        )
+    if kind == "float_list":
+        # Serialized, they are what is in memory of them: many times as fast as one by one.
+        data = (each.SerializeToString()[-4 * n :] for each, n in zip(lists, counts, strict=True))
+        values = np.frombuffer(b"".join(data), "<f4")
+    else:
+        each_value = itertools.chain.from_iterable(each.value for each in lists)
+        values = np.fromiter(each_value, feature.dtype, int(counts.sum()))
+    if feature.is_ragged:
+        return Ragged(values.reshape(-1, *feature.shape[1:]), counts // size)
+    return values.reshape(len(maps), *feature.shape)
 
 
 if __name__ == "__main__":

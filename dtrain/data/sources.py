@@ -248,11 +248,6 @@ class Captured(Source):
                 self._tensors = [tf.convert_to_tensor(value) for value in self._values()]
         return self._tensors
 
-    def arrays(self) -> list[np.ndarray]:
-        """Return what it reads from; texts as objects, of any length."""
-        arrays = map(np.asarray, self._values())
-        return [each.astype(object) if each.dtype.kind in "SU" else each for each in arrays]
-
     def bind(self, tensors: Any) -> None:
         """Read from ``tensors``: the same values in another place."""
         self._tensors = list(tensors)

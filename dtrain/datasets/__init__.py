@@ -1,14 +1,13 @@
 """The datasets that dtrain ships. A dataset function returns :class:`Splits`."""
 
-from dtrain.data.image_files import ImageFiles
+from dtrain.data.images import ImageFiles
 from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.data.text import text
 from dtrain.datasets.arrays import npy, npz
-from dtrain.datasets.combined import columns, mixture
 from dtrain.datasets.images import image_folder
-from dtrain.datasets.made import digits, synthetic
+from dtrain.datasets.made import columns, digits, mixture, synthetic
 from dtrain.datasets.records import array_record, tfds, tfrecord
-from dtrain.datasets.tables import huggingface, table, webdataset
+from dtrain.datasets.tables import huggingface, table
 
 __all__ = [
     "Arrays",
@@ -29,5 +28,4 @@ __all__ = [
     "text",
     "tfds",
     "tfrecord",
-    "webdataset",
 ]

@@ -15,8 +15,7 @@ import numpy as np
 from dtrain.data.cache import cached
 from dtrain.data.files import DataFile, divided
 from dtrain.data.holdout import Holdout, HoldoutKeys
-from dtrain.data.image_files import Decoded, DecodedImages, ImageFiles
-from dtrain.data.images import of_eight_bits
+from dtrain.data.images import Decoded, DecodedImages, ImageFiles, of_eight_bits
 from dtrain.data.sources import Splits
 from dtrain.errors import DataError, UsageError, nearest
 

@@ -126,13 +126,13 @@ def declared_kinds(columns: Mapping[str, str] | str | None) -> dict[str, str]:
 
 
 def huggingface(
-    path: str | None,
+    path: Paths | None,
     target: Names,
     inputs: Names = None,
     weight: Names = None,
     name: str | None = None,
     train: str = "train",
-    validation: str | None = None,
+    validation: Paths | None = None,
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
@@ -143,12 +143,18 @@ def huggingface(
 ) -> Splits:
     """Columns of a dataset of Hugging Face's: a folder of ``save_to_disk``, or a name of the Hub.
 
+    Or of tar files, of which members of one name up to its first dot are an example. Its columns
+    are their extensions: ``cls`` is a whole number, ``txt`` a text, ``json`` several:
+    ``json.KEY``; images and all others are bytes. The package copies them once.
+
     Args:
-        path: the folder of a ``Dataset`` or a ``DatasetDict``.
+        path: the folder of a ``Dataset`` or a ``DatasetDict``; or tar files: one, a pattern, or a
+            list of them.
         name: of a dataset that the package's cache has, ``NAME`` or ``NAME/CONFIGURATION``; nothing
             is downloaded.
         train: name of the split to train on; a ``Dataset`` is that split.
-        validation: name of the split to evaluate on; None: a part of the rows is split off.
+        validation: name of the split to evaluate on, or tar files of it; None: a part of the rows
+            is split off.
         target, inputs, weight, columns, empty, on_error, fitted, **holdout: as of :func:`table`.
             Images are bytes.
         classes: number of classes; None: those of a ``ClassLabel``, else those of the target's
@@ -157,48 +163,12 @@ def huggingface(
     """
     from dtrain.data.tabular import hub
 
-    parts = hub.opened(path, name, train, validation)
+    whole, held = hub.opened(path, name, train, validation)
     if classes is None and isinstance(target, str):
-        names = getattr(parts[0].features.get(target), "names", None)
-        classes = None if names is None else len(names)
-    tables = [hub.HubTable(part) for part in parts]
+        classes = whole.labels.get(target)
     return _of_tables(
-        tables[0], tables[1] if validation is not None else None, path or name, inputs, target,
-        weight, validation, Holdout(**holdout), classes,
+        whole, held, path or name, inputs, target, weight, validation, Holdout(**holdout), classes,
         images, declared_kinds(columns), empty, on_error, fitted,
-    )  # fmt: skip
-
-
-def webdataset(
-    path: Paths,
-    target: Names,
-    inputs: Names = None,
-    weight: Names = None,
-    validation: Paths | None = None,
-    columns: Mapping[str, str] | None = None,
-    classes: int | None = None,
-    images: Mapping[str, Sequence[int]] | None = None,
-    empty: Sequence[Any] | None = None,
-    on_error: OnError = OnError.fail,
-    fitted: Encoding | None = None,
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
-    """Examples of tar files, in any order: members of one name up to its first dot are an example.
-
-    Its columns are their extensions: ``cls`` is a whole number, ``txt`` a text, ``json`` several:
-    ``json.KEY``; images and all others are bytes. The package ``datasets`` copies them once.
-
-    Args:
-        path: a file, a pattern, or a list of them.
-        target, inputs, weight, validation, columns, classes, images, empty, on_error, fitted,
-            **holdout: as of :func:`table`.
-    """
-    from dtrain.data.tabular import hub
-
-    whole, held = each_of(lambda paths: hub.tar_table(files(paths)), path, validation)
-    return _of_tables(
-        whole, held, path, inputs, target, weight, validation, Holdout(**holdout),
-        classes, images, declared_kinds(columns), empty, on_error, fitted,
     )  # fmt: skip
 
 
@@ -215,7 +185,6 @@ def of_files(
     holdout: Holdout = Holdout(),
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    source: Callable[..., TableSource] = TableSource,
 ) -> Splits:
     """Return the examples of the rows of files.
 
@@ -227,15 +196,14 @@ def of_files(
         holdout: how.
         classes: number of classes; None: those of the target's column, which is read for it.
         images: columns of encoded images, by name: height, width and channels of each.
-        source: makes the examples of a table.
 
     Raises:
         UsageError: a file or a column cannot be what it is to be.
     """
     one, other = each_of(lambda paths: table(files(paths)), path, validation)
-    whole, held = source(one, inputs, target, weight), None
+    whole, held = TableSource(one, inputs, target, weight), None
     if other is not None:
-        held = source(other, whole.inputs.names, target, weight, words=whole.words)
+        held = TableSource(other, whole.inputs.names, target, weight, words=whole.words)
         _check_alike(whole, held, validation)
     return of_sources(whole, held, "path", path, holdout, classes, images)
 

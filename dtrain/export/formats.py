@@ -1,10 +1,14 @@
-"""The files of each format, written by Keras, and what runs them."""
+"""A model with names for its inputs and outputs, and the files of each format of it.
+
+The model goes from a dict of tensors to a dict of tensors; Keras writes it, and what runs a format
+is loaded from its files.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +16,197 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain import models
+from dtrain.config.schema import Config
+from dtrain.data import nest
+from dtrain.data.encoding import Encoding
+from dtrain.data.sources import Splits
+from dtrain.data.tabular.encoded import ArraysOfTable
+from dtrain.data.tabular.source import TableSource
 from dtrain.errors import TrainingError
-from dtrain.export.model import Named, named
+from dtrain.export.built import leaf_names
 from dtrain.export.sample import Run
 from dtrain.files import writing
-from dtrain.run.exports import SIGNATURE
+from dtrain.run.exports import SIGNATURE, Signature, Tensor
 from dtrain.task import keras_internals
 from dtrain.task.backends import module
+from dtrain.task.data import reading
+from dtrain.task.model.checks import fixed_rows
+from dtrain.task.model.walk import inputs
+
+
+class Named(keras.Model):
+    """A model with names, which ``export`` takes over.
+
+    Args:
+        model: built.
+        structure: a nest like the model's inputs, with their names.
+        specs: of the inputs, in the order of the nest's leaves.
+        outputs: names of the leaves of what the model returns.
+        encoding: of a table, whose columns are the inputs; None where the inputs are the examples.
+    """
+
+    def __init__(
+        self, model: keras.Model, structure: Any, specs: Sequence[Any], outputs: Sequence[str],
+        encoding: Encoding | None = None,
+    ):  # fmt: skip
+        super().__init__()
+        self.model = model
+        self.encoding = encoding
+        # Keras would replace nests that are attributes by its own.
+        self.names = lambda: (structure, list(specs), list(outputs))
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        """Return the outputs by name."""
+        structure, specs, outputs = self.names()
+        leaves = [inputs[spec.name] for spec in specs]
+        results = nest.leaves(self.model(nest.packed(structure, leaves), training=False))
+        return dict(zip(outputs, (leaf for leaf in results if leaf is not None), strict=True))
+
+    @property
+    def specs(self) -> dict[str, tf.TensorSpec]:
+        """The inputs by name."""
+        return {spec.name: spec for spec in self.names()[1]}
+
+    @property
+    def rows(self) -> int | None:
+        """How many examples a batch has; None where any number will do."""
+        rows: int | None = next(iter(self.specs.values())).shape[0]
+        return rows
+
+    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs of a batch, by name, in types that NumPy has."""
+        outputs = self({name: tf.constant(value) for name, value in batch.items()})
+        return {
+            name: np.asarray(
+                (tf.cast(value, tf.float32) if value.dtype == tf.bfloat16
+                 else tf.convert_to_tensor(value)).numpy()
+            )
+            for name, value in outputs.items()
+        }  # fmt: skip
+
+    def signature(self, source: Any) -> Signature:
+        """Return what goes in and what comes out.
+
+        Args:
+            source: of the training's examples, whose columns may make an input.
+        """
+        structure, specs, outputs = self.names()
+        if self.encoding is not None:
+            columns: dict[str, Any] = {
+                spec.name: {"columns": [name]}
+                for name, spec in zip(sorted(structure), specs, strict=True)
+            }
+        else:
+            columns = {spec.name: _columns(source, spec.name) for spec in specs}
+        traced = tf.function(self, autograph=False).get_concrete_function(self.specs)
+        return {
+            "inputs": [{**_tensor(spec.name, spec), **columns[spec.name]} for spec in specs],
+            "outputs": [_tensor(n, traced.structured_outputs[n]) for n in outputs],
+        }  # fmt: skip
+
+    def first(self, source: Any, count: int) -> dict[str, np.ndarray]:
+        """Return the inputs of the first ``count`` examples of a source, by name."""
+        structure, specs, _ = self.names()
+        if self.encoding is None:
+            leaves = nest.leaves(reading.first(source, count)[0])
+            return {
+                spec.name: np.asarray(tf.cast(leaf, spec.dtype).numpy())
+                for leaf, spec in zip(leaves, specs, strict=True)
+            }
+        table = source.source if isinstance(source, ArraysOfTable) else source
+        names = [feature.name for feature in self.encoding.features]
+        columns = self.encoding.plain(table.cells(np.arange(count), names))
+        return {
+            structure[name]: np.array([each.encode() for each in value], object)[:, None]
+            if value.dtype == object else value[:, None]
+            for name, value in columns.items()
+        }  # fmt: skip
+
+
+def _tensor(name: str, spec: Any) -> Tensor:
+    return {"name": name, "dtype": spec.dtype.name, "shape": spec.shape.as_list()}
+
+
+def _columns(source: Any, name: str) -> Any:
+    """Return the ``columns`` of an input that is made of several of a table."""
+    names = source.inputs.names if isinstance(source, TableSource) else None
+    names = names.get(name) if isinstance(names, Mapping) else names
+    return {} if names is None or isinstance(names, str) else {"columns": list(names)}
+
+
+def named(model: keras.Model, splits: Splits, config: Config) -> Named:
+    """Give names to the inputs and outputs of a model.
+
+    An input is called as the data calls it, else as the model does; one without a name is
+    ``inputs``, and of several ``input_0``, ``input_1``. Outputs in a dict are called by its keys,
+    others as the user has called their layers; one without a name is ``outputs``.
+
+    Args:
+        model: of :func:`dtrain.export.built.built`.
+        splits: of its data.
+        config: of the run.
+    """
+    encoding = None if splits.encoding is None else splits.encoding()
+    if encoding is not None:
+        return _of_columns(model, splits, encoding)
+    rows = fixed_rows(model, config)
+    places = list(nest.named(reading.specs(splits.train, rows)[0]))
+    declared = _declared(model, places)
+    likes = [spec if d is None else d for d, (_, spec) in zip(declared, places, strict=True)]
+    names = leaf_names("input", [(at[0], d) for at, d in zip(places, declared, strict=True)])
+    specs = [
+        tf.TensorSpec([rows, *like.shape[1:]], tf.as_dtype(like.dtype), name)
+        for like, name in zip(likes, names, strict=True)
+    ]
+    x = reading.first(splits.train, rows or 1)[0]
+    leaves = [tf.cast(leaf, spec.dtype) for leaf, spec in zip(nest.leaves(x), specs, strict=True)]
+    returned = nest.named(model(nest.packed(x, leaves), training=False))
+    outputs = [place for place, leaf in returned if leaf is not None]
+    own = list(getattr(model, "output_names", ()) or ())
+    own = own if len(own) == len(outputs) else [""] * len(outputs)
+    layers = {layer.name: layer for layer in model.layers}
+    chosen = [(place, layers.get(name)) for place, name in zip(outputs, own, strict=True)]
+    made = Named(model, nest.packed(x, names), specs, leaf_names("output", chosen))
+    made(dict(zip(names, leaves, strict=True)))  # builds it
+    return made
+
+
+def _of_columns(model: keras.Model, splits: Splits, encoding: Encoding) -> Named:
+    """Return a model whose inputs are the columns of a table: what encodes them is part of it."""
+    features = sorted(encoding.features, key=lambda feature: feature.name)
+    names = leaf_names("input", [(feature.name, None) for feature in features])
+    specs = [
+        tf.TensorSpec(
+            [None, 1],
+            tf.string if feature.is_text else tf.float64 if feature.offset else tf.float32,
+            name,
+        )
+        for feature, name in zip(features, names, strict=True)
+    ]
+    structure = {feature.name: name for feature, name in zip(features, names, strict=True)}
+    outputs = leaf_names("output", [("", model.layers[-1])])
+    made = Named(models.with_columns(model, encoding), structure, specs, outputs, encoding)
+    made({name: tf.constant(value) for name, value in made.first(splits.train, 1).items()})
+    return made
+
+
+def _declared(model: keras.Model, places: Sequence[tuple[str, Any]]) -> list[Any]:
+    """Return what the model says of each of its inputs, None where it says nothing.
+
+    That is the type that Keras casts examples to, and lengths that are left open.
+    """
+    tensors = inputs(model)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    if len(tensors) != len(places):
+        return [None] * len(places)
+    if by_name.keys() == {place for place, _ in places}:
+        tensors = [by_name[place] for place, _ in places]
+    return [
+        tensor if len(tensor.shape) == len(spec.shape) else None
+        for tensor, (_, spec) in zip(tensors, places, strict=True)
+    ]
+
 
 __all__ = ["ONNX_THROUGH_SAVEDMODEL", "load", "named", "write"]
 #: A SavedModel is what is converted to ONNX.

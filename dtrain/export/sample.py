@@ -22,7 +22,7 @@ def sample_of(named: Any, splits: Splits) -> Sample:
     """Return the first examples of a run's validation data, or of its training data.
 
     Args:
-        named: a ``Named`` of :mod:`dtrain.export.model` or :mod:`dtrain.export.modules`.
+        named: a ``Named`` of :mod:`dtrain.export.formats` or :mod:`dtrain.export.modules`.
         splits: of the run.
 
     Raises:

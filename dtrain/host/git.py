@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dtrain.host import variables
@@ -37,6 +37,7 @@ def run(
     most: int = 1 << 26,
     seconds: float = 60.0,
     stop: threading.Event | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> bytes:
     """Run ``git WORDS`` in a folder and return what it printed.
 
@@ -46,11 +47,12 @@ def run(
         most: bytes that it may print.
         seconds: that it may take.
         stop: ends it when it is set.
+        environment: variables of git's own.
 
     Raises:
         GitError: it failed, took too long, or printed too much.
     """
-    environment = {k: v for k, v in variables.copied().items() if k not in _FOREIGN} | _ENVIRONMENT
+    own = {k: v for k, v in variables.copied().items() if k not in _FOREIGN} | _ENVIRONMENT
     with contextlib.ExitStack() as stack:
         out, err, given = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
         given.write(data or b"")
@@ -58,7 +60,8 @@ def run(
         try:
             process = subprocess.Popen(
                 ["git", "-C", str(folder), *_PLAIN, *words],
-                env=environment, stdin=given, stdout=out, stderr=err,
+                env=own | dict(environment or {}), stdin=given, stdout=out, stderr=err,
+                start_new_session=True,  # Ctrl-C is the caller's to answer
             )  # fmt: skip
         except OSError as error:
             raise GitError(f"git cannot be started ({error.strerror})") from None

@@ -23,8 +23,8 @@ from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
 from dtrain.errors import UsageError
 from dtrain.host.columns import aligned
-from dtrain.inspection import facts, model, structure
-from dtrain.inspection.structure import Leaf
+from dtrain.inspection import facts, model
+from dtrain.inspection.facts import Leaf
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import dataset, reading
@@ -85,11 +85,11 @@ def report(
         yield "lines", ("notices", list(data.notices))
 
     yield "doing", "reading the first examples"
-    most = max(1, examples, min(structure.IMAGES, config.trainer.batch_size))
+    most = max(1, examples, min(facts.IMAGES, config.trainer.batch_size))
     count = reading.available(train, most)
-    leaves = structure.leaves_of(train, count)
-    yield "lines", ("structure of an example", structure.table(leaves, count))
-    drawn = None if images is None else structure.index_of(leaves, images)
+    leaves = facts.leaves_of(train, count)
+    yield "lines", ("structure of an example", facts.table(leaves, count))
+    drawn = None if images is None else facts.index_of(leaves, images)
     yield "doing", "reading the targets"
     labels = {
         name: known
@@ -101,7 +101,7 @@ def report(
         names = list(train.info.class_names())
         lines = facts.class_table(labels, facts.classes(splits), names)
         yield "lines", ("classes of the target", lines)
-    structure.refuse_ragged(leaves)
+    facts.refuse_ragged(leaves)
     if layers:
         yield "doing", "building the model"
         yield "lines", ("layers of the model", model.layers(config, splits))
@@ -162,7 +162,7 @@ def _examples(
             columns.append(("  augmented", changed.pop(0)))
 
     def row(label: str, value: np.ndarray) -> list[str]:
-        text = structure.shown(value)
+        text = facts.shown(value)
         is_class = label.startswith("target") and text.isdecimal() and int(text) < len(names)
         return [label, f"{text} {names[int(text)]}" if is_class else text]
 
@@ -194,20 +194,20 @@ def _pictures(config: Config, data: Data, chosen: int, names: Sequence[str]) -> 
         names: of the classes.
     """
     source = data.splits.train
-    count = reading.available(source, structure.IMAGES)
+    count = reading.available(source, facts.IMAGES)
     size = min(config.trainer.batch_size, count)
     before, after, texts = [], [], []
     for begin in range(0, count, size):
         few = min(size, count - begin)
         x, *rest = _at(data, begin, few)
-        before.append(structure.small(nest.leaves(x)[chosen]))
+        before.append(facts.small(nest.leaves(x)[chosen]))
         targets = nest.leaves(rest[0]) if rest and rest[0] is not None else []
-        texts += structure.captions(targets, names, few)
+        texts += facts.captions(targets, names, few)
         if data.augment is not None:
             augmented = _augmented(config, data.augment, x, begin)
-            after.append(structure.small(augmented[chosen]))
+            after.append(facts.small(augmented[chosen]))
     parts = [np.concatenate(each) for each in (before, after) if each]
-    images, *changed = structure.drawable(parts)
+    images, *changed = facts.drawable(parts)
     return {"images": images, "changed": changed[0] if changed else None, "captions": texts}
 
 

@@ -9,9 +9,6 @@ from typing import Any
 from dtrain.errors import DamagedFile
 from dtrain.run import schemas
 
-#: Role of the task that follows the checkpoints of the others.
-EVALUATOR = "evaluator"
-
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -19,8 +16,7 @@ class Task:
 
     Attributes:
         role: ``chief`` is the process that writes the journal and the checkpoints; ``worker`` and
-            ``ps`` (parameter server) as in TensorFlow's cluster specifications; ``evaluator``
-            follows the checkpoints of the others.
+            ``ps`` (parameter server) as in TensorFlow's cluster specifications.
         index: position among the tasks of the same role.
         devices: how many devices of the cluster's kind this process computes on.
         device: number of the first of them among those of the tasks that share a place on a host,
@@ -61,7 +57,6 @@ class Cluster:
         replicas: copies of the model that share each global batch, over all tasks.
         environment: variables that every process must have before TensorFlow is imported.
         job: random, by which the hosts of a job know its folder; empty where there is one host.
-        evaluator: a process beside them, which has nothing to compute with them; None for none.
     """
 
     tasks: tuple[Task, ...]
@@ -69,7 +64,6 @@ class Cluster:
     replicas: int
     environment: dict[str, str]
     job: str = ""
-    evaluator: Task | None = None
 
     @property
     def chief(self) -> Task:
@@ -81,29 +75,13 @@ class Cluster:
         """How many tasks share a place on a host: those with a device each of it."""
         return 1 + max(task.device for task in self.tasks)
 
-    @property
-    def processes(self) -> tuple[Task, ...]:
-        """All tasks, that of the evaluator last."""
-        return self.tasks if self.evaluator is None else (*self.tasks, self.evaluator)
-
-    @property
-    def evaluator_name(self) -> str:
-        """The name of the evaluator's task; empty where there is none."""
-        return "" if self.evaluator is None else self.evaluator.name
-
     def task(self, name: str) -> Task:
         """Return the task called ``name``."""
-        return next(task for task in self.processes if task.name == name)
+        return next(task for task in self.tasks if task.name == name)
 
     def of(self, task: Task) -> Cluster:
         """Return the cluster that the strategy of ``task`` has: of one that is alone, itself."""
         return dataclasses.replace(self, tasks=(task,)) if task.alone else self
-
-    def is_alike(self, task: Task) -> bool:
-        """Say whether the strategy of the run can be that of ``task``: it has its devices."""
-        if task != self.evaluator:
-            return True
-        return len(self.tasks) == 1 and task.devices == self.chief.devices
 
     def spec(self) -> dict[str, list[str]]:
         """Return TensorFlow's cluster specification: the addresses of each role, in order."""
@@ -138,16 +116,7 @@ class Cluster:
         _refuse_unknown(found, cls, path)
         for index, task in enumerate(found["tasks"]):
             _refuse_unknown(task, Task, path, f"tasks[{index}].")
-        beside = found.get("evaluator")
-        if beside is not None:
-            _refuse_unknown(beside, Task, path, "evaluator.")
-        return cls(
-            **{
-                **found,
-                "tasks": tuple(map(_task, found["tasks"])),
-                "evaluator": None if beside is None else _task(beside),
-            }
-        )
+        return cls(**{**found, "tasks": tuple(map(_task, found["tasks"]))})
 
 
 def _task(found: dict[str, Any]) -> Task:

@@ -1,7 +1,7 @@
-"""What a run was made of: ``code/<start>/record.json``, and the files beside it.
+"""What a run was made of: ``code/<start>/record.json``, and the changes beside it.
 
-The first start of a run has the folder 1. A later one has a folder of its own where it found other
-code, packages or hardware.
+The first start of a run has the folder 1. A later one has a folder of its own where it has other
+code or packages.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from dtrain.errors import DamagedFile
 from dtrain.files import fields, reading
 from dtrain.run import schemas
 
-FOLDER, RECORD = "code", "record.json"
-#: Bytes of one changed or untracked file, of all untracked files of a working tree, and of the
-#: changes of the tracked ones.
-FILE, UNTRACKED, PATCH = 1 << 20, 16 << 20, 16 << 20
-#: Untracked files of a working tree, and files that a record names as left out.
+FOLDER, RECORD, PATCH = "code", "record.json", "changes.patch"
+#: Bytes of one changed or untracked file, and of all of them.
+FILE, TOTAL = 1 << 20, 16 << 20
+#: Untracked files of a record, and files that it names as left out.
 FILES, NAMED = 2_000, 100
-#: Working trees of a record, and records of a run.
-TREES, STARTS = 8, 1_000
 #: What the digest does not cover: the same state has the same one whenever it was recorded.
 _OUTSIDE = ("time", "host", "digest", "signature")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -34,64 +31,48 @@ _Sha = Annotated[str, fields.like(_SHA, "64 hexadecimal digits")]
 _Path = Annotated[str, lambda text: None if text.startswith("/") else "is not absolute"]
 
 
-class LeftOut(TypedDict):
-    """A file, or several of one kind, that the record does not hold."""
-
-    path: str
-    why: str
-
-
-class Blob(TypedDict):
-    """A file beside the record."""
-
-    name: Annotated[str, reading.component]
-    sha256: _Sha
-
-
 class Tree(TypedDict):
-    """One working tree of git that code of the run may be from.
+    """The working tree of git that a run was started in.
 
-    ``roots`` are folders of it, relative to it, that Python looked for modules in.
+    ``roots`` are folders of it, relative to it, in which Python looked for modules; ``patch`` is
+    the digest of :data:`PATCH`, None without changes; ``left_out`` says of each file that the
+    patch lacks why.
     """
 
     path: _Path
     commit: Annotated[str, fields.like(_COMMIT, "the name of a commit")]
     roots: list[str]
-    patch: Blob | None
-    untracked: Blob | None
+    patch: _Sha | None
     changed: schemas.Count
-    added: schemas.Count
-    left_out: list[LeftOut]
+    left_out: dict[str, str]
 
 
 class Record(TypedDict):
     """``record.json``."""
 
-    format: Literal["1"]
+    format: Literal["2"]
     time: schemas.Seconds
     host: str
     folder: _Path
-    trees: list[Tree]
+    tree: Tree | None
     notes: list[str]
     trust: list[str]
-    outside: list[str]
     environment: dict[str, str]
-    machine: dict[str, str]
     packages: dict[str, str]
     digest: _Sha
     signature: NotRequired[str | None]
 
 
 def digest_of(record: Any) -> str:
-    """Return the digest of all that a record says of a state, and of the files beside it."""
-    found = {name: value for name, value in record.items() if name not in _OUTSIDE}
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+    """Return the digest of all that a record says of a state, and of the changes beside it."""
+    covered = {name: value for name, value in record.items() if name not in _OUTSIDE}
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()
 
 
 def folders(run: Path) -> list[Path]:
     """Return the folders of a run's records, that of the first start first."""
-    found = [path for path in (run / FOLDER).glob("[1-9]*") if _NUMBER.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name))
+    numbered = [path for path in (run / FOLDER).glob("[1-9]*") if _NUMBER.fullmatch(path.name)]
+    return sorted(numbered, key=lambda path: int(path.name))
 
 
 def read(folder: Path) -> Record:
@@ -105,23 +86,24 @@ def read(folder: Path) -> Record:
         OSError: it cannot be read.
     """
     path = folder / RECORD
-    found = schemas.read(path, Record)
-    if found is None:
+    record = schemas.read(path, Record)
+    if record is None:
         raise DamagedFile(path, "is not there")
-    if digest_of(found) != found["digest"]:
+    if digest_of(record) != record["digest"]:
         raise DamagedFile(path, "was changed since it was written")
-    return found
+    return record
 
 
-def blob(folder: Path, of: Blob) -> bytes:
-    """Return the contents of a file beside a record.
+def read_patch(folder: Path, tree: Tree) -> bytes:
+    """Return the changes of a working tree; empty without any.
 
     Raises:
-        DamagedFile: it was changed since it was written.
-        OSError: it cannot be read.
+        DamagedFile: they were changed since they were written.
+        OSError: they cannot be read.
     """
-    path = reading.below(folder, of["name"], folder / RECORD, "name")
-    data = reading.read_bytes(path, 2 * (PATCH + UNTRACKED))
-    if hashlib.sha256(data).hexdigest() != of["sha256"]:
-        raise DamagedFile(path, "was changed since it was written")
-    return data
+    if tree["patch"] is None:
+        return b""
+    patch = reading.read_bytes(folder / PATCH, 4 * TOTAL)
+    if hashlib.sha256(patch).hexdigest() != tree["patch"]:
+        raise DamagedFile(folder / PATCH, "was changed since it was written")
+    return patch

@@ -8,11 +8,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dtrain.errors import UsageError
+from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import locks, reading, writing
 
 #: The file that a command locks for as long as it is at work in a folder.
 LOCK = ".lock"
+#: The number of the form of a run folder and of a sweep's, in ``command.json`` and ``sweep.json``.
+FORMAT = 2
+#: The version of dtrain that began each; without a number it is the first.
+_VERSIONS = {1: "0.1.0", FORMAT: "0.2.0"}
 #: Below ``output_dir``: where checks are, which are no runs (``debug=``).
 CHECKS = "debug"
 
@@ -59,8 +63,11 @@ class RunDir:
             return cls(candidate)
         raise FileExistsError(path)
 
-    def lock(self) -> int | None:
+    def lock(self, name: str = LOCK) -> int | None:
         """Take the folder for this process, until it ends or closes the descriptor returned.
+
+        Args:
+            name: of the file that is locked.
 
         Returns:
             None where another process has it: its id is in the file.
@@ -69,7 +76,7 @@ class RunDir:
             DamagedFile: something that is no regular file, or has a second name, is in its place.
             OSError: it cannot be made or written.
         """
-        descriptor = writing.open_lock(self.path / LOCK)
+        descriptor = writing.open_lock(self.path / name)
         if not locks.take(descriptor):
             os.close(descriptor)
             return None
@@ -84,13 +91,39 @@ class RunDir:
         except (OSError, UsageError):
             return False
 
-    def holder(self) -> str:
+    def holder(self, name: str = LOCK) -> str:
         """Return the id of the process that took the folder last; ``?`` where it is not there."""
         try:
-            text = reading.read_bytes(self.path / LOCK, 100).decode().strip()
+            text = reading.read_bytes(self.path / name, 100).decode().strip()
         except (OSError, UsageError, UnicodeDecodeError):
             return "?"
         return text if text.isdecimal() and text.isascii() else "?"
+
+
+def check_format(folder: Path, key: str) -> None:
+    """Refuse the folder of a run or a sweep that another version of dtrain wrote.
+
+    Args:
+        folder: what is none passes, and files that cannot be read: who reads them says so.
+        key: that names it.
+
+    Raises:
+        UsageError: with both versions.
+    """
+    for name in ("command.json", "sweep.json"):
+        try:
+            contents = read_json(folder / name)
+        except (OSError, DamagedFile):
+            continue
+        number = FORMAT if contents is None else contents.get("format", 1)
+        if number == FORMAT:
+            continue
+        version = _VERSIONS.get(number if isinstance(number, int) else 0, f"format {number!r}")
+        own = _VERSIONS[FORMAT]
+        raise UsageError(
+            key, folder, f"is of dtrain {version}, and this is {own}", f"a folder of dtrain {own}",
+            f"use dtrain {version} for it, or begin a new run with {own}",
+        )  # fmt: skip
 
 
 def write_text(path: Path, text: str, lasting: bool = False) -> None:

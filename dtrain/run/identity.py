@@ -31,13 +31,11 @@ FIXED = (
     "trainer.early_stopping",
     "trainer.log",
     "hardware.precision",
-    "strategy.compress",
-    "strategy.sync_every",
     "init",
     "finetune",
 )
 #: What a missing key stands for: in a strategy without it, or in a checkpoint older than the key.
-WITHOUT = {"strategy.sync_every": 1, "trainer.log": []}
+WITHOUT: dict[str, Any] = {"trainer.log": []}
 #: What may be otherwise about two jobs that are the same one.
 OUTSIDE = (
     "debug",  # a job of a sweep has none
@@ -49,7 +47,6 @@ OUTSIDE = (
     "tracking",
     "launcher",
     "checkpoint",
-    "sidecar",
     "sweep",
 )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint.format import MANIFEST
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, check_format
 
 KEY = "init.weights"
 RUN, CHECKPOINT, FILE = "run", "checkpoint", "file"
@@ -32,8 +32,10 @@ def kind(weights: str) -> str:
         raise refused(weights, "is not there")
     if path.is_dir():
         if (path / MANIFEST).is_file():
+            check_format(path.absolute().parent.parent, KEY)
             return CHECKPOINT
         if RunDir(path).config.is_file():
+            check_format(path, KEY)
             return RUN
         raise refused(weights, "is neither a run folder nor one of its checkpoints")
     if path.suffix.lower() not in _FILES:

@@ -1,6 +1,7 @@
 """The journal: one JSON object a line, appended by the chief alone; the truth about a run.
 
-Between two starts of a job, when no task runs, the controller adds ``restart``.
+Nothing is taken back: where a run goes back to a checkpoint the controller, when no task runs, adds
+``restart`` or ``resumed``. Readers pass over what was recorded after its step before that.
 
 A damaged line costs that line: whoever reads the journal passes over it and counts it.
 
@@ -19,7 +20,9 @@ Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 ``notice``      ``message``: something the user should know
 ``evaluation``  ``step``, ``metrics``, ``prefix``: of a checkpoint (:mod:`dtrain.run.evaluations`)
 ``debug``       ``summary``, ``rows``: what a check found (:mod:`dtrain.debug`)
-``restart``     ``step``, ``message``: tasks died, and were started again from a checkpoint
+``restart``     ``step``, ``message``: tasks died, and were started again from a checkpoint;
+                ``validated``: it was saved after the validation that belongs to its step, if any
+``resumed``     ``step``, ``validated``: another command goes on from a checkpoint
 ``error``       ``kind`` (``usage`` or ``training``), ``message``
 ``end``         ``status``, ``step``, ``examples``, ``examples_per_second``
 """
@@ -33,11 +36,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from dtrain.errors import DamagedFile
 from dtrain.files import reading, writing
-from dtrain.files.tail import Tail
+from dtrain.files.reading import Tail
 from dtrain.run import schemas
 
 #: Bytes of the longest line; a longer one is damaged.
@@ -48,13 +51,17 @@ DAMAGED, LONG_BYTES = 100_000, 2 << 30
 #: What metrics are of: the steps since the last point, the examples of a whole epoch, a
 #: validation (with what callbacks have added to it), or callbacks alone.
 MetricsKind = Literal["interval", "epoch", "validation", "callbacks"]
-#: Events that a resumed run goes on with; it writes all others anew.
+RESUMED = "resumed"
+#: Events of a run that goes back to a checkpoint, and what a line of one has.
+_BACK = {RESUMED: b'"resumed"', "restart": b'"restart"'}
+#: Events that a run that goes back goes on with; it writes all others anew.
 _LASTING = ("start", "init", "notice", "metrics", "checkpoint", "restart", "objective")
 #: Of events that are read here and elsewhere: the fields that they cannot do without.
 _REQUIRED = {
     "metrics": {"step", "metrics"},
     "evaluation": {"step", "metrics", "prefix"},
     "restart": {"step"},
+    RESUMED: {"step"},
     "checkpoint": {"step"},
 }
 _COUNTS = ("step", "epoch", "examples", "evaluated_examples", "parameters", "train_examples")
@@ -165,41 +172,36 @@ def starts(path: Path) -> set[float]:
     return {event["time"] for event in Follower(path).events() if event["event"] == "start"}
 
 
-def cut(path: Path, step: int, validated: bool = True) -> str | None:
-    """Take back what a resumed run will write again: events of steps after ``step``, and ends.
+class _Return(NamedTuple):
+    """Where a run went back to a checkpoint: the number of the line, and what counts before it."""
 
-    Damaged lines are left out as well, and a notice in the journal says how many they were.
+    line: int
+    step: int
+    validated: bool
 
-    Args:
-        path: the file.
-        step: of the checkpoint that the run is resumed from.
-        validated: whether it was saved after the validation that belongs to its step, if any does.
-
-    Returns:
-        That notice; None where no line is damaged.
-
-    Raises:
-        DamagedFile: it is no regular file.
-        OSError: it cannot be read or written; then it is as it was.
-    """
-    follower = Follower(path)
-    writing.write_parts(path, _kept(follower, step, validated), lasting=True)
-    return follower.notice()
+    def keeps(self, event: dict[str, Any]) -> bool:
+        """Say whether an event before it still counts, and will not be written again."""
+        again = not self.validated and event.get("kind") == "validation"
+        again = again and event.get("step") == self.step
+        return event["event"] in _LASTING and event.get("step", 0) <= self.step and not again
 
 
-def _kept(follower: Follower, step: int, validated: bool) -> Iterator[bytes]:
-    for line, event in follower.lines():
-        again = not validated and event.get("step") == step and event.get("kind") == "validation"
-        if event["event"] in _LASTING and event.get("step", 0) <= step and not again:
-            yield line
-    notice = follower.notice()
-    if notice is not None:
-        said = {"event": "notice", "time": round(time.time(), 3), "message": notice}
-        yield (json.dumps(said) + "\n").encode()
+def _returns(path: Path) -> list[_Return]:
+    """Return where a run went back, in the order of the lines."""
+    found, line = [], 0
+    for piece in Tail(path, LINE_BYTES).pieces():
+        line += piece.endswith(b"\n")
+        # Of millions of lines few are parsed for this.
+        event = _event(piece) if any(name in piece for name in _BACK.values()) else None
+        if event is not None and event["event"] in _BACK:
+            found.append(_Return(line, event["step"], bool(event.get("validated", True))))
+    return found
 
 
 class Follower:
-    """Reads a journal while it grows; one of which read lines were cut, from its beginning again.
+    """Reads a journal while it grows; where the run goes back meanwhile, from its beginning again.
+
+    What was recorded after the checkpoint that a run went back to is passed over.
 
     Args:
         path: the file; it need not exist yet.
@@ -219,6 +221,7 @@ class Follower:
         self._passed = 0  # bytes of lines that are too long
         self._number = 0  # of lines that were read
         self._first = 0  # number of the first that is damaged
+        self._returns: list[_Return] = []
         self.damaged = 0
 
     def new(self) -> list[dict[str, Any]]:
@@ -236,15 +239,27 @@ class Follower:
 
     def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield each sound line completed since the last call, and the event that it is."""
+        if not self._number:
+            self._returns = _returns(self._path)
         for line in self._lines():
             event = _event(line)
+            if event is not None and event["event"] in _BACK and self._is_new(event):
+                self._tail.begin_again()
+                yield from self.lines()
+                return
             if event is not None:
-                yield line, event
+                later = (each for each in self._returns if each.line > self._number)
+                if event["event"] != RESUMED and all(each.keeps(event) for each in later):
+                    yield line, event
             else:
                 self.damaged += 1
                 self._first = self._first or self._number
                 if self.damaged > DAMAGED:
                     raise DamagedFile(self._path, f"has more than {DAMAGED:,} damaged lines")
+
+    def _is_new(self, event: dict[str, Any]) -> bool:
+        """Say whether the run has gone back since the file was read from its beginning."""
+        return all(each.line != self._number for each in self._returns)
 
     def skip(self) -> None:
         """Pass over the events completed since the last call, unread."""

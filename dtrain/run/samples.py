@@ -1,4 +1,9 @@
-"""Examples with the outputs of Keras: what an exported model is compared on."""
+"""Samples of examples beside an exported model, and what the columns of a table became.
+
+Examples with the outputs of Keras: what an exported model is compared on.
+
+``columns.json``: how the columns of a table became the inputs of a run's model.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dtrain.data.encoding import Encoding
+from dtrain.errors import DamagedFile
+from dtrain.run.folder import RunDir, read_json, write_json
 
 #: Of the examples that are kept beside an exported model: how many, and bytes, at most.
 KEPT, KEPT_BYTES = 16, 1 << 22
@@ -80,3 +89,28 @@ def _unpacked(value: np.ndarray) -> np.ndarray:
 
 def _bytes(value: np.ndarray) -> int:
     return value.nbytes if value.dtype.kind != "O" else sum(map(len, value.reshape(-1).tolist()))
+
+
+def write_encoding(rundir: RunDir, encoding: Encoding | None) -> None:
+    """Write the encoding of a run; of one without a table nothing.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if encoding is not None:
+        write_json(rundir.columns, encoding.to_json(), lasting=True)
+
+
+def read_encoding(rundir: RunDir) -> Encoding | None:
+    """Return the encoding of a run; None of one that has none.
+
+    Raises:
+        DamagedFile: the file is not one that :func:`write_encoding` has written.
+    """
+    value = read_json(rundir.columns)
+    if value is None:
+        return None
+    try:
+        return Encoding.from_json(value)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DamagedFile(rundir.columns, f"is no encoding of columns ({error})") from None

@@ -73,8 +73,6 @@ class Progress(TypedDict):
     loss: Number | None
     examples_per_second: Number | None
     metrics: dict[str, Number | None]
-    #: Checkpoints that the evaluator has still to do, where the run waits for it.
-    waiting: NotRequired[Count]
     #: What ``epoch`` and ``step`` count.
     units: NotRequired[
         Annotated[list[str], lambda units: None if len(units) == 2 else "is no pair"]
@@ -141,7 +139,6 @@ class Cluster(TypedDict):
     device_kind: Literal["cpu", "gpu", "tpu"]
     replicas: Count
     environment: dict[str, str]
-    evaluator: NotRequired[Task | None]
 
 
 class Job(TypedDict):

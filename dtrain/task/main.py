@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib
 import json
 import multiprocessing
 import os
@@ -33,7 +32,6 @@ from dtrain.task.data import reading
 from dtrain.task.model import checks
 from dtrain.task.process import own_code, signals
 from dtrain.task.process.signals import Stop
-from dtrain.task.strategies import Default
 from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, quietly
 from dtrain.task.train.timing import Phases
@@ -76,13 +74,10 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     generators.run_seed = config.seed
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
-    leads, alike = task == cluster.chief, cluster.is_alike(task)
-    follows, cluster = task == cluster.evaluator, cluster.of(task)
+    leads, cluster = task == cluster.chief, cluster.of(task)
     journal: Journal | None = None
     ending = contextlib.ExitStack()
     try:
-        if follows:
-            signals.give_way()  # ORDER: before the framework has threads, which take it over
         peer_timeout = config.launcher.peer_timeout if len(cluster.tasks) > 1 else None
         devices = runtime().configure(
             config.hardware, cluster, task, config.trainer.deterministic, peer_timeout
@@ -97,14 +92,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             if (message := runtime().overlooked(config.hardware, cluster)) is not None:
                 journal.write("notice", message=message)
             past = restore.find(rundir, config, journal)
-        # Actions are imported by their names: what is done with a model knows how to train, and
-        # training does not know what is done afterwards.
-        sidecar = importlib.import_module("dtrain.after.sidecar") if follows else None
-        if sidecar is not None and not config.sidecar.evaluate:
-            say("joined")
-            sidecar.export_only(config, rundir, stop)
-            return errors.OK
-        strategy = _strategy(config, cluster, task, devices) if alike else Default(devices)
+        strategy = _strategy(config, cluster, task, devices)
         say("joined")
         stop.install()  # ORDER: some strategies install TensorFlow's own SIGTERM handler when made
         phases.end("cluster")
@@ -112,11 +100,9 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
         patience = config.launcher.start_timeout or _PATIENCE
         strategy.tasks.give_up_after(max(patience, config.launcher.peer_timeout))
         past = restore.of_chief(strategy, past)
-        action: Action = (
-            targets.instantiate(config.action, "action")
-            if sidecar is None
-            else sidecar.Follow(rundir)
-        )
+        # Actions are imported by their names: what is done with a model knows how to train, and
+        # training does not know what is done afterwards.
+        action: Action = targets.instantiate(config.action, "action")
 
         def begun() -> None:
             strategy.tasks.give_up_after(config.launcher.peer_timeout)

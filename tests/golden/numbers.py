@@ -99,7 +99,7 @@ ORDER = (
     " trainer.batch_size=2 trainer.steps_per_epoch=50 trainer.epochs=1 strategy=one_device"
 )
 FORMATS = (
-    "npz", "npy", "parquet", "arrow", "huggingface", "tfrecord", "webdataset", "array_record",
+    "npz", "npy", "parquet", "arrow", "huggingface", "tfrecord", "tar files", "array_record",
     "tfds", "csv", "arrays", "map style", "PyDataset", "generator", "tf.data",
 )  # fmt: skip
 #: What the suite compares; ``make golden`` has all.
@@ -135,7 +135,6 @@ def cases() -> dict[str, list[str]]:
         "central_storage": [f"{one} {MLP} strategy=central_storage hardware.devices=2"],
         "model_parallel": [f"{one} {MLP} strategy=model_parallel hardware.devices=2"],
         "layer_placement": [f"{one} {MLP} strategy=layer_placement hardware.devices=2"],
-        "local_sgd": [f"{hosts} {MLP} strategy.sync_every=5"],
         "remat": [f"{one} {MODELS['cnn']} 'hardware.remat=[conv2d]'"],
         "longer": [f"{one} {MLP} trainer.epochs=1", "resume=run trainer.epochs=2"],
         "moved": [

@@ -97,7 +97,7 @@ def case_checksum() -> list[str]:
 def case_tar() -> list[str]:
     tar("a.tar")
     cut("a.tar", 0.5)
-    return ["dataset=webdataset", "dataset.path=a.tar", "dataset.inputs=npy", "dataset.target=cls"]
+    return ["dataset=huggingface", "dataset.path=a.tar", "dataset.inputs=npy", "dataset.target=cls"]
 
 
 def case_image() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import durations, early_stopping
+from dtrain.config import early_stopping, forms
 from dtrain.run import checkpoint
 from tests.conftest import Commands, Run
 
@@ -59,9 +59,9 @@ def test_a_run_whose_time_is_over_is_saved_evaluated_and_can_be_resumed(
     [("2h", 7200), ("90m", 5400), ("1h30m", 5400), (3600, 3600), ("1d", 86400), ("1.5h", 5400)],
 )
 def test_lengths_of_time(value: object, seconds: float) -> None:
-    assert durations.seconds(value) == seconds and durations.FORM.problem(value) is None
+    assert forms.seconds(value) == seconds and forms.DURATION.problem(value) is None
     for wrong in ("", "2 hours", "h", "30m1h", True, [1], 0, "0s", "9999d"):
-        assert durations.FORM.problem(wrong) is not None, wrong
+        assert forms.DURATION.problem(wrong) is not None, wrong
 
 
 def test_what_early_stopping_takes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import io
 import itertools
 import json
@@ -229,8 +230,13 @@ def huggingface(x: np.ndarray, y: np.ndarray) -> list[str]:
 
 def write_records(path: str, x: Any, y: Any) -> None:
     import tensorflow as tf
+    from array_record.python import array_record_module
 
-    with tf.io.TFRecordWriter(path) as writer:
+    with contextlib.closing(
+        tf.io.TFRecordWriter(path)
+        if path.endswith(".tfrecord")
+        else array_record_module.ArrayRecordWriter(path, "group_size:1")
+    ) as writer:
         for row, label in zip(x, y, strict=True):
             made = {
                 "x": tf.train.Feature(float_list=tf.train.FloatList(value=row)),
@@ -240,16 +246,19 @@ def write_records(path: str, x: Any, y: Any) -> None:
             writer.write(example.SerializeToString())
 
 
-def tfrecord(x: np.ndarray, y: np.ndarray) -> list[str]:
-    for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
-        path = str(Path(f"{name}.tfrecord").absolute())
-        warm.call(write_records, 1, {"path": path, "x": x[part], "y": y[part]})
-    features = "{x:{dtype:float32,shape:[8]},y:{dtype:int64,shape:[]}}"
-    return ["dataset=tfrecord", "dataset.path=[a.tfrecord,b.tfrecord]", "dataset.target=y",
-            f"dataset.features={features}", "dataset.validation=held.tfrecord"]  # fmt: skip
+def records(kind: str) -> Callable[..., list[str]]:
+    def written(x: np.ndarray, y: np.ndarray) -> list[str]:
+        for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
+            path = str(Path(f"{name}.{kind}").absolute())
+            warm.call(write_records, 1, {"path": path, "x": x[part], "y": y[part]})
+        features = "{x:{dtype:float32,shape:[8]},y:{dtype:int64,shape:[]}}"
+        return [f"dataset={kind}", f"dataset.path=[a.{kind},b.{kind}]", "dataset.target=y",
+                f"dataset.features={features}", f"dataset.validation=held.{kind}"]  # fmt: skip
+
+    return written
 
 
-def webdataset(x: np.ndarray, y: np.ndarray) -> list[str]:
+def tar_files(x: np.ndarray, y: np.ndarray) -> list[str]:
     for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
         with tarfile.open(f"{name}.tar", "w") as file:
             for row, label in zip(x[part], y[part], strict=True):
@@ -259,23 +268,8 @@ def webdataset(x: np.ndarray, y: np.ndarray) -> list[str]:
                     member = tarfile.TarInfo(f"{label:04}.{extension}")
                     member.size = len(data)
                     file.addfile(member, io.BytesIO(data))
-    return ["dataset=webdataset", "dataset.path=[a.tar,b.tar]", "dataset.target=cls",
+    return ["dataset=huggingface", "dataset.path=[a.tar,b.tar]", "dataset.target=cls",
             "dataset.inputs=npy", "dataset.validation=held.tar"]  # fmt: skip
-
-
-def array_record(x: np.ndarray, y: np.ndarray) -> list[str]:
-    from array_record.python import array_record_module
-
-    for name, part in (("a", slice(0, 40)), ("b", slice(40, None)), ("held", slice(0, HELD))):
-        writer = array_record_module.ArrayRecordWriter(f"{name}.array_record", "group_size:1")
-        for row, label in zip(x[part], y[part], strict=True):
-            file = io.BytesIO()
-            np.savez(file, x=row, y=label)
-            writer.write(file.getvalue())
-        writer.close()
-    return ["dataset=array_record", "dataset.path=[a.array_record,b.array_record]",
-            "dataset.target=y", "dataset.decode=npy",
-            "dataset.validation=held.array_record"]  # fmt: skip
 
 
 def csv(x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -354,9 +348,9 @@ FORMATS: dict[str, Callable[..., list[str]]] = {
     "parquet": parquet,
     "arrow": arrow,
     "huggingface": huggingface,
-    "tfrecord": tfrecord,
-    "webdataset": webdataset,
-    "array_record": array_record,
+    "tfrecord": records("tfrecord"),
+    "tar files": tar_files,
+    "array_record": records("array_record"),
     "tfds": tfds,
     "csv": csv,
     "arrays": own("arrays"),

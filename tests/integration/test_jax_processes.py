@@ -27,10 +27,10 @@ from keras import layers
 
 if keras.backend.backend() == "jax":
     from jax import process_index as rank
-    from dtrain.task.backends.jax.processes import Processes
+    from dtrain.task.backends.jax.hardware import Processes
 else:
     from torch import distributed
-    from dtrain.task.backends.torch.processes import Processes
+    from dtrain.task.backends.torch.hardware import Processes
 
     def rank():
         return distributed.get_rank() if distributed.is_initialized() else 0

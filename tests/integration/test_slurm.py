@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -230,7 +231,7 @@ def without_its_step(cluster: Slurm, job: str) -> None:
 
 
 def without_its_script(cluster: Slurm, job: str) -> None:
-    kill(cluster, f"{sys.executable} -m dtrain jobs run")
+    kill(cluster, f"{sys.executable} -m dtrain.controller.launchers.slurm.batch")
 
 
 DEATHS = (signalled, at_its_limit, without_its_daemon, without_its_step, without_its_script)
@@ -324,32 +325,24 @@ def test_ctrl_c_detaches_and_twice_cancels(cluster: Slurm, dtrain, tmp_path: Pat
     until(lambda: "detaching" in again.said, again.said)
     interrupt(again)
     until(lambda: "cancelling" in again.said, again.said)
+    until(lambda: cluster.job(command.job)["JobState"] != "RUNNING", again.said)
     (tmp_path / "gates/6.go").touch()
     assert again.wait() == 75, again.log
     until(lambda: not left(cluster), "the job is left", 60)
 
 
-def test_jobs_are_listed_and_cancelled(cluster: Slurm, dtrain, tmp_path: Path) -> None:
-    other = cluster.call("sbatch", "--parsable", "--wrap=sleep 300", cwd=tmp_path).strip()
+def test_what_is_submitted_is_cancelled_by_the_line_that_is_printed(
+    cluster: Slurm, dtrain, tmp_path: Path
+) -> None:
     (tmp_path / "gates/2.wait").touch()
     command = dtrain(*QUICK, GATES, "launcher=slurm", "launcher.follow=false")
     assert command.wait() == 0
     until((tmp_path / "gates/2.here").exists, command.log, 90)
-    path = str(command.rundir.path.relative_to(tmp_path))
-
-    listed = dtrain("jobs")
-    assert listed.wait() == 0
-    [line] = [each for each in listed.said.splitlines() if each.startswith(command.job)]
-    assert "runs on n" in line and path in line
-    assert not [each for each in listed.said.splitlines() if each.startswith(f"{other} ")]
-
-    refused = dtrain("jobs", "cancel", other)
-    assert refused.wait() == 2
-    assert "is no job of yours that dtrain has submitted" in refused.said
-    cancelled = dtrain("jobs", "cancel", path)
-    assert cancelled.wait() == 0, cancelled.said
+    [line] = re.findall(r"cancel it with: (.+)", command.said)
+    cluster.call(*line.split())
     (tmp_path / "gates/2.go").touch()
-    until(lambda: cluster.jobs().keys() == {other}, str(cluster.jobs()), 60)
+    until(lambda: not left(cluster), str(cluster.jobs()), 60)
+    assert (read_json(command.rundir.result) or {})["status"] == "KILLED"
 
 
 def test_what_slurm_refuses_leaves_nothing(dtrain, tmp_path: Path) -> None:
@@ -474,43 +467,41 @@ def test_a_sweep_is_left_and_found_again(cluster: Slurm, dtrain, tmp_path: Path)
     assert again.job == command.job  # nothing was submitted anew
 
 
-def steps_at_once(sweep: Path) -> int:
-    """Return how many jobs ran at the same time, by their journals."""
-    spans = []
-    for folder in sweep.glob("[0-9]*"):
-        events = journal.read(folder / "journal.jsonl")
-        times = [event["time"] for event in events if event["event"] in ("start", "end")]
-        spans.append((min(times), max(times)))
-    return max(sum(a <= begin < b for a, b in spans) for begin, _ in spans)
-
-
-def test_one_allocation_for_eight_jobs_two_at_a_time(
-    cluster: Slurm, dtrain, tmp_path: Path
-) -> None:
-    command = dtrain(*SWEEP, "launcher.allocation=1", "launcher.cpus_per_task=2",
-                     "sweep.parallel=2")  # fmt: skip
-    assert command.wait(400) == 0, command.said
-    assert states(tmp_path) == ["FINISHED"] * 8
-    [sweep] = tmp_path.glob("outputs/multirun/*/*")
-    assert steps_at_once(sweep) <= 2
-    assert cluster.job(command.job)["NumNodes"] == "1"
-    until(lambda: not left(cluster), "the allocation is left", 60)
-
-
-def test_in_an_allocation_a_job_is_a_step(cluster: Slurm, dtrain, tmp_path: Path, alone) -> None:
-    words = (*ONE, "strategy=multiworker", "hardware.hosts=3", "hardware.devices=1")
-    command = " ".join(f"'{word}'" for word in (*words, "launcher=slurm"))
+def in_allocation(cluster: Slurm, folder: Path, line: str, *options: str) -> str:
+    """Return what a line of shell prints in an allocation, as in a shell of ``salloc``."""
     cluster.call(
-        "sbatch", "--wait", "--nodes=3", "--ntasks=3", "--output=said.txt",
-        f"--wrap={sys.executable} -m dtrain {command}", cwd=tmp_path,
+        "salloc", *options, "bash", "-c", f"{line} > said.txt 2>&1 || true", cwd=folder,
         PYTHONPATH=str(Path(__file__).parents[2]),
     )  # fmt: skip
-    said = (tmp_path / "said.txt").read_text()
-    found = re.search(r"^run folder: (.+)$", said, re.M)
-    assert found is not None, said
-    rundir = RunDir(tmp_path / found[1])
-    assert points(rundir, "loss") == pytest.approx(alone, abs=1e-5)
-    assert "3 tasks on n[1-2,10]" in (rundir.path / "slurm.log").read_text()
+    return (folder / "said.txt").read_text()
+
+
+DTRAIN = f"{sys.executable} -m dtrain"
+THREE = ("strategy=multiworker", "hardware.hosts=3", "hardware.devices=1")
+
+
+def test_in_an_allocation_srun_starts_the_tasks(cluster: Slurm, tmp_path: Path, alone) -> None:
+    words = shlex.join((*ONE, *THREE))
+    refused = in_allocation(cluster, tmp_path, f"{DTRAIN} {words} launcher=slurm", "-N3", "-n3")
+    [typed] = re.findall(r"hint: (srun .*) python -m dtrain \.\.\.", refused)
+    said = in_allocation(cluster, tmp_path, f"{typed} {DTRAIN} {words}", "-N3", "-n3")
+    rundir = re.search(r"^run folder: (.+)$", said, re.M)
+    assert rundir is not None, said
+    assert "3 tasks on n[1-2,10]" in said
+    assert points(RunDir(tmp_path / rundir[1]), "loss") == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_sweep_in_an_allocation_of_one_node(cluster: Slurm, tmp_path: Path) -> None:
+    line = f"{DTRAIN} {shlex.join((*SWEEP[:-2], 'seed=0,1'))}"
+    options = ("-N1", "-n2")
+    said = in_allocation(cluster, tmp_path, f"srun {line}", *options)
+    assert "has 2 tasks, and each would do the whole sweep" in said
+    assert "hint: srun -n1 ... -m launcher=local sweep.parallel=2" in said
+    assert not (tmp_path / "outputs").exists()
+    for start in ("", "srun -n1 "):
+        words = "launcher=local sweep.parallel=2"
+        said = in_allocation(cluster, tmp_path, f"{start}{line} {words}", *options)
+        assert "2 jobs, 2 at a time" in said and "2 of 2 jobs done" in said, said
 
 
 def test_names_with_several_numbers_and_paths_with_blanks(

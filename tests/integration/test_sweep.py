@@ -175,3 +175,18 @@ def test_a_sweep_that_is_killed(command, dtrain, user_code, tmp_path: Path) -> N
     ]
     assert starts == [[0], [0, saved.step], [0]]
     assert (read_json(rundir(1).result) or {})["examples"] == 3 * 128
+
+
+def test_the_speed_of_a_training_is_an_objective(dtrain: Any) -> None:
+    run = dtrain(
+        "-m", "experiment=speed", "model=mlp", "trainer.steps_per_epoch=20",
+        "hardware.intra_op_threads=1,2", "hardware.jit_compile=false", "hardware.onednn=true",
+        "hardware.precision=float32", "trainer.early_stopping=3",
+    )  # fmt: skip
+    assert run.code == 0, run.output
+    record = told()
+    assert (record["objective"], record["objective_mode"]) == ("examples_per_second", "max")
+    speeds = [job["objective"] for job in record["jobs"]]
+    assert len(speeds) == 2 and min(speeds) > 0
+    best = speeds.index(max(speeds))
+    assert f"best: {best}, examples_per_second" in run.output

@@ -16,9 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import (
     data_forms,
-    durations,
     early_stopping,
-    fine_tuning,
     forms,
     groups,
     launcher_forms,
@@ -38,8 +36,8 @@ PLACES: dict[type, tuple[str, tuple[str, ...]]] = {
         kind: (key, ())
         for key, kind in {
             "hardware": schema.Hardware, "trainer": schema.Trainer,
-            "checkpoint": schema.Checkpointing, "sidecar": schema.Sidecar,
-            "sweep": schema.Sweep, "init": fine_tuning.Init, "finetune": fine_tuning.FineTuning,
+            "checkpoint": schema.Checkpointing,
+            "sweep": schema.Sweep, "init": schema.Init, "finetune": schema.FineTuning,
         }.items()
     },
 }  # fmt: skip
@@ -76,7 +74,7 @@ NODES: list[Any] = [[], {}, [1], {"a": 1}]
 NAMES = (data_forms.ARRAYS, data_forms.COLUMNS, data_forms.PATHS)
 #: What is wrong elsewhere, and one of these forms.
 RIGHT: list[tuple[Form, list[Any]]] = [
-    (durations.FORM, [3]),
+    (forms.DURATION, [3]),
     (early_stopping.FORM, [3]),
     (forms.LOSS, [{"a": None}]),
     (forms.METRICS, [[], [[]], {"a": []}, {"a": None}]),

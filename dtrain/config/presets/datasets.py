@@ -20,7 +20,7 @@ from dtrain.config.data_forms import (
 )
 from dtrain.config.forms import AUGMENT, PATH, SHAPE, target
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
-from dtrain.data.options import Identity, OnError, Shuffle, Task
+from dtrain.data.options import OnError, Shuffle, Task
 
 
 @dataclasses.dataclass
@@ -36,7 +36,6 @@ class Dataset:
         pad: lengths to pad rows of different lengths to, {tokens: {length: 128, value: 0}}.
         workers: reader processes for Python sources; 0: the task itself reads.
         on_error: fail, or skip: leave out unreadable examples; all are read once before.
-        identity: bytes that the digest of the data covers: a sample, or all.
         accept_changes: resume a run although its data has changed.
         test: files that `evaluate` evaluates on, all of their rows; null: the validation.
     """
@@ -49,7 +48,6 @@ class Dataset:
     pad: Any | None = formed(None, PAD)
     workers: int = within(0, 0, 1_000)
     on_error: OnError = OnError.fail
-    identity: Identity = Identity.sample
     accept_changes: bool = False
     test: Any | None = formed(None, PATHS)
 

@@ -93,7 +93,7 @@ class Ssh(Launcher):
     network: str | None = formed(None, NETWORK)
 
 
-#: What the pods of a job are made by (:mod:`dtrain.controller.launchers.k8s.manifest`).
+#: What the pods of a job are made by (:mod:`dtrain.controller.launchers.k8s`).
 PodsOf = enum.Enum("PodsOf", ["jobset", "job"])
 
 
@@ -109,7 +109,7 @@ class Kubernetes(Launcher):
         job_name: name of the job, and of its run folder; null: the run's name and the time.
         namespace: where the job is created; null: the namespace of the context.
         context: context of the kubeconfig; null: the current one.
-        apply: create the job in the cluster; false: write its manifest.
+        apply: create the job by kubectl; false: write its manifest.
         follow: print the progress of the created job until it ends.
         cpus: cores of each pod; null: what its node has left.
         memory: memory of each pod, such as 16Gi; null: what its node has left.
@@ -149,7 +149,7 @@ class Kubernetes(Launcher):
 
 @dataclasses.dataclass
 class Slurm(Auto):
-    """Submits to SLURM; in an allocation it starts steps, and in a step it trains.
+    """Submits to SLURM; in a step of SLURM it trains.
 
     Attributes:
         grace_seconds: seconds from the request to stop to SIGKILL.
@@ -164,7 +164,6 @@ class Slurm(Auto):
         extra: further options of sbatch, such as {qos: high, exclusive: true}.
         follow: follow the job to its end; false: return when it is submitted.
         max_requeues: consecutive starts without a new checkpoint, after which the job ends.
-        allocation: nodes of one allocation for all jobs of a sweep; null: an array of jobs.
     """
 
     _target_: str = target("dtrain.controller.launchers.slurm.choose")
@@ -180,7 +179,6 @@ class Slurm(Auto):
     extra: Any | None = formed(None, OPTIONS)
     follow: bool = True
     max_requeues: int = within(5, 0, MANY)
-    allocation: int | None = within(None, 1, 100_000)
 
 
 #: Strategies of Ray for placement groups.

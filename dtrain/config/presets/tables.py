@@ -10,7 +10,6 @@ from omegaconf import MISSING
 from dtrain.config.data_forms import (
     CELLS,
     COLUMNS,
-    DECODE,
     ENCODING,
     FEATURES,
     FORMAT,
@@ -111,17 +110,17 @@ class HuggingFace(Encoded):
 
     Attributes:
         _target_: function that loads the data.
-        path: the folder of a Dataset or a DatasetDict that save_to_disk has written.
+        path: the folder of a Dataset or a DatasetDict that save_to_disk has written; or tar files.
         name: of a dataset in the package's cache, NAME or NAME/CONFIGURATION.
         train: split to train on.
-        validation: split to evaluate on; null: a part of the rows is split off.
+        validation: split or tar files to evaluate on; null: a part of the rows is split off.
     """
 
     _target_: str = target("dtrain.datasets.huggingface")
-    path: str | None = formed(MISSING, PATH)
+    path: Any | None = formed(MISSING, PATHS)
     name: str | None = formed(None, text())
     train: str = formed("train", text())
-    validation: str | None = formed(None, text())
+    validation: Any | None = formed(None, PATHS)
 
 
 @dataclasses.dataclass
@@ -139,20 +138,14 @@ class TFRecord(Table):
 
 
 @dataclasses.dataclass
-class ArrayRecord(Table):
-    """Records of ArrayRecord files.
+class ArrayRecord(TFRecord):
+    """ArrayRecord files of tf.train.Example.
 
     Attributes:
         _target_: function that loads the data.
-        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
-        decode: what a record is: example (tf.train.Example), npy (of numpy.save or savez) or bytes.
-        features: types of the features of an example by name, such as {image: {dtype: string}}.
     """
 
     _target_: str = target("dtrain.datasets.array_record")
-    target: Any | None = formed(MISSING, COLUMNS)
-    decode: str = formed("example", DECODE)
-    features: Any | None = formed(None, FEATURES)
 
 
 @dataclasses.dataclass
@@ -174,18 +167,3 @@ class Tfds(Columns):
     validation: str | None = formed(None, text())
     data_dir: str | None = formed(None, PATH)
     target: Any | None = formed(None, COLUMNS)
-
-
-@dataclasses.dataclass
-class WebDataset(Encoded):
-    """Tar files whose members belong together by their names; a column is an extension.
-
-    Attributes:
-        _target_: function that loads the data.
-        path: a file, a pattern such as shards/*.tar, or a list of them; ordered by name.
-        validation: files to evaluate on; null: a part of the rows is split off.
-    """
-
-    _target_: str = target("dtrain.datasets.webdataset")
-    path: Any = formed(MISSING, PATHS)
-    validation: Any | None = formed(None, PATHS)

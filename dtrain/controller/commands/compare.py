@@ -1,6 +1,6 @@
 """``python -m dtrain compare``: runs side by side, as a table, a page with plots, and CSV.
 
-Exit codes: 0 done, 1 a store or a disk failed, 2 wrong usage.
+Exit codes: 0 done, 1 a store or a disk failed, or ``--bits`` differ, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import argparse
 from pathlib import Path
 
 from dtrain import errors
-from dtrain.compare import load_tracked, write_all
+from dtrain.compare import bits, load_tracked, write_all
 from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import DtrainError, UsageError
+from dtrain.run.folder import RunDir
 
 
 def _parser() -> Parser:
@@ -41,6 +42,10 @@ def _parser() -> Parser:
         help="folder of the files; default: the one folder given, else the current one",
     )  # fmt: skip
     parser.add_argument(
+        "--bits", action="store_true",
+        help="of two run folders: compare points and weights bit by bit, and write no files",
+    )  # fmt: skip
+    parser.add_argument(
         "--uri", help="tracking store of the ids, instead of the embedded one in ./outputs"
     )
     return parser
@@ -61,6 +66,19 @@ def _found(given: argparse.Namespace) -> Comparison:
     return compare(runs, sweep, given.baseline, given.metric)
 
 
+def _bits(given: argparse.Namespace) -> int:
+    runs = [RunDir(each) for each in given.runs]
+    if len(runs) != 2 or not all(run.journal.is_file() for run in runs):
+        raise UsageError(
+            "--bits", " ".join(given.runs), "compares two run folders",
+            "two folders that runs printed as their run folders",
+            "python -m dtrain compare --bits ONE OTHER",
+        )  # fmt: skip
+    lines, same = bits.report(runs[0], runs[1])
+    print(*lines, sep="\n")
+    return errors.OK if same else errors.FAILED
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
@@ -68,6 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     given = _parser().parse_args(arguments)
+    if given.bits:
+        return boundary.answered(lambda: _bits(given), given.runs[0])
     output = given.output or Path()
     try:
         one = Path(given.runs[0])
@@ -75,8 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
         found = _found(given)
         print(*write_all(found, output), sep="\n")
     except DtrainError as error:
-        return failures.report(error, "")
+        return boundary.report(error, "")
     except OSError as error:
-        return failures.report(error, f"{error.filename or output}: {error.strerror}")
+        return boundary.report(error, f"{error.filename or output}: {error.strerror}")
     print(f"page: {output / 'comparison.html'}")
     return errors.OK

@@ -13,16 +13,16 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config import section, targets
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli
 from dtrain.controller.backend import check_here
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.questions import ask
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import machine
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.terminal.progress import Activity
 from dtrain.controller.validate import check_address
 from dtrain.errors import UsageError, printable
 from dtrain.files import writing
@@ -133,9 +133,9 @@ class Data(cli.OneConfiguration):
 
     def _draw(self, path: Path, pictures: dict[str, Any]) -> None:
         self._activity.begin(f"drawing {path}")
-        from dtrain.controller.terminal.sheet import png
+        from dtrain.controller.terminal.pictures import sheet
 
-        writing.write_bytes(path, png(**pictures))
+        writing.write_bytes(path, sheet(**pictures))
         self._activity.end()
         self._print(f"images: {path} ({len(pictures['images'])} of training)")
 
@@ -171,4 +171,4 @@ def main(arguments: list[str] | None = None) -> int:
         _check(given.images)
         return cli.composed([*words, *given.overrides], Data(given))
 
-    return failures.answered(look, given.images or "data")
+    return boundary.answered(look, given.images or "data")

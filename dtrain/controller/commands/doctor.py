@@ -1,35 +1,48 @@
-"""``python -m dtrain doctor``: what this machine and its environment offer, and what would start.
+"""``python -m dtrain doctor``: versions, devices, the network between hosts, where results go.
 
 Exit codes: 0 a run would start, 2 it would be rejected; the last line says why.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from hydra.core.hydra_config import HydraConfig
+from urllib.parse import urlsplit
 
 from dtrain import errors
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
-from dtrain.controller import cli, taken
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
-from dtrain.controller.examination import machine, network
-from dtrain.controller.examination.finding import Finding
+from dtrain.config.values import settle
+from dtrain.controller import cli
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.launchers import automatic
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.plan import Plan
+from dtrain.controller.resources import devices
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check, check_address
 from dtrain.errors import UsageError, printable
+from dtrain.files import addresses
+from dtrain.host import memory, network
 from dtrain.host.columns import aligned
+from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.host.packages import version
 from dtrain.tracking import choose
 
+_VERSIONS = {"dtrain": "dtrain", "TensorFlow": "tensorflow", "Keras": "keras",
+             "MLflow": "mlflow", "Hydra": "hydra-core", "NumPy": "numpy"}  # fmt: skip
+#: Less free disk than this is too little for some checkpoints.
+_DISK = 1_000_000_000
+#: Seconds that a server may take to answer.
+_PATIENCE = 5.0
 #: Programs by which jobs are started on clusters.
 _PROGRAMS = ("srun", "sbatch", "mpirun", "ssh", "kubectl", "ray")
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 
 class Doctor(cli.OneConfiguration):
@@ -42,87 +55,129 @@ class Doctor(cli.OneConfiguration):
 
     def begin(self) -> None:
         """Report what does not depend on the configuration."""
-        self._print("this machine", machine.look())
-        self._print("where this command was started", [_platform(), _key(), _programs()])
+        self._print("this machine", {
+            "machine": f"{platform.node()}, {platform.system()} {platform.release()}, "
+                       f"Python {platform.python_version()}",
+            "versions": self._versions(), "cores": str(devices.machine().cores),
+            "memory": f"{_size(memory.available())} free",
+            "GPUs": str(devices.machine().gpus or "none"),
+        })  # fmt: skip
+        programs = [program for program in _PROGRAMS if shutil.which(program) is not None]
+        self._print("where this command was started", {
+            "cluster": self._look("cluster", automatic.found, _cluster),
+            "cluster key": self._look("cluster key", cluster_key.find, _key),
+            "programs": ", ".join(programs) or f"none of {', '.join(_PROGRAMS)}",
+        })  # fmt: skip
 
     def job(self, node: Any) -> int:
         """Report what depends on it, and what would be started."""
         config = settle(node)
         check_address(config)
-        wanted = config.launcher.get("network")
         refused: UsageError | None = None
         plan: Plan | None = None
         try:
-            chosen = HydraConfig.get()
-            words = chosen.overrides.task
-            left = taken.choice(config, node, words, chosen.runtime.choices)
-            taken.use(config, left, words, print)
             checked = check(config, prepare=False)
             checked.launcher.kill()  # it may have asked other hosts
             plan = checked.planned
         except UsageError as error:
             refused = error
-        several = plan is not None and len(plan.cluster.processes) > 1
-        elsewhere = several and plan is not None and plan.where != "this machine"
-        self._print("the network", network.look(wanted, elsewhere))
-        self._print("where results go", _places(config))
+        self._print("the network", self._network(config, plan))
+        self._print("where results go", self._places(config))
         if plan is not None:
-            print("what would be started")
-            for line in report.drawing(plan.cluster, plan.where):
-                print(f"  {printable(line)}")
-        for doubt in self._doubts:
-            print(f"note: {printable(doubt)}")
+            drawing = report.drawing(plan.cluster, plan.where)
+            print("what would be started", *map(printable, drawing), sep="\n  ")
+        print(*(printable(f"note: {doubt}\n") for doubt in self._doubts), sep="", end="")
         if refused is not None:
             raise refused
         print("a run would start")
         return errors.OK
 
-    def _print(self, title: str, findings: list[Finding]) -> None:
-        print(title)
-        for line in aligned([(finding.name, finding.found) for finding in findings]):
-            print(f"  {line}")
-        self._doubts += [f"{each.name}: {each.doubt}" for each in findings if each.doubt]
+    def _print(self, title: str, rows: dict[str, str]) -> None:
+        print(title, *aligned(list(rows.items())), sep="\n  ")
+
+    def _doubt(self, name: str, problem: str) -> None:
+        self._doubts.append(f"{name}: {problem}")
+
+    def _versions(self) -> str:
+        names = _VERSIONS | {each.title: each.packages[0] for each in FRAMEWORKS.values()}
+        installed = {name: version(package) for name, package in names.items()}
+        needed = {name: text for name, text in installed.items() if text or name in _VERSIONS}
+        for name in (name for name, text in needed.items() if text is None):
+            self._doubt("versions", f"{name} is not installed")
+        return ", ".join(f"{name} {text or '(missing)'}" for name, text in needed.items())
+
+    def _look(self, name: str, look: Callable[[], Any], text: Callable[[Any], str]) -> str:
+        try:
+            return text(look())
+        except UsageError as error:
+            self._doubt(name, str(error))
+            return "one that cannot be used"
+
+    def _network(self, config: Config, plan: Plan | None) -> dict[str, str]:
+        """Return the addresses of this machine, and from which of them each host is reached."""
+        own = [f"{a} ({name})" for name, a in network.interfaces() if not a.is_loopback]
+        proxies = [name for name in _PROXIES if os.environ.get(name)]
+        given = [str(each) for each in config.launcher.get("hosts") or []]
+        given += [task.address for task in plan.cluster.tasks if task.address] if plan else []
+        hosts = dict.fromkeys(each.rpartition("@")[2].partition(":")[0] for each in given)
+        rows = {
+            "addresses": ", ".join(own) or "none but loopback",
+            "proxy": f"{', '.join(proxies)}: not between tasks" if proxies else "none",
+        }
+        return rows | {f"to {host}": self._route(host) for host in hosts}
+
+    def _route(self, host: str) -> str:
+        try:
+            family, kind, *_, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(place)  # sends nothing
+                return f"{place[0]}, from {probe.getsockname()[0]}"
+        except OSError as error:
+            self._doubt(f"to {host}", f"there is no way ({error.strerror or error})")
+            return "no way"
+
+    def _places(self, config: Config) -> dict[str, str]:
+        """Return where run folders, and what is tracked, would go."""
+        output_dir = Path(config.output_dir)
+        far = addresses.address_of(output_dir)
+        rows = {"output_dir": far or self._disk("output_dir", output_dir)}
+        address = choose.tracker(config).address
+        if address is not None and address.startswith(("http://", "https://")):
+            parts = urlsplit(address)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            try:
+                with socket.create_connection((parts.hostname or "", port), _PATIENCE):
+                    address += " can be reached"
+            except OSError as error:
+                self._doubt("tracking", f"it does not answer ({error.strerror or error}): a run "
+                            "trains all the same, and sync ships it later")  # fmt: skip
+        return {**rows, "tracking": address or "none"}
+
+    def _disk(self, name: str, path: Path) -> str:
+        """Return how much room there is where a folder is, or would be made."""
+        there = path.absolute()
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free
+        if not os.access(there, os.W_OK | os.X_OK):
+            self._doubt(name, f"nothing can be written in {there}")
+        elif free < _DISK:
+            self._doubt(name, f"only {_size(free)} are free for checkpoints and logs")
+        return f"{path}: {_size(free)} free"
 
 
-def _platform() -> Finding:
-    try:
-        found = automatic.found()
-    except UsageError as error:
-        return Finding("cluster", "one that cannot be used", str(error))
-    if found is None:
-        return Finding("cluster", "none: launcher=auto is this machine")
-    return Finding("cluster", f"{found[1]}; this is task {found[1].rank}")
+def _cluster(found: Any) -> str:
+    where = "none: launcher=auto is this machine"
+    return f"{found[1]}; this is task {found[1].rank}" if found else where
 
 
-def _key() -> Finding:
-    """Return whether the hosts of a job have a key to prove."""
-    try:
-        found = cluster_key.find()
-    except UsageError as error:
-        return Finding("cluster key", "one that cannot be used", str(error))
+def _key(key: object) -> str:
     where = f"the variable {cluster_key.VARIABLE}, or the file {cluster_key.FILE}"
-    return Finding("cluster key", "there is one" if found else f"none yet: {where}")
+    return "there is one" if key else f"none yet: {where}"
 
 
-def _programs() -> Finding:
-    found = [program for program in _PROGRAMS if shutil.which(program) is not None]
-    return Finding("programs", ", ".join(found) or f"none of {', '.join(_PROGRAMS)}")
-
-
-def _places(config: Config) -> list[Finding]:
-    """Return where run folders, and what is tracked, would go."""
-    found = (
-        [] if "://" in config.output_dir else [machine.disk("output_dir", Path(config.output_dir))]
-    )
-    address = choose.tracker(config).address
-    if address is None:
-        return [*found, Finding("tracking", "none")]
-    if address.startswith(("http://", "https://")):
-        return [*found, network.server(address)]
-    if address.startswith("sqlite:///"):
-        place = machine.disk("tracking", Path(address.removeprefix("sqlite:///")).parent)
-        return [*found, Finding("tracking", address, place.doubt)]
-    return [*found, Finding("tracking", address)]
+def _size(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -133,19 +188,15 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = Parser(
         prog="python -m dtrain doctor", allow_abbrev=False,
-        description="Check devices, memory, versions, cluster, network, disks and tracking, and "
-        "show what would be started where. Nothing is started.",
+        description="Check versions, devices, cluster, network, disks and tracking, and show what "
+        "would be started where. Nothing is started.",
         epilog="Exit codes: 0 a run would start, 2 it would be rejected.",
     )  # fmt: skip
     parser.add_argument("overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE",
                         help="those of a training")  # fmt: skip
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
     given = parser.parse_intermixed_args(arguments)
-    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    option = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     doctor = Doctor()
-
-    def look() -> int:
-        doctor.begin()
-        return cli.composed([*words, *given.overrides], doctor)
-
-    return failures.answered(look, "doctor")
+    doctor.begin()
+    return boundary.answered(lambda: cli.composed([*option, *given.overrides], doctor), "doctor")

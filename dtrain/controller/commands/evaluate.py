@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 75 interrupted: the same command go
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from dtrain.config.schema import Config
 from dtrain.controller import shipping
 from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
-from dtrain.controller.terminal import evaluations
+from dtrain.controller.terminal import report
 from dtrain.files import writing
 from dtrain.run import checkpoint
 from dtrain.run.folder import RunDir
+from dtrain.run.follow import Followed
 
 
 class EvaluateJob(DerivedJob):
@@ -35,7 +37,7 @@ class EvaluateJob(DerivedJob):
         for each in found["evaluations"]:
             if each.get("confusion") and not each.get("already"):
                 self._draw(self._rundir.path / each["confusion"], f"step {each['step']}")
-        for line in evaluations.lines(found["evaluations"], self._rundir.path.parent):
+        for line in report.evaluation_lines(found["evaluations"], self._rundir.path.parent):
             print(line, flush=True)
         super()._print_end(found, shipped)
         run = RunDir(self._config.output_dir)
@@ -43,11 +45,13 @@ class EvaluateJob(DerivedJob):
             self._view.detail(shipping.ship_evaluations(run))
 
     def _draw(self, path: Path, title: str) -> None:
-        from dtrain.controller.terminal import matrix
+        from dtrain.controller.terminal import pictures
 
         try:
-            classes, counts = evaluations.matrix(path)
-            writing.write_bytes(path.with_suffix(".png"), matrix.png(counts, classes, title))
+            classes, counts = report.read_matrix(path)
+            writing.write_bytes(
+                path.with_suffix(".png"), pictures.confusion_matrix(counts, classes, title)
+            )
         except OSError as error:  # the matrix itself is there
             self._view.message(f"error: {error.filename or path}: {error.strerror}")
 
@@ -57,14 +61,31 @@ class Evaluate(Derived):
 
     name = "evaluate"
     folder = "evaluations"
-    short_words = ("by", "prefix")
+    short_words = ("by", "prefix", "follow")
     kind = EvaluateJob
 
+    def __init__(self, run: str):
+        super().__init__(run)
+        self._ending = contextlib.ExitStack()
+
+    def job(self, node: Any) -> int:
+        """Evaluate, and return the exit code."""
+        with self._ending:
+            return super().job(node)
+
     def check(self, config: Config) -> None:
-        """Refuse checkpoints that are not there, and averages that the run has not kept."""
+        """Refuse checkpoints that are not there, and averages that the run has not kept.
+
+        Of a run that is followed the first one is waited for.
+        """
         mode, action = config.objective_mode.name, config.action
-        paths = checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode)
-        for path in paths:
+        if action["follow"]:
+            followed = Followed(self.rundir, action["checkpoint"] or "all", mode)
+            self._ending.enter_context(followed.alone(self.name))
+            config.launcher = config.launcher.replaced(stall_timeout=None)  # it waits for the run
+            if not config.dry_run:
+                of_run.wait_for_first(followed)
+        for path in checkpoint.choose(self.rundir.checkpoints, action["checkpoint"], mode):
             checkpoint.check_weights(path, action["weights"])
 
 
@@ -72,7 +93,8 @@ _PARSER = of_run.parser(
     "evaluate",
     "Evaluate checkpoints of a run on its validation data, or on other data, each example once on "
     "any number of replicas.",
-    "checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, "
+    "checkpoint=best|latest|all|STEP (the best by default), weights=raw|ema, follow=true for each "
+    "checkpoint as the run saves it, until it ends, "
     "evaluate.by=label|COLUMN for metrics of slices, evaluate.prefix=NAME of the metrics (test), "
     "and overrides of strategy, hardware, launcher, dataset, trainer: "
     "dataset.path=FILE evaluates other data.",

@@ -7,35 +7,43 @@ kept, 2 wrong usage.
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dtrain import errors
 from dtrain.config import suggest
-from dtrain.config.schema import Precision
-from dtrain.config.settle import settle
+from dtrain.config.schema import Config, Precision
+from dtrain.config.values import settle
 from dtrain.controller import cli, exporting
-from dtrain.controller.commands import failures, of_run
-from dtrain.controller.run_command import OfModel
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.commands import boundary, of_run
+from dtrain.controller.derived import OfModel
+from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import UsageError, nearest, printable
 from dtrain.host.columns import aligned
+from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS, Tensor
 from dtrain.run.folder import short
+from dtrain.run.follow import LOOK, Followed
 
 
 class Export(OfModel):
     """Exports a model of a run."""
 
     name = "export"
-    words = {"to": None, "checkpoint": None, "weights": "raw", "name": None, "folder": None}
+    words = {"to": None, "checkpoint": None, "weights": "raw", "name": None, "folder": None,
+             "follow": "false"}  # fmt: skip
 
     def check(self) -> None:
-        """Check the formats.
+        """Check the formats, and whether the run is followed.
 
         Raises:
             UsageError: one is not known.
         """
+        follow = self._words["follow"]
+        if follow not in ("true", "false"):
+            raise UsageError("follow", follow, "is neither", "true or false", "follow=true")
         to = self._words["to"]
         names = [] if to is None else [part.strip() for part in to.strip("[]").split(",")]
         self._formats = list(dict.fromkeys(names))
@@ -54,18 +62,34 @@ class Export(OfModel):
         activity, trained = Activity(), config.hardware.precision
         is_module = exporting.backend_of(self.rundir) == "torch"
         origin = "the module" if is_module else "Keras"
-        code = errors.OK
-        try:
-            for made in exporting.export(
-                config, self.rundir, self._formats, weights, self.checkpoint, place,
-                activity.begin, activity.continues,
-            ):  # fmt: skip
+        code, follow = errors.OK, self._words["follow"] == "true"
+        for word in self._followed(config) if follow else [self.checkpoint]:
+            try:
+                for made in exporting.export(
+                    config, self.rundir, self._formats, weights, word, place,
+                    activity.begin, activity.continues, gives_way=follow,
+                ):  # fmt: skip
+                    activity.end()
+                    _print(made, trained, origin)
+                    code = errors.FAILED if made.refused else code
+            except UsageError:
+                if not follow or (self.rundir.checkpoints / str(word)).exists():
+                    raise
+                print(f"step {word} is not exported: the run has removed it", file=sys.stderr)
+            finally:
                 activity.end()
-                _print(made, trained, origin)
-                code = errors.FAILED if made.refused else code
-        finally:
-            activity.end()
         return code
+
+    def _followed(self, config: Config) -> Iterator[str]:
+        """Yield the step of each checkpoint that is meant, as the run saves it, until it ends."""
+        followed = Followed(self.rundir, self.checkpoint, config.objective_mode.name)
+        with followed.alone(self.name):
+            of_run.wait_for_first(followed)
+            for path in followed.pending():
+                if path is None:
+                    time.sleep(LOOK)
+                else:
+                    yield str(checkpoint.step_of(path))
 
 
 def _print(made: exporting.Made, trained: Precision, origin: str) -> None:
@@ -110,8 +134,8 @@ _PARSER = of_run.parser(
     "run's data. A format that deviates is not kept.",
     f"to={','.join(FORMATS)} (savedmodel; of a plain module pt2), "
     "checkpoint=best|latest|all|STEP (the best), weights=raw|ema (raw), name=NAME of the model "
-    "(that of the run), folder=FOLDER (RUN/exports); and overrides of the dataset, if its files "
-    "have moved.",
+    "(that of the run), folder=FOLDER (RUN/exports), follow=true for each new one until the run "
+    "ends; and overrides of the dataset, if its files have moved.",
 )
 
 
@@ -122,4 +146,4 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     run, given = of_run.parsed(_PARSER, arguments)
-    return failures.answered(lambda: cli.composed(given, Export(run)), run)
+    return boundary.answered(lambda: cli.composed(given, Export(run)), run)

@@ -34,10 +34,8 @@ commands:
   promote RUN alias=ALIAS     move an alias in the registry to the model of a run, if it is better
   predict RUN                 predict rows with a checkpoint of a run
   serve RUN|models:/...       serve a model over HTTP, and newer versions as they appear
-  jobs [cancel ID|RUN_DIR]    jobs of SLURM that dtrain has submitted
   doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
-  tune [OVERRIDE ...]         measure the fastest settings for a model, for hardware=tuned
-  replay RUN|RUN_ID           repeat a run with the code that it used, and compare the results
+  replay RUN                  repeat a run with the code that it used, and compare the results
 
 options:
   --help [KEY]                this, or the type, default and accepted values of one key

@@ -1,12 +1,22 @@
-"""Command lines of commands that work on a run: ``python -m dtrain COMMAND RUN [KEY=VALUE]``."""
+"""Commands on a run: ``python -m dtrain COMMAND RUN [KEY=VALUE]``, also on one at an address.
+
+That is fetched before, and what a command adds is copied after."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
 
-from dtrain.controller import cli, early_import
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain import errors
+from dtrain.controller import cli, early_import, remote
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
+from dtrain.controller.terminal.progress import Activity
+from dtrain.errors import UsageError
+from dtrain.files import addresses
+from dtrain.run.follow import LOOK, Followed
 
 
 def parser(
@@ -47,6 +57,33 @@ def parsed(parser: Parser, arguments: Sequence[str] | None) -> tuple[str, list[s
     return given.run, [*words, *given.overrides]
 
 
+def wait_for_first(followed: Followed, also: Callable[[], None] = lambda: None) -> str:
+    """Return the first checkpoint of a run that is followed, and show that it is waited for.
+
+    Args:
+        followed: the run.
+        also: called as long as there is none.
+
+    Returns:
+        As of :meth:`dtrain.run.follow.Followed.newest`.
+
+    Raises:
+        UsageError: it has ended without one.
+    """
+    activity = Activity()
+    activity.begin("waiting for the first checkpoint")
+
+    def wait() -> None:
+        activity.continues()
+        also()
+        time.sleep(LOOK)
+
+    try:
+        return followed.wait_for_first(wait)
+    finally:
+        activity.end()
+
+
 def start(run: str, given: list[str], command: Callable[[str], cli.Command]) -> int:
     """Run a command whose tasks are those of a job, and return its exit code.
 
@@ -58,4 +95,32 @@ def start(run: str, given: list[str], command: Callable[[str], cli.Command]) -> 
         try:
             return cli.composed(given, command(run))
         except OSError as error:
-            return failures.report(error, f"{run} cannot be read: {error.strerror}")
+            return boundary.report(error, f"{run} cannot be read: {error.strerror}")
+
+
+#: Commands that write into the folder of the run.
+_ADD = ("evaluate", "predict", "export", "promote")
+
+
+def at_address(command: ModuleType, given: list[str]) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        command: of :mod:`dtrain.controller.commands`.
+        given: its command line.
+    """
+    try:
+        words = remote.arguments(given, ("",))
+    except UsageError as error:
+        return boundary.report(error, "")
+    code = int(command.main(words))
+    if command.__name__.rpartition(".")[2] in _ADD:
+        for word in filter(addresses.is_far, words):
+            if not remote.push(_run_of(Path(word).absolute())) and code == errors.OK:
+                code = errors.FAILED
+    return code
+
+
+def _run_of(folder: Path) -> Path:
+    """Return the folder of the run that a folder is, or that a checkpoint is of."""
+    return folder.parent.parent if folder.parent.name == "checkpoints" else folder

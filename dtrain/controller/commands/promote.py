@@ -17,11 +17,11 @@ from dtrain import errors
 from dtrain.config import load
 from dtrain.config.forms import ALIAS, REGISTERED
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, logging_models, shipping
-from dtrain.controller.commands import failures, of_run
-from dtrain.controller.run_command import OfModel
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.commands import boundary, of_run
+from dtrain.controller.derived import OfModel
+from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.run import checkpoint, registry, schemas
 from dtrain.run.checkpoint.format import read_manifest
@@ -213,4 +213,4 @@ def main(arguments: list[str] | None = None) -> int:
     """
     to = _PARSER.parse_intermixed_args(arguments).uri
     run, given = of_run.parsed(_PARSER, arguments)
-    return failures.answered(lambda: cli.composed(given, Promote(run, to)), run)
+    return boundary.answered(lambda: cli.composed(given, Promote(run, to)), run)

@@ -1,254 +1,370 @@
 """``python -m dtrain replay RUN``: make a run again with its own code, and compare the numbers.
 
-Exit codes: 0 same results, 1 others or a failure, 2 wrong usage, 75 stopped.
+Exit codes: 0 same bits, 1 others or a failure, 2 wrong usage, 75 stopped.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
+import contextlib
+import dataclasses
+import hashlib
+import json
 import os
+import platform
 import shlex
+import signal
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import dtrain
 from dtrain import errors
 from dtrain.compare import bits
-from dtrain.config import load, section
+from dtrain.config import consent, load, section
+from dtrain.config import given as given_modules
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.controller import folders, remote
-from dtrain.controller.code import changes, rerun, tracked, verdict
-from dtrain.controller.code import state as states
-from dtrain.controller.code.checkout import Checkout, link_data
-from dtrain.controller.code.state import State
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
-from dtrain.data.files import is_address
+from dtrain.controller import code_recorder, folders, resume
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import UsageError, printable
-from dtrain.run import schemas
-from dtrain.run.folder import RunDir, short, write_json
+from dtrain.files import writing
+from dtrain.host import git, packages, python_path, terminal
+from dtrain.run import code
+from dtrain.run.code import Record, Tree
+from dtrain.run.folder import RunDir, short
 
-#: The comparison, in the folder of the replay.
-FILE = "replay.json"
+#: Keys of where a run goes and of what it continues from, which the replay has of its own.
+_OWN = ("output_dir", "hydra", "tracking", "resume", "fork", "sweep", "dry_run", "action")
+_EXAMPLE = "python -m dtrain replay outputs/DATE/TIME_NAME"
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m dtrain replay", allow_abbrev=False,
-        description="Restore the code of a run from its commit, changes and untracked files, "
-        "repeat the run in a new folder, and compare the results bit by bit.",
-        epilog="Exit codes: 0 same results, 1 others or a failure, 2 wrong usage, 75 stopped.",
+        description="Check out the code of a run (commit, changes, untracked files) in a worktree "
+        "of git, repeat the run there, compare the results bit by bit, remove the worktree.",
+        epilog="Exit codes: 0 same bits, 1 others or a failure, 2 wrong usage, 75 stopped.",
     )  # fmt: skip
-    parser.add_argument("run", metavar="RUN|RUN_ID", help="a run folder, or a run's id in MLflow")
+    parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE",
-        help="changes, such as trainer.epochs=1: values that both runs have are compared; "
-        "dry_run=true shows what has changed since, and starts nothing",
+        help="changes, such as trainer.epochs=1: values that both runs have are compared",
     )  # fmt: skip
-    parser.add_argument(
-        "--strict", action="store_true",
-        help="stop if packages or the machine differ, or the record lacks files",
-    )  # fmt: skip
-    parser.add_argument(
-        "--tolerance", type=_tolerance, default=0.0, metavar="D",
-        help="largest accepted difference of two values; 0: bit-identical",
-    )  # fmt: skip
-    parser.add_argument(
-        "--keep", action="store_true", help="keep the checkout, and print its folder"
-    )
-    parser.add_argument(
-        "--uri", help="tracking store of the id, instead of the embedded one in ./outputs"
-    )
     return parser
 
 
-def _tolerance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
-    return value
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What a run was made of.
+
+    Attributes:
+        typed: how the user has named the run.
+        rundir: of the run.
+        overrides, config_dir: of its command.
+        folder: of the record of its first start.
+        record: that record.
+        own: this user's key has signed the record and the command.
+    """
+
+    typed: str
+    rundir: RunDir
+    overrides: list[str]
+    config_dir: str | None
+    folder: Path
+    record: Record
+    own: bool
+
+    @property
+    def name(self) -> str:
+        """What stands in ``DTRAIN_TRUST`` for the code, and the overrides, of this run."""
+        text = json.dumps(
+            [self.record["digest"], [self.overrides, self.config_dir]], sort_keys=True
+        )
+        return f"code_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-class Replay:
-    """Makes one run again.
+def read(typed: str) -> State:
+    """Return what a run was made of, where the user may run it.
+
+    Raises:
+        UsageError: it is no run, nothing of its code was recorded, or it is another user's.
+        DamagedFile: a file of it cannot be used.
+    """
+
+    def refused(problem: str, accepted: str, hint: str = _EXAMPLE) -> UsageError:
+        return UsageError("RUN", typed, problem, accepted, hint)
+
+    rundir = RunDir(typed)
+    if not rundir.path.is_dir():
+        raise refused("is not a folder", "a folder that a run printed as its run folder")
+    command = folders.read_command(folders.open_existing(rundir.path, "RUN"))
+    resume.refuse_derived("RUN", typed, command)
+    if command is None or not rundir.config.is_file():
+        raise refused(f"is not a run folder (it has no {rundir.command.name})",
+                      "a folder that a run printed as its run folder")  # fmt: skip
+    if not (starts := code.folders(rundir.path)):
+        raise refused("nothing of its code was recorded: it never began to train, or began with "
+                      "record_code=false", f"a run whose folder has {code.FOLDER}/")  # fmt: skip
+    record = code.read(starts[0])
+    signed = consent.is_own(record["digest"], record.get("signature"))
+    own = consent.grant_own(command) and signed
+    overrides, config_dir = command.get("overrides") or [], command.get("config_dir")
+    state = State(typed, rundir, overrides, config_dir, starts[0], record, own)
+    if not own and state.name not in python_path.trusted():
+        raise refused(
+            "its code and its overrides are not signed by you, and replay would run them",
+            "a run of your own, or code that you have read in its "
+            f"{state.folder.relative_to(rundir.path)} and trust",
+            f"DTRAIN_TRUST={state.name} python -m dtrain replay {shlex.quote(typed)}",
+        )
+    if record["tree"] is None:
+        raise refused(
+            f"its code was not recorded: {next(iter(record['notes']), 'git gave none')}",
+            "a run that was started in a working tree of git, with a commit",
+            "git init there, and a first commit, before the next run",
+        )
+    consent.accept("RUN", typed, command, [])  # no option of the command line is among them
+    given_modules.offer(rundir.path, overrides, True)
+    return state
+
+
+def notes(state: State, tree: Tree) -> list[str]:
+    """Return sentences on what is not as it was when the run began."""
+    now = {"python": platform.python_version(), **packages.installed()[0]}
+    then = state.record["packages"]
+    lines = [f"package {name}: {then.get(name, 'none')} then, {now.get(name, 'none')} now"
+             for name in sorted({*then, *now}) if then.get(name) != now.get(name)]  # fmt: skip
+    lines += [f"{path} is not in the record: it {why}" for path, why in tree["left_out"].items()]
+    if len(code.folders(state.rundir.path)) > 1:
+        lines.append("a later start of the run had other code: its points may differ")
+    return [*state.record["notes"], *lines]
+
+
+class Worktree:
+    """The working tree of a run, for as long as it is needed.
 
     Args:
         state: of the run.
-        given: the options of the command.
+        tree: of its record.
     """
 
-    def __init__(self, state: State, given: argparse.Namespace):
-        self._state, self._given = state, given
-        self._config = load.read(state.rundir.config, hidden=True)
-        self._changes = changes.since(state.record)
-        self._notes = _notes(state)
+    def __init__(self, state: State, tree: Tree):
+        self._state, self._tree = state, tree
+        self._place = Path(os.path.realpath(tempfile.mkdtemp(prefix="dtrain-replay-")))
+        self._source: Path | None = None
+        self.path = self._place / (Path(tree["path"]).name or "tree")
 
-    def check(self) -> None:
-        """Refuse what cannot be made again.
+    def build(self) -> None:
+        """Check the commit out, and apply the changes.
 
         Raises:
-            UsageError: naming why.
+            UsageError: the commit is not there, or the changes do not apply.
+            DamagedFile: they were changed.
         """
-        rerun.check(self._given.overrides)
-        self._state.check_trust()
-        states.check_complete(self._state)
-        left = [each for tree in self._state.record["trees"] for each in tree["left_out"]]
-        if self._given.strict and (self._changes or left):
-            each = self._changes[0] if self._changes else None
-            why = f"{each.name} was {each.then} and is {each.now}" if each is not None else (
-                f"{left[0]['path']} is not in the record: it {left[0]['why']}"
-            )  # fmt: skip
-            more = len(self._changes) + len(left) - 1
-            raise UsageError(
-                "--strict", self._state.typed, why + (f", and {more} more" if more else ""),
-                "the packages and the machine of the run, and a record that lacks nothing",
-                "the command without --strict, which goes on with a notice",
-            )  # fmt: skip
-
-    def show(self) -> None:
-        """Print what the run was made of, and what is another thing by now."""
-        record = self._state.record
-        for tree in record["trees"]:
-            _say(
-                f"code: {tree['path']} at {tree['commit'][:12]}, {tree['changed']:,} changed and "
-                f"{tree['added']:,} untracked files"
-            )
-        if not record["trees"]:
-            _say("code: what is installed; no working tree of git was there")
-        if self._changes:
-            _say("not as it was:")
-            for line in changes.table(self._changes):
-                _say(f"  {line}")
+        tree, commit = self._tree, self._tree["commit"]
+        patch = code.read_patch(self._state.folder, tree)
+        places = dict.fromkeys(filter(None, [Path(tree["path"]), git.toplevel(Path.cwd())]))
+        for place in places:
+            with contextlib.suppress(git.GitError):
+                git.run(place, "cat-file", "-e", f"{commit}^{{commit}}")
+                self._source = place
+                break
         else:
-            _say("packages and machine: as they were")
-        for each in changes.variables(record):
-            _say(f"variable {each.name}: {each.then}, as in the run (here it is {each.now})")
-        for note in self._notes:
-            _say(f"note: {note}")
-
-    def run(self) -> int:
-        """Build the code, make the run again, compare, and return the exit code."""
-        folder = self._folder()
-        own = rerun.overrides(self._state, self._given.overrides, self._config.fork)
-        if any(key_of(each) == "dry_run" for each in self._given.overrides):
-            _say(f"would run: python -m dtrain {shlex.join(own)}")
-            print("dry_run=true: nothing was built or started")
-            return errors.OK
-        checkout = Checkout(self._state, folder.with_name(f".{folder.name}.checkout"))
+            raise UsageError(
+                "RUN", self._state.typed, f"its commit {commit[:12]} is not in "
+                f"{' and '.join(map(str, places))}: the history was rewritten, or is not here",
+                "a run whose commit is in its repository, or in the current one",
+                "git fetch in a clone of it, and the command again from there",
+            )  # fmt: skip
         try:
-            checkout.build()
-            code = self._rerun(checkout, own, folder)
-        except OSError as error:
-            raise folders.unwritable(
-                "output_dir", folder.parent, "the code cannot be built there", error
-            ) from None
-        finally:
-            if self._given.keep:
-                _say(f"checkout: {short(folder.with_name(f'.{folder.name}.checkout'))}")
-            else:
-                checkout.remove()
-        return self._end(RunDir(folder), code)
+            git.run(self._source, "worktree", "add", "--detach", str(self.path), commit,
+                    seconds=600.0)  # fmt: skip
+            if patch:
+                git.run(self.path, "apply", "--binary", "--whitespace=nowarn", "-", data=patch)
+        except git.GitError as error:
+            raise UsageError(
+                "RUN", self._state.typed,
+                f"its code cannot be built again at commit {commit[:12]} ({error})",
+                "a run whose changes apply to its commit",
+                f"git -C {shlex.quote(str(self._source))} show {commit[:12]} to look at it",
+            ) from None  # fmt: skip
 
-    def _rerun(self, checkout: Checkout, own: list[str], folder: Path) -> int:
-        then = self._state.record["folder"]
-        now = checkout.mapped(then)
-        if str(now) == then and not now.is_dir():  # no tree of it: any folder does
-            now = Path.cwd()
-        now.mkdir(parents=True, exist_ok=True)
-        self._notes += checkout.notes
-        for note in checkout.notes:
-            _say(f"note: {note}")
-        if str(now) != then:
-            for path in link_data(_texts(self._config), Path(then), now):
-                _say(f"data: {path} is read from {then}")
-        self._state.offer_given()
-        given = rerun.words(self._state, checkout, own, folder)
-        _say(f"replay: {short(folder)}")
-        return rerun.run(given, now, rerun.environment(self._state, checkout))
+    def mapped(self, path: str) -> Path:
+        """Return where a path of the run's time is now."""
+        whole, top = Path(os.path.normpath(path)), self._tree["path"]
+        return self.path / whole.relative_to(top) if whole.is_relative_to(top) else whole
 
-    def _folder(self) -> Path:
-        """Return the new run folder, which is not there yet."""
-        chosen = {key_of(each): parse(each).value for each in self._given.overrides}
-        if place := chosen.get("hydra.run.dir"):
-            return folders.place(place.strip("'\""), "hydra.run.dir")
-        output = (chosen.get("output_dir") or "").strip("'\"")
-        if not output:
-            own = self._state.own and not is_address(self._config.output_dir)
-            output = self._config.output_dir if own else "outputs"
-        name = folders.check_name(f"{time.strftime('%H-%M-%S')}_{self._config.name}_replay")
-        base = folders.place(output, "output_dir") / time.strftime("%Y-%m-%d") / name
-        found, count = base, 1
-        while os.path.lexists(found):
-            count += 1
-            found = base.with_name(f"{name}-{count}")
-        return found
-
-    def _end(self, replay: RunDir, code: int) -> int:
-        if code == errors.INTERRUPTED or not replay.journal.is_file():
-            ended = "was stopped" if code == errors.INTERRUPTED else "did not begin"
-            _say(f"the replay {ended}: exit code {code}")
-            if code == errors.INTERRUPTED:
-                _say("resume= would continue it with the code of now; replay begins anew")
-            return code if code > 0 else errors.FAILED
-        given = set(map(key_of, self._given.overrides))
-        whole = given <= set(rerun.OF_THE_COMMAND)
-        found = verdict.of(self._state.rundir, replay, self._given.tolerance, whole)
-        about: dict[str, Any] = {
-            "run": self._state.typed, "code": self._state.name,
-            "overrides": self._given.overrides, "tolerance": self._given.tolerance,
-            "exit_code": code, "changes": [vars(each) for each in self._changes],
-            **found.to_json(), "left_out": self._notes,
-        }  # fmt: skip
-        write_json(replay.path / FILE, about)
-        remote.push(replay.path)  # where it has an address, which the run itself has written to
-        for note in found.notes:
-            _say(f"note: {note}")
-        for line in bits.table(found.metrics) if found.metrics else ():
-            print(line)
-        print(printable(found.sentence))
-        if code not in (errors.OK, errors.FAILED):
-            return errors.FAILED
-        return errors.OK if found.same and self._ended_alike(replay) else errors.FAILED
-
-    def _ended_alike(self, replay: RunDir) -> bool:
-        """Say whether the replay ended well, or as badly as the run did."""
-        one, other = (schemas.glance(each.result, schemas.Result)
-                      for each in (self._state.rundir, replay))  # fmt: skip
-        status = other["status"] if other is not None else "without a result"
-        if status == "FINISHED" or (one is not None and one["status"] == status):
-            return True
-        _say(f"the replay ended {status}")
-        return False
+    def remove(self) -> None:
+        """Remove it from the disk, and from git's list of worktrees."""
+        if self._source is not None:
+            try:
+                git.run(self._source, "worktree", "remove", "--force", str(self.path))
+            except git.GitError as error:
+                if self.path.exists():
+                    _say(f"{error}; type: git -C {self._source} worktree remove -f {self.path}")
+        writing.remove_empty(self._place)
 
 
-def _notes(state: State) -> list[str]:
-    found = list(state.record["notes"])
-    found += [
-        "a later start of the run found another state "
-        f"({', '.join(tree['commit'][:12] for tree in each['trees']) or 'no code'}): "
-        "its points may differ"
-        for each in state.later
-    ]
-    return found
+def link_data(paths: Iterable[str], then: Path, now: Path) -> list[str]:
+    """Link files that a configuration names and no record holds, such as data.
+
+    Args:
+        paths: texts of the configuration; those that are relative paths or patterns are linked.
+        then: the current directory of the run.
+        now: the one of its replay.
+
+    Returns:
+        What was linked.
+    """
+    linked = []
+    for text in dict.fromkeys(paths):
+        if os.path.isabs(text) or "://" in text or not Path(text).parts or ".." in Path(text).parts:
+            continue
+        for path in sorted([*then.glob(text), *then.glob(f"{text}/*")]):
+            for part in [*reversed(path.relative_to(then).parents), path.relative_to(then)][1:]:
+                if not os.path.lexists(now / part):
+                    os.symlink(then / part, now / part)
+                    linked.append(str(part))
+                    break
+    return linked
 
 
 def _texts(config: Config) -> list[str]:
     """Return the texts in those groups of a configuration that name files."""
-    found: list[str] = []
-    todo: list[Any] = [section.written(getattr(config, each)) for each in ("dataset", "model")]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, dict | list):
-            todo += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, str) and "${" not in value:
-            found.append(value)
-    return found
+    texts: list[str] = []
+    nodes: list[Any] = [section.written(getattr(config, each)) for each in ("dataset", "model")]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict | list):
+            nodes += node.values() if isinstance(node, dict) else node
+        elif isinstance(node, str) and "${" not in node:
+            texts.append(node)
+    return texts
+
+
+def _words(state: State, config: Config, tree: Worktree, given: list[str], to: Path) -> list[str]:
+    """Return the command line: the run's own, with what ``given`` replaces, into a new folder."""
+    own = [key_of(each) for each in given if key_of(each) != "hydra.run.dir"]
+    replaced = (*own, *_OWN)
+    kept = [each for each in state.overrides
+            if not any(key_of(each) == key or key_of(each).startswith((f"{key}.", f"{key}/"))
+                       for key in replaced)]  # fmt: skip
+    kept += [each for each in given if key_of(each) != "hydra.run.dir"]
+    if config.fork is not None:
+        kept.append(f"fork={_quoted(config.fork)}")
+    flags = []
+    if state.config_dir:
+        whole = os.path.join(state.record["folder"], state.config_dir)
+        flags = ["--config-dir", str(tree.mapped(whole))]
+    place = [f"output_dir={_quoted(str(to.parent))}", f"hydra.run.dir={_quoted(str(to))}"]
+    return ["-m", "dtrain", *flags, *kept, "tracking=none", *place]
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _environment(state: State, worktree: Worktree, tree: Tree) -> dict[str, str]:
+    """Return the variables of the replay: this process's, and the run's own where they decide."""
+    deciding = code_recorder.is_deciding
+    own = {name: value for name, value in os.environ.items() if not deciding(name)}
+    trust = dict.fromkeys([*state.record["trust"], *python_path.trusted()])
+    path = [str(worktree.path / root) for root in tree["roots"]]
+    path += filter(None, [os.environ.get("PYTHONPATH")])
+    if not code_recorder.is_installed(root := Path(dtrain.__file__).resolve().parents[1]):
+        path.append(str(root))  # a checkout, behind that of the run
+    return own | state.record["environment"] | {
+        python_path.TRUST: ",".join(each for each in trust if each != state.name),
+        "PYTHONPATH": os.pathsep.join(path),
+    }  # fmt: skip
+
+
+def replay(state: State, given: list[str]) -> int:
+    """Build the code, make the run again, compare, remove the code, and return the exit code.
+
+    Args:
+        state: of the run.
+        given: overrides that the user typed.
+    """
+    _check(given)
+    tree, config = state.record["tree"], load.read(state.rundir.config, hidden=True)
+    assert tree is not None, "read has refused it"
+    _say(f"code: {tree['path']} at {tree['commit'][:12]}, {tree['changed']:,} changed files")
+    for note in notes(state, tree):
+        _say(f"note: {note}")
+    folder = _folder(config, given)
+    requests: list[int] = []
+    # ORDER: before there is a worktree: whoever asks to stop does not keep it from being removed.
+    before = {number: signal.signal(number, lambda number, _: requests.append(number))
+              for number in terminal.stops()}  # fmt: skip
+    try:
+        worktree = Worktree(state, tree)
+        try:
+            worktree.build()
+            here = worktree.mapped(state.record["folder"])
+            here.mkdir(parents=True, exist_ok=True)
+            for path in link_data(_texts(config), Path(state.record["folder"]), here):
+                _say(f"data: {path} is read from {state.record['folder']}")
+            words = _words(state, config, worktree, given, folder)
+            _say(f"replay: {short(folder)}")
+            exit_code = _run(words, here, _environment(state, worktree, tree), requests)
+        finally:
+            worktree.remove()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if exit_code == errors.INTERRUPTED or not (replayed := RunDir(folder)).journal.is_file():
+        _say(f"the replay was stopped or did not begin (exit code {exit_code}): begin it anew")
+        return exit_code if exit_code > 0 else errors.FAILED
+    whole = all(key_of(each) == "hydra.run.dir" for each in given)
+    lines, same = bits.report(state.rundir, replayed, whole)
+    print(*lines, sep="\n")
+    return errors.OK if same and exit_code in (errors.OK, errors.FAILED) else errors.FAILED
+
+
+def _check(given: list[str]) -> None:
+    for override in given:
+        key, value = key_of(override), parse(override).value
+        if value is None and not override.startswith("~"):
+            raise UsageError("OVERRIDE", override, "has no value", "KEY=VALUE",
+                             f"{_EXAMPLE} trainer.epochs=1")  # fmt: skip
+        if key.partition(".")[0] in _OWN and key != "hydra.run.dir":
+            raise UsageError(
+                key, value or "", "is the replay's own to choose",
+                "overrides of hardware, launcher, trainer, checkpoint, and hydra.run.dir",
+                f"the command without {override}",
+            )  # fmt: skip
+
+
+def _folder(config: Config, given: list[str]) -> Path:
+    """Return the new run folder, which is not there yet."""
+    typed = [parse(each).value or "" for each in given if key_of(each) == "hydra.run.dir"]
+    if typed:
+        return folders.place(typed[-1].strip("'\""), "hydra.run.dir")
+    name = folders.check_name(f"{time.strftime('%H-%M-%S')}_{config.name}_replay")
+    base = Path("outputs", time.strftime("%Y-%m-%d"), name).absolute()
+    return base if not os.path.lexists(base) else base.with_name(f"{name}-{os.getpid()}")
+
+
+def _run(words: list[str], here: Path, environment: dict[str, str], requests: list[int]) -> int:
+    """Run Python until it ends, pass requests to stop on to it, and return its exit code."""
+    if requests:
+        return errors.INTERRUPTED
+    process = subprocess.Popen(
+        [sys.executable, *words], cwd=here, env=environment, stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches this process, and from here that one
+    )  # fmt: skip
+    while process.poll() is None:
+        while requests:
+            process.send_signal(requests.pop(0))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+    return process.returncode
 
 
 def _say(text: str) -> None:
@@ -262,12 +378,4 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     given = _parser().parse_intermixed_args(arguments)
-
-    def again() -> int:
-        with tracked.folder_of(given.run, given.uri) as folder:
-            replay = Replay(states.read(folder, given.run), given)
-            replay.check()
-            replay.show()
-            return replay.run()
-
-    return failures.answered(again, given.run)
+    return boundary.answered(lambda: replay(read(given.run), given.overrides), given.run)

@@ -11,17 +11,17 @@ from typing import Any
 from dtrain import errors
 from dtrain.config import consent, load
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
+from dtrain.config.values import settle
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
-from dtrain.controller.commands import failures
-from dtrain.controller.commands.parsing import Parser
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.commands.promote import tracked_run
-from dtrain.controller.run_command import OfModel
-from dtrain.controller.terminal.activity import Activity
+from dtrain.controller.derived import OfModel
+from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import NotPromoted, UsageError, printable
 from dtrain.files import reading
 from dtrain.run import registry, schemas
-from dtrain.run.folder import RunDir, short
+from dtrain.run.folder import RunDir, check_format, short
 from dtrain.run.registry import Promotion
 from dtrain.tracking import choose
 from dtrain.tracking.base import Tracker
@@ -46,11 +46,13 @@ def sync(path: str, to: str | None = None) -> str:
     whole = Path(path).absolute()
     if whole.is_dir():
         reading.check_tree(whole)
+        check_format(whole, "RUN_DIR")
     if not remote.push(whole):
         raise ConnectionError("its address does not have all of it")
     sweep = schemas.read(whole / "sweep.json", schemas.Sweep)
     found = [RunDir(whole)] if sweep is None else jobs_of(whole)
     for rundir in found:
+        check_format(rundir.path, "RUN_DIR")
         resume.refuse_derived("RUN_DIR", path, folders.read_command(rundir))
     for rundir in found:
         if _lacks_model(rundir):
@@ -160,6 +162,6 @@ def main(given: list[str] | None = None) -> int:
         address = sync(arguments.run_dir, arguments.uri)
     except Exception as error:  # whatever a server, a driver or a proxy may raise
         why = printable(f"{arguments.run_dir} could not be shipped: {reason(error)}")
-        return failures.report(consent.own_error(error) or error, why)
+        return boundary.report(consent.own_error(error) or error, why)
     print(f"shipped to {address}")
     return errors.OK

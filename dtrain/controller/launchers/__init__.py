@@ -4,15 +4,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from dtrain.controller.launchers.automatic import auto
-from dtrain.controller.launchers.base import Launcher
-from dtrain.controller.launchers.elsewhere import Elsewhere
+from dtrain.controller.launchers.base import Elsewhere, Launcher, LocalProcesses
 from dtrain.controller.launchers.external import Env
-from dtrain.controller.launchers.inline import Inline
-from dtrain.controller.launchers.local import Local
-from dtrain.controller.launchers.processes import LocalProcesses
+from dtrain.controller.launchers.local import Inline, Local
 
 if TYPE_CHECKING:
-    from dtrain.controller.launchers.k8s.launcher import Kubernetes
+    from dtrain.controller.launchers.k8s import Kubernetes
     from dtrain.controller.launchers.ray import Ray
     from dtrain.controller.launchers.ssh import Ssh
 
@@ -22,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: Imported when they are chosen: most commands need none of them.
-_LATE = {"Kubernetes": "k8s.launcher", "Ray": "ray", "Ssh": "ssh"}
+_LATE = {"Kubernetes": "k8s", "Ray": "ray", "Ssh": "ssh"}
 
 
 def __getattr__(name: str) -> Any:

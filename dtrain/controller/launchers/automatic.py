@@ -6,13 +6,16 @@ from typing import Any
 
 from dtrain.controller.launchers.base import Launcher
 from dtrain.controller.launchers.cluster_env.base import Platform, Started
-from dtrain.controller.launchers.cluster_env.kubernetes import KubernetesPod
-from dtrain.controller.launchers.cluster_env.open_mpi import OpenMPI
-from dtrain.controller.launchers.cluster_env.sagemaker import SageMaker
+from dtrain.controller.launchers.cluster_env.platforms import (
+    KubernetesPod,
+    OpenMPI,
+    SageMaker,
+    Torchrun,
+    TorchVariables,
+    Vertex,
+)
 from dtrain.controller.launchers.cluster_env.slurm import Slurm
 from dtrain.controller.launchers.cluster_env.tf_config import TFConfig
-from dtrain.controller.launchers.cluster_env.torchrun import Torchrun, TorchVariables
-from dtrain.controller.launchers.cluster_env.vertex import Vertex
 from dtrain.controller.launchers.external import Env
 from dtrain.controller.launchers.local import Local
 

@@ -1,13 +1,15 @@
-"""What the controller asks of a launcher."""
+"""What the controller asks of a launcher, and what a launcher is given to do."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, NoReturn
 
-from dtrain.controller.launchers.work import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
+from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 
@@ -40,8 +42,6 @@ class Launcher(ABC):
     commands: int | None = None
     #: Whether the files of this machine are those that the tasks will read.
     sees_data = True
-    #: Whether the command that does the job can start an evaluator, where this one is not it.
-    starts_evaluator = False
     #: The GPUs that the tasks may have, named as in ``CUDA_VISIBLE_DEVICES``; None: all.
     gpus: tuple[str, ...] | None = None
 
@@ -58,11 +58,6 @@ class Launcher(ABC):
         self.stall_timeout = stall_timeout
         self.max_restarts = max_restarts
         self.peer_timeout = peer_timeout
-
-    @property
-    def room(self) -> Machine | None:
-        """What the jobs of a sweep are dealt out where that is not this machine: an allocation."""
-        return None
 
     def part(self, machine: Machine) -> Machine:
         """Return what the tasks of this launcher have of a machine."""
@@ -101,6 +96,13 @@ class Launcher(ABC):
         """
         return self
 
+    def no_sweep(self) -> UsageError:
+        """Return why one that is not :attr:`several` does no sweep."""
+        return UsageError(
+            "launcher", type(self).__name__, "cannot run one job beside another",
+            "a launcher that can, or a command for each job", "launcher=local",
+        )  # fmt: skip
+
     def show(self, work: Work) -> Outcome:
         """Print what would be done (``dry_run=true``), and start nothing."""
         return work.shown()
@@ -111,7 +113,7 @@ class Launcher(ABC):
 
     def followed(self, cluster: Cluster) -> tuple[Task, ...]:
         """Return the tasks of which there will be events, the chief always among them."""
-        return cluster.processes
+        return cluster.tasks
 
     @abstractmethod
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
@@ -163,3 +165,112 @@ class Launcher(ABC):
 
     def farewell(self, code: int) -> None:  # noqa: B027 - an optional hook
         """Called once when the job is over, with the command's exit code."""
+
+
+class Work(ABC):
+    """A checked job, and the ways to do it (:meth:`.base.Launcher.do`).
+
+    Args:
+        name: of the run.
+        cluster: its tasks, as the launcher's ``check`` has placed them.
+        folder: where a new run folder goes.
+        command: contents of ``command.json``; its ``overrides`` are those of the user's command.
+    """
+
+    def __init__(self, name: str, cluster: Cluster, folder: Path, command: dict[str, Any]):
+        self.name, self.cluster, self.folder, self.command = name, cluster, folder, command
+
+    @abstractmethod
+    def shown(self) -> Outcome:
+        """Print the plan."""
+
+    @abstractmethod
+    def supervised(self) -> Outcome:
+        """Start the tasks by the launcher, follow them to their end, and record what they did."""
+
+    @abstractmethod
+    def one_task(self) -> Outcome:
+        """Meet the chief's command, and run the task that this command stands for.
+
+        The launcher is an :class:`.external.Env`.
+        """
+
+    @abstractmethod
+    def in_slurm(self) -> Outcome:
+        """Prepare the run folder, have another command do the job, and follow it by its folder.
+
+        The launcher is a :class:`.slurm.Slurm`.
+        """
+
+    @abstractmethod
+    def in_pods(self) -> Outcome:
+        """Write the manifest of pods that run the user's command, or create and follow them.
+
+        The launcher is a :class:`.k8s.Kubernetes`.
+        """
+
+
+class LocalProcesses(ABC):
+    """A capability beside that of a launcher: to look at single processes and act on them.
+
+    A job whose launcher has it continues without a worker that died and can be replaced, notices
+    tasks that are stopped, and has the stacks of all tasks in their logs when it stalls.
+    """
+
+    @abstractmethod
+    def start_again(self, name: str) -> None:
+        """Start one task that has ended once more, at its old address."""
+
+    @abstractmethod
+    def end(self, name: str) -> None:
+        """End one task at once."""
+
+    @abstractmethod
+    def frozen(self) -> set[str]:
+        """Return the tasks that have been stopped (SIGSTOP) since the last such call or before."""
+
+    @abstractmethod
+    def dump(self) -> None:
+        """Have every task write its Python stacks to its log."""
+
+
+class Elsewhere(Launcher):
+    """Has a job done by :meth:`do` alone: what does it there starts and follows its tasks."""
+
+    shares_machine = False
+    where = "elsewhere"
+
+    def here(self, trains: bool = False) -> Launcher:
+        """Refuse what does not train: the run folder that it works on may not be there."""
+        if trains:
+            return self
+        raise UsageError(
+            "launcher", type(self).__name__, "has trainings done elsewhere, and this command works "
+            "on a run folder of this machine", "local", "launcher=local",
+        )  # fmt: skip
+
+    @abstractmethod
+    def do(self, work: Work) -> Outcome:
+        """Have a job done, and return how it ended, as far as that is known."""
+
+    def _none(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} starts no task itself")
+
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
+        """Refuse: no task is started here."""
+        self._none()
+
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
+        """Refuse: no task is followed here."""
+        self._none()
+
+    def stop(self) -> None:
+        """Refuse: no task is here that could save its state."""
+        self._none()
+
+    def kill(self) -> None:
+        """Nothing to do: no task is here."""
+
+    def exit_codes(self) -> dict[str, int]:
+        """Refuse: no task has ended here."""
+        self._none()

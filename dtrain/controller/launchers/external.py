@@ -13,15 +13,14 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers import meeting
+from dtrain.controller.launchers.base import Work
 from dtrain.controller.launchers.cluster_env import tf_config
 from dtrain.controller.launchers.cluster_env.base import ClusterEnvironment, Platform, Ranked
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.rendezvous.chief import Host, Place
-from dtrain.controller.launchers.rendezvous.connection import BEAT
-from dtrain.controller.launchers.rendezvous.messages import Message, is_name
+from dtrain.controller.launchers.rendezvous.messages import BEAT, Message, is_name
 from dtrain.controller.launchers.rendezvous.peer import Peer
-from dtrain.controller.launchers.work import Work
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
@@ -93,7 +92,6 @@ class Env(Local):
             machine,
             gpus=machine.gpus if started.own_gpus else machine.gpus // tasks,
             beside=tasks if machine.cores == os.cpu_count() else 1,
-            evaluator=started.evaluator,
         )
 
     def _first_gpu(self, task: Task) -> int:
@@ -117,6 +115,18 @@ class Env(Local):
         if self._started_by is not None and placed.chief == self._own:
             _print(str(self._started_by))
         return placed
+
+    def no_sweep(self) -> UsageError:
+        """Return why the commands of one cluster do no sweep: each would do the whole."""
+        started = self._started_by
+        if started is None:
+            return super().no_sweep()
+        return UsageError(
+            "launcher", "auto", f"{started.what} has {started.number or 'several'} tasks, and each "
+            "would do the whole sweep", "one task, which has jobs beside each other on its node",
+            f"{started.typed}1 ... -m launcher=local sweep.parallel=2" if started.typed else
+            "launcher=local",
+        )  # fmt: skip
 
     def _settle(self, placed: Cluster) -> bool:
         """Settle where the commands meet; say whether all of them have the same home for a key.
@@ -159,14 +169,13 @@ class Env(Local):
             TrainingError: a host did not come within ``start_timeout``.
         """
         cluster, place = _identified(rundir, cluster)
-        if len(cluster.processes) > 1:
+        if len(cluster.tasks) > 1:
             addresses, key, own = self._site(cluster)
-            names = [task.name for task in cluster.processes[1:]]
+            names = [task.name for task in cluster.tasks[1:]]
             self._host = Host(addresses, names, self._facts, key, self.peer_timeout)
             self._host.wait(self.start_timeout, _print)
             if own:
-                agreed = self._host.agreed(own)[: len(cluster.tasks)]
-                place = place._replace(addresses=tuple(agreed))
+                place = place._replace(addresses=tuple(self._host.agreed(own)))
                 cluster = self.placed(cluster, place)
                 # ORDER: peers on the same disk look there as soon as they have the place.
                 write_json(rundir.cluster, cluster.to_json())
@@ -201,8 +210,7 @@ class Env(Local):
         """Return this command's side of the meeting, where it is not the chief's."""
         addresses, key, own = self._site(cluster)
         task = self.own(cluster)
-        said = "" if task == cluster.evaluator else own
-        return Peer(addresses, task.name, self._facts, key, self.peer_timeout, said)
+        return Peer(addresses, task.name, self._facts, key, self.peer_timeout, own)
 
     def _site(self, cluster: Cluster) -> tuple[list[str], bytes, str]:
         """Return where the commands meet, their key, and this one's address if it is agreed."""
@@ -223,9 +231,7 @@ class Env(Local):
         if self._host is not None:
             self._host.move(int((read_json(self._rundir.progress) or {}).get("step", 0)))
         for name, message in self._host.messages() if self._host is not None else []:
-            if name == self._cluster.evaluator_name:
-                events += self._beside(name, message)
-            elif message["kind"] == "stop":
+            if message["kind"] == "stop":
                 events.append((name, "stop"))
             elif name not in self._losses:
                 self._losses[name] = how = self._how(name, message)
@@ -234,15 +240,6 @@ class Env(Local):
                 elif how:
                     events.append((name, "lost"))
         return events
-
-    def _beside(self, name: str, message: Message) -> list[tuple[str, str]]:
-        """Return what became of the evaluator, whose loss does not end the job."""
-        if message["kind"] in ("stop", "late") or name in self._losses:
-            return []
-        self._losses[name] = how = self._how(name, message)
-        if not how and message["code"] == errors.INTERRUPTED:
-            self._losses[name] = how = "was asked to stop"
-        return [(name, "lost")] if how else []
 
     def _how(self, name: str, message: Message) -> str:
         """Return how another host's task was lost; empty if it ended as it should."""

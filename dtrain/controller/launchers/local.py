@@ -1,20 +1,25 @@
-"""Processes on this machine, forked from a warm server that has imported the framework once."""
+"""Launchers of this machine: a process for each task, or everything in this one process."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import multiprocessing.connection
 import os
+import random
 import signal
+import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dtrain import errors
-from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.launchers.cluster_env.tf_config import host_port
-from dtrain.controller.launchers.ports import Ports
-from dtrain.controller.launchers.processes import LocalProcesses
+from dtrain.errors import TrainingError, UsageError
+from dtrain.files import writing
 from dtrain.host import frameworks
 from dtrain.host.forkserver import LOCK, Process, ready, warm
 from dtrain.run.cluster import Cluster, Task
@@ -57,7 +62,7 @@ class Local(Launcher, LocalProcesses):
         write_json(rundir.cluster, cluster.to_json())
         self._rundir, self._cluster = rundir, cluster
         self._started = {}
-        for task in cluster.processes:
+        for task in cluster.tasks:
             self._start(task)
         return cluster
 
@@ -89,7 +94,7 @@ class Local(Launcher, LocalProcesses):
         if self._cluster.device_kind == "cpu" or task.devices == 0:
             return "-1"
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        processes = self._cluster.processes
+        processes = self._cluster.tasks
         total = sum(each.devices for each in processes)
         names = visible.split(",") if visible else [str(index) for index in range(total)]
         names = names if self.gpus is None else list(self.gpus)
@@ -98,7 +103,7 @@ class Local(Launcher, LocalProcesses):
 
     def _first_gpu(self, task: Task) -> int:
         """Return how many GPUs of this machine are those of the tasks before this one."""
-        processes = self._cluster.processes
+        processes = self._cluster.tasks
         return sum(each.devices for each in processes[: processes.index(task)])
 
     def poll(self, timeout: float) -> list[tuple[str, str]]:
@@ -187,3 +192,102 @@ def _state(pid: int) -> tuple[str, float]:
     except OSError:
         return "", -1.0
     return fields[0], float(fields[11]) + float(fields[12])
+
+
+#: Below what Linux gives to outgoing connections (net.ipv4.ip_local_port_range), which would
+#: otherwise take a port between our look and TensorFlow's bind.
+FIRST, LAST = 20000, 32767
+
+
+class Ports:
+    """Holds ports by locks on files: a free one is only known to TensorFlow once it listens there.
+
+    Commands that look at the same moment would otherwise find the same ones.
+    """
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.gettempdir()) / f"dtrain-ports-{os.getuid()}"
+        self._locks: list[tuple[Path, IO[str]]] = []
+
+    def take(self, count: int) -> list[int]:
+        """Return ``count`` ports on which no server listens, held until :meth:`release`.
+
+        Raises:
+            TrainingError: there are not so many.
+        """
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._folder.lstat().st_uid != os.getuid():
+            raise TrainingError(f"{self._folder} belongs to another user")
+        taken: list[int] = []
+        for port in random.sample(range(FIRST, LAST + 1), LAST - FIRST + 1):
+            path = self._folder / str(port)
+            lock = os.fdopen(writing.open_lock(path), "r+")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                lock.close()
+                continue
+            # ORDER: who held it may have removed the file after we opened it: a lock on nothing.
+            if os.fstat(lock.fileno()).st_nlink == 0 or not _free(port):
+                lock.close()
+                continue
+            self._locks.append((path, lock))
+            taken.append(port)
+            if len(taken) == count:
+                return taken
+        raise TrainingError(f"there are no {count} free ports between {FIRST} and {LAST}")
+
+    def release(self) -> None:
+        """Give all of them back."""
+        for path, lock in self._locks:
+            with contextlib.suppress(OSError):
+                writing.unlink(path)  # while it is locked: no other process holds it
+            lock.close()
+        self._locks = []
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))  # TensorFlow binds to every interface
+        except OSError:
+            return False
+        return True
+
+
+class Inline(Launcher):
+    """Runs the single task of a job inside :meth:`start`, which returns when it has ended."""
+
+    several = False
+    _codes: dict[str, int] | None = None
+
+    def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
+        """Refuse a job of several tasks."""
+        if len(cluster.tasks) > 1:
+            raise UsageError(
+                "launcher", "inline", f"one process cannot be {len(cluster.tasks)} tasks",
+                "a strategy of one task, or launcher=local", "launcher=local",
+            )  # fmt: skip
+        return cluster
+
+    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
+        """Import the framework here and train here."""
+        os.environ.update(cluster.environment)
+        from dtrain.task.main import run  # the one place where the controller's process has it
+
+        self._codes = {cluster.chief.name: run(str(rundir.path), cluster.chief.name)}
+        return cluster
+
+    def poll(self, timeout: float) -> list[tuple[str, str]]:
+        """Return at once: :meth:`start` has done all."""
+        return [(name, "ended") for name in self._codes or {}]
+
+    def stop(self) -> None:
+        """Nothing to do: the task, in this process, sees SIGTERM itself."""
+
+    def kill(self) -> None:
+        """Nothing to do: there is no other process."""
+
+    def exit_codes(self) -> dict[str, int]:
+        """Return the one exit code."""
+        return self._codes or {}

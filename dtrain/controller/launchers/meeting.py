@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Callable
 
 from dtrain.controller.launchers.cluster_env.base import Started
-from dtrain.controller.launchers.ports import FIRST, LAST
+from dtrain.controller.launchers.local import FIRST, LAST
 from dtrain.errors import UsageError
 from dtrain.host import network
 

@@ -1,18 +1,25 @@
-"""Asks a process that may import the framework: forked for one question, gone with its answer."""
+"""Processes that may import the framework: one answers a question, one serves a model."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
+import socket
+import sys
 from collections.abc import Callable
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dtrain.errors import DtrainError
 from dtrain.host import terminal, variables
 from dtrain.host.forkserver import Process
 from dtrain.run.cluster import Cluster
+
+if TYPE_CHECKING:
+    from dtrain.serving.options import Options
 
 #: Seconds between two calls of ``waiting``.
 _TURN = 1.0
@@ -106,3 +113,43 @@ def _end(code: int | None) -> str:
         return f"died, with exit code {code}"
     why = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
     return f"was ended by {terminal.name(-code)}{why}"
+
+
+def _serve(
+    options: Options, token: str | None, link: Connection, listener: socket.socket,
+    output: Connection, pipe: Any,
+) -> None:  # fmt: skip
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    from dtrain.export import served
+    from dtrain.serving import server
+    from dtrain.task import backends
+    from dtrain.task.process import signals
+
+    signals.end_with_the_parent()
+    pipe.close()
+    sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
+    backends.module("exported").configure(options.threads)
+    load = functools.partial(served.Served, max_batch=options.max_batch)
+    server.run(load, options, token, link, listener)
+    os._exit(0)
+
+
+class ModelProcess(Process):
+    """One process, and the end of the pipe that it is asked by: :attr:`link`.
+
+    Args:
+        environment: that its framework is imported with.
+        options, token, listener: of :func:`dtrain.serving.server.run`.
+
+    Raises:
+        OSError: the system starts no more processes.
+    """
+
+    def __init__(
+        self, environment: dict[str, str], options: Options, token: str | None,
+        listener: socket.socket,
+    ):  # fmt: skip
+        self.link, theirs = Pipe()
+        with theirs, Connection(os.dup(2), readable=False) as output:
+            arguments = (options, token, theirs, listener, output)
+            super().__init__(environment, "server", _serve, arguments, environment)

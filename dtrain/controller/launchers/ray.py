@@ -65,7 +65,7 @@ class Ray(Agents):
     def part(self, machine: Machine) -> Machine:
         """Return what one task has; which nodes have it is known when all are placed."""
         cores = max(1, int(self._cpus))
-        return Machine(self._gpus, cores, shared=False, evaluator=False)
+        return Machine(self._gpus, cores, shared=False)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Look whether there is a Ray cluster with nodes for such tasks.

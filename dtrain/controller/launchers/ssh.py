@@ -11,16 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.agents import (
-    Agents,
-    Command,
-    Transport,
-    checks,
-    facts,
-    hosts,
-    placing,
-    tree,
-)
+from dtrain.controller.launchers.agents import Agents, Command, Transport, facts, mirror, placing
 from dtrain.controller.launchers.agents.host import Host, Inbox
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
@@ -45,49 +36,27 @@ _OPTIONS = {
 _CONNECT = 15
 #: What the client and the shell there print, what that means, and what to do about it.
 _MEANINGS = (
-    (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED|[Hh]ost key.*(changed|mismatch)",
-        "its host key is another than the one that this machine knows",
-        "ask who runs it; if the key was changed: ssh-keygen -R HOST, then ssh HOST",
-    ),
-    (
-        r"Host key verification failed|No .* host key is known",
-        "its host key is not known here",
-        "ssh HOST, once, and compare the fingerprint",
-    ),
-    (
-        r"Permission denied|Too many authentication failures",
-        "it takes none of your keys, and a password cannot be asked for",
-        "ssh-copy-id HOST, or ssh-add for a key with a passphrase",
-    ),
-    (
-        r"Could not resolve hostname",
-        "there is no host of this name",
-        "its address, or ~/.ssh/config",
-    ),
-    (r"Connection refused", "no OpenSSH server listens there", "the server, or its port"),
-    (r"[Tt]imed out|No route to host|unreachable", "it is not reached", "the network to it"),
-    (
-        r"No module named '?dtrain\.agent",
-        "has a dtrain that knows no agents",
-        "the same dtrain there",
-    ),
-    (
-        r"No module named '?dtrain",
-        "dtrain is not installed for its Python",
-        "pip install dtrain there, or launcher.python=PATH",
-    ),
-    (
-        r"ModuleNotFoundError",
-        "its Python lacks a package that dtrain needs",
-        "pip install dtrain there, or launcher.python=PATH",
-    ),
-    (
-        r"(not found|No such file or directory|Permission denied)$",
-        "its Python cannot be started",
-        "launcher.python=PATH, of a Python there that has dtrain",
-    ),
-)
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED|[Hh]ost key.*(changed|mismatch)",
+     "its host key is another than the one that this machine knows",
+     "ask who runs it; if the key was changed: ssh-keygen -R HOST, then ssh HOST"),
+    (r"Host key verification failed|No .* host key is known", "its host key is not known here",
+     "ssh HOST, once, and compare the fingerprint"),
+    (r"Permission denied|Too many authentication failures",
+     "it takes none of your keys, and a password cannot be asked for",
+     "ssh-copy-id HOST, or ssh-add for a key with a passphrase"),
+    ("Could not resolve hostname", "there is no host of this name",
+     "its address, or ~/.ssh/config"),
+    ("Connection refused", "no OpenSSH server listens there", "the server, or its port"),
+    ("[Tt]imed out|No route to host|unreachable", "it is not reached", "the network to it"),
+    (r"No module named '?dtrain\.agent", "has a dtrain that knows no agents",
+     "the same dtrain there"),
+    (r"No module named '?dtrain", "dtrain is not installed for its Python",
+     "pip install dtrain there, or launcher.python=PATH"),
+    ("ModuleNotFoundError", "its Python lacks a package that dtrain needs",
+     "pip install dtrain there, or launcher.python=PATH"),
+    ("(not found|No such file or directory|Permission denied)$", "its Python cannot be started",
+     "launcher.python=PATH, of a Python there that has dtrain"),
+)  # fmt: skip
 
 
 class Ssh(Agents):
@@ -144,9 +113,9 @@ class Ssh(Agents):
                 "launcher.hostfile=FILE", "'launcher.hosts=[a,b]'",
             )  # fmt: skip
         if self._given:
-            return hosts.listed(self._given)
+            return placing.listed(self._given)
         assert self._hostfile is not None
-        found = hosts.in_file(self._hostfile)
+        found = placing.in_file(self._hostfile)
         if not found:
             raise UsageError(
                 "launcher.hostfile", self._hostfile, "names no host", "host slots=N in each line",
@@ -228,10 +197,10 @@ class Ssh(Agents):
             TrainingError: a host is gone.
         """
         if self._sync:
-            data = tree.archive(Path.cwd())
+            data = mirror.archive(Path.cwd())
             for host in hosts:
                 assert host.stream is not None
-                host.stream.send_all(tree.messages(data))
+                host.stream.send_all(mirror.messages(data))
             inbox.gather(hosts, "tree", self.start_timeout, "take the working tree in")
         names = sorted(python_path.tops())
         here = facts.modules(names)
@@ -259,11 +228,11 @@ class Ssh(Agents):
         for host in found:
             if host.lost is not None:
                 problems[host.name] = explained(host)
-            elif (differs := checks.problem(host.facts, here)) is not None:
+            elif (differs := facts.problem(host.facts, here)) is not None:
                 problems[host.name] = differs
         self._say("hosts")
         shown = {name: problem for name, (problem, _) in problems.items()}
-        print(checks.table(found, shown), file=sys.stderr)
+        print(facts.table(found, shown), file=sys.stderr)
         if problems:
             name, (problem, hint) = next(iter(problems.items()))
             others = f" (nor can {', '.join(list(problems)[1:])})" if len(problems) > 1 else ""

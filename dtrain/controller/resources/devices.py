@@ -23,7 +23,6 @@ class Machine:
         cores: how many processor cores it has for us.
         shared: all tasks of a job run on this one machine.
         hosts: of a job: as many as commands were started for it; None where it is not known.
-        evaluator: one of those hosts is the evaluator's, where there is one.
         beside: how many commands of a job share the cores, which nothing divides among them.
         threads: the environment says how many threads an operation has.
         one_task: each of the commands stands for one task, whose devices these are.
@@ -33,7 +32,6 @@ class Machine:
     cores: int
     shared: bool = True
     hosts: int | None = None
-    evaluator: bool = True
     beside: int = 1
     threads: bool = False
     one_task: bool = False
@@ -165,9 +163,8 @@ def operation_threads(cores: int, replicas: int) -> int | None:
     """Return how many threads an operation has; None for TensorFlow's own choice, one a core.
 
     Where each core has a replica of its own (or there is one core), it is one thread: an operation
-    is then computed where it was begun, and its parts are neither handed out nor waited for
-    (experiments/threads.py measures it). With fewer replicas the best number is a matter of the
-    model: ``python -m dtrain tune`` finds it.
+    is then computed where it was begun, and its parts are neither handed out nor waited for. With
+    fewer replicas the best number is a matter of the model: ``experiment=speed`` compares some.
 
     A rule, and no measurement: the same on every start on a machine, so that a resumed run has the
     same bits.

@@ -37,7 +37,7 @@ def check_cluster(
     Raises:
         UsageError: it is too much.
     """
-    tasks = cluster.processes if machine.shared else cluster.tasks[:1]
+    tasks = cluster.tasks if machine.shared else cluster.tasks[:1]
     key, small = size
     _check(key, len(tasks), PROCESSES, machine, "processes", small)
     if cluster.device_kind == "cpu":

@@ -9,19 +9,23 @@ from pathlib import Path
 
 from dtrain import compare, errors
 from dtrain.controller import folders, remote
-from dtrain.controller.handed_over import HandedOver
-from dtrain.controller.launchers.slurm import Slurm
 from dtrain.controller.outcome import Outcome
-from dtrain.controller.resources.devices import machine
+from dtrain.controller.resources.devices import Machine, machine
+from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep import slurm
-from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft, Master, common_name
-from dtrain.controller.sweep.job_source import Source
-from dtrain.controller.sweep.report import jobs, print_plan, summary
-from dtrain.controller.sweep.resources import at_once
+from dtrain.controller.sweep.compose import (
+    NOT_COMPOSED,
+    Composer,
+    Draft,
+    Master,
+    at_once,
+    common_name,
+)
 from dtrain.controller.sweep.runner import Runner, examine
+from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import FILE, Record, read
-from dtrain.controller.sweep.table import Table
+from dtrain.controller.sweep.table import Table, jobs, print_plan, summary
 from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short
@@ -48,9 +52,7 @@ def run(master: Master, source: Source) -> int:
         lock = folders.lock(RunDir(past.folder), "sweep.resume")
     try:
         ahead = _ahead(source, past)
-        known = {job["number"]: job["overrides"] for job in past.jobs} if past else {}
-        file = past.folder / FILE if past else Path()
-        composer = Composer(master, ahead if len(ahead) == source.total else [], known, file)
+        composer = Composer(master, ahead if len(ahead) == source.total else [])
         drafts: list[Draft] = []
         done: dict[int, Outcome | None] = {}
         first = None if ahead else source.next()  # of a search: it stands for all
@@ -67,22 +69,21 @@ def run(master: Master, source: Source) -> int:
         _check_baseline(settings.baseline, drafts, source)
         todo = [draft for draft in drafts if done[draft.number] is None]
         launcher = slurm.launcher_of(todo)
-        here = machine() if launcher is None else slurm.room(launcher, todo)
+        here = machine() if launcher is None else Machine(0, max(1, len(todo)), shared=False)
         to_come = source.total - len(drafts)
         needs = [draft.gpus for draft in todo]
-        least = max((draft.cores for draft in todo), default=1)
         wanted = settings.parallel
-        if isinstance(launcher, Slurm):
-            slurm.check(launcher, todo, to_come, wanted)
+        if launcher is not None:
+            slurm.check(todo, to_come, wanted)
             wanted = None  # SLURM sees to it
-        parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here, least)
+        parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here)
         config = drafts[0].config if drafts else master.config
         if (message := choose.overlooked(config)) is not None:
             print(f"note: {message}", file=sys.stderr)
         if config.dry_run:
             print_plan(drafts, todo, parallel, here)
-            if isinstance(launcher, Slurm):
-                slurm.show(launcher, master.folder("sweep"), todo, settings.parallel)
+            if launcher is not None:
+                slurm.show(master.folder("sweep"), todo, settings.parallel)
             return errors.OK
         if past is None:
             name = common_name([draft.config.name for draft in drafts] or [master.config.name])
@@ -98,39 +99,30 @@ def run(master: Master, source: Source) -> int:
                 raise
         else:
             record = past
-        submitted: dict[int, HandedOver] = {}
+        submitted: dict[int, SlurmJob] = {}
         shown = Table(record.data["objective"], source.total)
         output: remote.Output | None = None
         try:
             # ORDER: before SLURM has jobs: their folders go where the address is refused.
             output = _opened(record, shown)
-            if isinstance(launcher, Slurm):
-                if launcher.asked["allocation"] is None:
-                    slurm.submit(record, todo, composer, settings.parallel, submitted)
-                else:
-                    if output is not None:
-                        output.finish(False)  # the command in the allocation copies
-                    slurm.submit_whole(launcher, record, drafts)
+            if launcher is not None:
+                slurm.submit(record, todo, composer, settings.parallel, submitted)
         except BaseException:
             shown.close()
             if output is not None:
                 output.finish(False) if record.resumed else output.withdraw()
-            if not record.resumed and not any(job.is_submitted for job in submitted.values()):
+            if not record.resumed and not any(job.number for job in submitted.values()):
                 record.undo()
             raise
         shown.message(f"sweep folder: {short(record.folder)}")
-        if isinstance(launcher, Slurm):
-            if launcher.asked["allocation"] is not None:
-                assert lock is not None
-                os.close(lock)  # the command in the allocation takes it
-                lock = None
-                return slurm.follow_whole(launcher, record.folder, shown)
-            shown.message(slurm.numbers(submitted))
+        if launcher is not None:
+            shown.message(slurm.sentence(submitted))
             if not launcher.follow:
                 slurm.enter(record, drafts)
                 if output is not None:
                     output.finish(True)
-                return slurm.leave(record.folder, submitted, shown.message)
+                shown.message(slurm.follow_later(record.folder, submitted))
+                return errors.OK
         runner = Runner(
             source, composer, here, parallel, record, shown, settings.fail_fast, submitted
         )

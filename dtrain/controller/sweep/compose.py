@@ -1,11 +1,14 @@
-"""From the overrides of a sweep to its jobs: each composed by Hydra, and checked."""
+"""From the overrides of a sweep to its jobs: composed by Hydra, checked; and what each has.
+
+No two jobs share a core or a GPU.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,17 +22,17 @@ from omegaconf.errors import OmegaConfBaseException
 from dtrain.config import consent, environment, given, groups, guard, load, targets, values
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
-from dtrain.config.settle import settle
-from dtrain.controller import resume, taken
+from dtrain.config.values import settle
+from dtrain.controller import resume
 from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
-from dtrain.controller.sweep.resources import cores, gpus
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 from dtrain.run import identity
+from dtrain.run.cluster import Cluster, Task
 
 #: What is one for the whole sweep.
 COMMON = ("output_dir", "objective", "objective_mode", "dry_run")
@@ -59,16 +62,9 @@ class Draft:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it takes, of this machine or of the allocation that the sweep is in."""
+        """How many GPUs of this machine it takes."""
         assert self.checked is not None
-        launcher = self.checked.launcher
-        here = launcher.shares_machine or launcher.room is not None
-        return gpus(self.plan().cluster) if here else 0
-
-    @property
-    def cores(self) -> int:
-        """How many cores it takes at least."""
-        return cores(self.plan().cluster)
+        return gpus(self.plan().cluster) if self.checked.launcher.shares_machine else 0
 
     def plan(self, machine: Machine | None = None) -> Plan:
         """Return its processes on a machine, or if it has this one to itself."""
@@ -134,19 +130,10 @@ class Composer:
     Args:
         master: the configuration without what is swept over.
         jobs: the overrides of those that are known.
-        past: the overrides that an earlier command has kept of jobs, by their numbers.
-        path: of the file that has those.
     """
 
-    def __init__(
-        self,
-        master: Master,
-        jobs: Sequence[Sequence[str]],
-        past: Mapping[int, Sequence[str]] | None = None,
-        path: Path = Path(),
-    ):
-        self._master, self._past, self._path = master, past or {}, path
-        self._said: set[str] = set()
+    def __init__(self, master: Master, jobs: Sequence[Sequence[str]]):
+        self._master = master
         self._fixed = _fixed(jobs, master.overrides["task"])
         self._first: tuple[DictConfig, Config] | None = None
         self._sizes: dict[str, Splits | None] = {}
@@ -166,7 +153,6 @@ class Composer:
             check_address(config)
             check_name(config.name)
             words = environment.as_written(list(overrides), node)
-            own = self._take(number, config, node, words)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -176,21 +162,7 @@ class Composer:
                     self._pinned[given] = config.fork
                 config.fork = self._pinned.get(config.fork, config.fork)
         self._first = self._first or (node, config)
-        return Draft(number, [*words, *own], differs, config, identity.job_hash(config))
-
-    def _take(self, number: int, config: Config, node: DictConfig, words: list[str]) -> list[str]:
-        """Take over what was measured; of a job that is known, what it took before."""
-        left = taken.choice(config, node, words, HydraConfig.get().runtime.choices)
-        kept, own = taken.parted(self._past.get(number, ()), left.keys)
-        if own and _deciding(kept) == _deciding(words):
-            return taken.again(config, own, self._path)
-
-        def say(line: str) -> None:
-            if line not in self._said:  # once, and not for each job
-                self._said.add(line)
-                print(line, file=sys.stdout if config.dry_run else sys.stderr)
-
-        return taken.use(config, left, words, say)
+        return Draft(number, words, differs, config, identity.job_hash(config))
 
     def _differs(self, words: Sequence[str]) -> dict[str, str]:
         return {key: value for key, value in map(_key_and_value, words) if key not in self._fixed}
@@ -239,12 +211,7 @@ class Composer:
                 resume.check(config, draft.overrides)
             launcher: Launcher = targets.instantiate(config.launcher, "launcher")
             if not launcher.several:
-                many = launcher.commands or 1
-                raise UsageError(
-                    "launcher._target_", config.launcher._target_, "cannot run one job beside "
-                    "another" + (f": {many} commands were started for one" if many > 1 else ""),
-                    "a launcher that can, or a command for each job", "launcher=local",
-                )  # fmt: skip
+                raise launcher.no_sweep()
             draft.checked = check(config, self._look, prepare=False)
         cluster = draft.plan().cluster
         if not config.dry_run and cluster.environment not in self._prepared:
@@ -318,3 +285,97 @@ def _named(number: int, differs: dict[str, str]) -> Iterator[None]:
         words = " ".join(f"{key}={value}" for key, value in differs.items())
         error.add_note(f"in job {number}" + (f": {words}" if words else ""))
         raise
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """What one job has to itself.
+
+    Attributes:
+        cores: counted from 0, of those that this process may use.
+        gpus: names, as in ``CUDA_VISIBLE_DEVICES``.
+    """
+
+    cores: tuple[int, ...]
+    gpus: tuple[str, ...]
+
+
+def gpu_names(machine: Machine) -> list[str]:
+    """Return the names of a machine's GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(index) for index in range(machine.gpus)]
+    return [name for name in names if name.strip() not in ("", "-1")][: machine.gpus]
+
+
+def gpus(cluster: Cluster) -> int:
+    """Return how many GPUs a job takes."""
+    return sum(task.devices for task in cluster.tasks) if cluster.device_kind == "gpu" else 0
+
+
+def at_once(wanted: int | None, needs: Sequence[int], machine: Machine) -> int:
+    """Return how many jobs run at once.
+
+    Args:
+        wanted: at most; None for as many as the machine has room for.
+        needs: GPUs of each job.
+        machine: that they share.
+    """
+    fit, left = 0, machine.gpus
+    for need in sorted(needs):
+        left -= need
+        fit += left >= 0
+    return max(1, min(fit, machine.cores, wanted or machine.cores))
+
+
+class Slots:
+    """Gives equal parts of the cores, and as many GPUs as a job takes.
+
+    The parts stay the same to the end, even when few jobs are left: their speeds can be compared.
+
+    Args:
+        machine: what there is.
+        names: of its GPUs.
+        parallel: jobs at once (:func:`at_once`).
+    """
+
+    def __init__(self, machine: Machine, names: Sequence[str], parallel: int):
+        self.share = machine.cores // parallel  # cores of each job
+        self._cores = [
+            tuple(range(first * self.share, (first + 1) * self.share)) for first in range(parallel)
+        ]
+        self._gpus = list(names)
+
+    @property
+    def free(self) -> bool:
+        """Whether a job that takes no GPU could have a slot."""
+        return bool(self._cores)
+
+    def take(self, gpus: int) -> Slot | None:
+        """Return a slot with so many GPUs, None where there is none free."""
+        if not self._cores or gpus > len(self._gpus):
+            return None
+        taken, self._gpus = self._gpus[:gpus], self._gpus[gpus:]
+        return Slot(self._cores.pop(0), tuple(taken))
+
+    def give(self, slot: Slot) -> None:
+        """Take a slot back."""
+        self._cores.append(slot.cores)
+        self._gpus.extend(slot.gpus)
+
+
+def keep_to(cluster: Cluster, slot: Slot, machine: Machine) -> Cluster:
+    """Keep a job to its slot.
+
+    Args:
+        cluster: planned for a machine with as many cores as the slot has.
+        slot: of the job.
+        machine: the whole of it.
+    """
+    if len(slot.cores) == machine.cores:  # as if it ran alone
+        return cluster
+
+    def keep(task: Task) -> Task:
+        own = tuple(slot.cores[position] for position in task.cores) or slot.cores
+        return dataclasses.replace(task, cores=own, threads=task.threads or len(own))
+
+    return dataclasses.replace(cluster, tasks=tuple(keep(task) for task in cluster.tasks))

@@ -15,15 +15,21 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.objective import chosen
-from dtrain.controller.handed_over import HandedOver
-from dtrain.controller.launchers.slurm import Steps
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import INTERVAL, Requests
-from dtrain.controller.sweep.compose import NOT_COMPOSED, Composer, Draft
-from dtrain.controller.sweep.job_source import Source
-from dtrain.controller.sweep.resources import Slot, Slots, gpu_names, place
+from dtrain.controller.sweep.compose import (
+    NOT_COMPOSED,
+    Composer,
+    Draft,
+    Slot,
+    Slots,
+    gpu_names,
+    keep_to,
+)
+from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
 from dtrain.controller.ways import Ways
@@ -122,7 +128,7 @@ class Runner:
         record: Record,
         table: Table,
         fail_fast: bool,
-        submitted: Mapping[int, HandedOver] = types.MappingProxyType({}),
+        submitted: Mapping[int, SlurmJob] = types.MappingProxyType({}),
     ):
         self._source = source
         self._composer = composer
@@ -227,7 +233,7 @@ class Runner:
         planned = draft.plan()
         if draft.checked.launcher.shares_machine:
             planned = draft.plan(self._share)
-            cluster = place(planned.cluster, slot, self._machine)
+            cluster = keep_to(planned.cluster, slot, self._machine)
             planned = dataclasses.replace(planned, cluster=cluster)
         threading.Thread(
             target=self._work,
@@ -251,12 +257,10 @@ class Runner:
             folder, command = self._record.folder / str(number), self._composer.command(draft)
             if number in self._submitted:
                 job = self._submitted[number]
-                job.shown(watch, running.requests)
+                job.show_in(watch, running.requests)
                 began(job.folder)
                 outcome = job.run()
             else:
-                if isinstance(launcher, Steps):
-                    launcher.cores = len(running.slot.cores)
                 work = Ways(
                     draft.config, planned, launcher, folder, command, requests=running.requests,
                     view=watch, began=began,

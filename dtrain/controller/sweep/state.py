@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dtrain.config import consent, load, section
 from dtrain.config.objective import AUTO
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
-from dtrain.controller import rollback
-from dtrain.controller.folders import open_existing, unwritable
+from dtrain.controller.folders import check_command, open_existing, unwritable
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.compose import Draft
-from dtrain.controller.sweep.fields import JOB, check
 from dtrain.errors import USAGE, DamagedFile, UsageError
 from dtrain.files import reading, writing
 from dtrain.run import identity, journal
-from dtrain.run.folder import RunDir, write_json
+from dtrain.run.folder import FORMAT, RunDir, write_json
 
 FILE = "sweep.json"
 #: What the command that resumes a sweep may say otherwise.
@@ -49,11 +48,13 @@ class Record:
         self.trained = False
         self.refused: list[str] = []
         self._others = 0  # jobs of this command that ended otherwise
+        self._before: dict[Path, bytes] | None = None  # files of an earlier command
 
     @classmethod
     def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Config) -> Record:
         """Return that of a new sweep, of which ``config`` is of one job."""
         data = {
+            "format": FORMAT,
             "name": name,
             "started": time.time(),
             "command": command,
@@ -143,10 +144,6 @@ class Record:
         """Note that a job trains: what an earlier command wrote is of the past."""
         if not self.trained:
             self.trained = True
-            try:
-                rollback.forget(self.folder)
-            except OSError as error:
-                print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
 
     @property
     def is_refused(self) -> bool:
@@ -157,15 +154,19 @@ class Record:
         """Keep what an earlier command wrote until a job trains.
 
         Raises:
-            UsageError: there is no room for it.
+            UsageError: it cannot be read.
         """
         try:
-            rollback.recover(self.folder)
-            rollback.keep(self.folder)
+            writing.remove_leftovers(self.folder)
+            self._before = {path: reading.read_bytes(path) for path in self._files()}
         except OSError as error:
             raise unwritable(
                 "sweep.resume", self.folder, "it cannot be resumed", error
             ) from None  # fmt: skip
+
+    def _files(self) -> list[Path]:
+        rundir = RunDir(self.folder)
+        return [p for p in (self.folder / FILE, rundir.tracking) if os.path.lexists(p)]
 
     def undo(self) -> None:
         """Leave the disk as it was before this command, in which nothing was trained."""
@@ -173,8 +174,12 @@ class Record:
             writing.discard(self.folder)
             return
         try:
-            rollback.restore(self.folder, logs=True)
-        except OSError as error:  # it stays in .before, and the next command tries again
+            for path in self._files() if self._before is not None else ():
+                if path not in (self._before or {}):
+                    writing.remove(path)
+            for path, content in (self._before or {}).items():
+                writing.write_bytes(path, content, lasting=True)
+        except OSError as error:
             print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
 
     def compare_by(self, objective: str | None, mode: str | None) -> bool:
@@ -341,3 +346,81 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
     if result.get("status") == "FINISHED" or result.get("pruned"):
         return None, Outcome.of(result, error=None, pruned=bool(result.get("pruned")))
     return str(rundir.path), None
+
+
+def _is(*kinds: type) -> Any:
+    return lambda value: type(value) in kinds  # a bool is no number
+
+
+def _all(container: type, kind: type) -> Any:
+    def is_so(value: Any) -> bool:
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, container) and all(isinstance(item, kind) for item in items)
+
+    return is_so
+
+
+_NONE = type(None)
+_STATUSES = ("WAITING", "RUNNING", "FINISHED", "FAILED", "KILLED")
+_STATUS = (lambda value: value in _STATUSES, f"one of {', '.join(_STATUSES)}")
+#: Of the file, and of each entry of its ``jobs``: what holds of a value, and that in words.
+SWEEP: dict[str, Any] = {
+    "name": (_is(str), "a text"),
+    "started": (_is(int, float), "a number"),
+    "command": (_is(dict), "a mapping"),
+    "status": _STATUS,
+    "ended": (_is(int, float, _NONE), "a number or null"),
+    "objective": (_is(str, _NONE), "a text or null"),
+    "objective_mode": (lambda value: value in ("min", "max", None), "min, max or null"),
+    "baseline": (_is(str, _NONE), "a text or null"),
+    "best": (_is(int, _NONE), "the number of a job or null"),
+    "jobs": (_is(list), "a list of jobs"),
+    "course": (_all(list, list), "a list of lists"),
+}
+JOB: dict[str, Any] = {
+    "number": (lambda value: type(value) is int and value >= 0, "a number from 0"),
+    "folder": (_is(str), "the name of a folder"),
+    "overrides": (_all(list, str), "a list of overrides"),
+    "differs": (_all(dict, str), "a mapping of keys to values"),
+    "hash": (_is(str, _NONE), "a text or null"),
+    "status": _STATUS,
+    "objective": (_is(int, float, _NONE), "a number or null"),
+    "seconds": (_is(int, float, _NONE), "a number or null"),
+    "exit_code": (_is(int, _NONE), "a number or null"),
+    "error": (_is(str, _NONE), "a text or null"),
+    "log": (_is(str, _NONE), "a path or null"),
+    "pruned": (_is(bool, _NONE), "true or false"),
+}
+
+
+def check(data: dict[str, Any], path: Path) -> None:
+    """Refuse what no sweep has written.
+
+    Raises:
+        DamagedFile: naming the first field that is not of its form.
+    """
+    _fields(data, SWEEP, path, "")
+    check_command(data["command"], path, "command.")
+    numbers: set[int] = set()
+    for index, job in enumerate(data["jobs"]):
+        place = f"jobs[{index}]"
+        if not isinstance(job, dict):
+            raise DamagedFile(path, "is not a mapping", place)
+        _fields(job, JOB, path, f"{place}.")
+        if job["number"] in numbers:
+            raise DamagedFile(path, f"is that of another job, too: {job['number']}", place)
+        numbers.add(job["number"])
+        reading.below(path.parent, job["folder"], path, f"{place}.folder")
+        log = PurePosixPath(job["log"] or "")
+        if log.is_absolute() or ".." in log.parts:
+            raise DamagedFile(path, f"{str(log)[:80]!r} is not below the sweep", f"{place}.log")
+
+
+def _fields(data: dict[str, Any], fields: dict[str, Any], path: Path, place: str) -> None:
+    for name, (kind, accepted) in fields.items():
+        if name not in data:
+            if name in ("pruned", "course"):  # most have none
+                continue
+            raise DamagedFile(path, "is missing", f"{place}{name}")
+        if not kind(data[name]):
+            raise DamagedFile(path, f"is not {accepted}", f"{place}{name}")

@@ -1,20 +1,21 @@
-"""The progress display: redrawn on a terminal, plain lines in a log file."""
+"""What is going on: redrawn on a terminal, plain lines in a log file."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dtrain.controller.terminal.frames import Frames
+import dtrain
 from dtrain.errors import printable
-from dtrain.files.tail import Tail
+from dtrain.files.reading import Tail
 
 #: Lines of C++ in a framework, such as ``E0000 00:00:17... cuda_platform.cc:52] ...`` or
 #: ``[rank0]:[W1126 13:00:17... ProcessGroupNCCL.cpp:1479] ...``, and those of gRPC and gloo about
@@ -195,3 +196,81 @@ def clock(seconds: float) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+#: Files of dtrain's, of what it calls the user's code through, and of Python itself.
+_OTHERS = re.compile(
+    rf'  File "({re.escape(os.path.dirname(dtrain.__file__))}/'
+    r"|.*/(site|dist)-packages/(dtrain|keras|tensorflow|numpy|hydra|omegaconf)/"
+    r"|.*/lib/python3\.\d+/(?!(site|dist)-packages/)|<frozen )"
+)
+
+
+class Frames:
+    """Leaves frames out of tracebacks that come line by line."""
+
+    def __init__(self) -> None:
+        self._inside = self._headed = self._leaves = False
+
+    def kept(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines without those of other frames; a traceback of none is its last line."""
+        for line in lines:
+            if line == _TRACEBACK:
+                self._inside, self._headed, self._leaves = True, False, False
+                continue
+            if self._inside:
+                if line.startswith('  File "'):
+                    self._leaves = _OTHERS.match(line) is not None
+                elif not line.startswith("  "):
+                    self._inside = False
+                if self._inside and self._leaves:
+                    continue
+                if self._inside and not self._headed:
+                    self._headed = True
+                    yield _TRACEBACK
+            yield line
+
+
+#: Seconds after which a line says what is being done, where the output is no terminal.
+_LONG = 3.0
+
+
+class Activity:
+    """Shows what is being done: at once on a terminal, elsewhere once it takes long."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._text: str | None = None
+        self._began = 0.0
+
+    def begin(self, text: str) -> None:
+        """Show that something is begun.
+
+        Args:
+            text: a clause, such as ``reading the targets``.
+        """
+        self._text, self._began = text, time.monotonic()
+        if self._live:
+            self._draw(f"{text} ...")
+
+    def continues(self) -> None:
+        """Show how long it takes; to be called every second or so."""
+        if self._text is None:
+            return
+        seconds = time.monotonic() - self._began
+        if self._live:
+            self._draw(f"{self._text} ... {seconds:.0f} s")
+        elif seconds >= _LONG:
+            print(printable(f"{self._text} ..."), file=sys.stderr, flush=True)
+            self._text = None
+
+    def end(self) -> None:
+        """Take the line away, before something else is printed."""
+        if self._live and self._text is not None:
+            self._draw("")
+        self._text = None
+
+    def _draw(self, text: str) -> None:
+        # To the beginning of the line, and what stands behind it away.
+        print(f"\r{printable(text)}\x1b[K", end="", file=sys.stderr, flush=True)

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dtrain.data import cache
-from dtrain.data.files import DataFile, not_installed
-from dtrain.data.tabular.arrow import MappedFile, column_of, is_list
+from dtrain.data.files import DataFile, files, not_installed
+from dtrain.data.holdout import each_of
+from dtrain.data.tabular.arrow import column_of, is_list
 from dtrain.data.tabular.dialects import Reading
 from dtrain.data.tabular.reader import ArrowTable
 from dtrain.data.tabular.table import Column
@@ -50,6 +51,9 @@ class HubTable(ArrowTable):
         declared: columns beside those that the package says.
         shown: the files that messages name; None: those of the split.
 
+    Attributes:
+        labels: how many classes there are, by the columns that are of ``ClassLabel``.
+
     Raises:
         UsageError: a file is no Arrow file, or they have other rows.
     """
@@ -61,11 +65,11 @@ class HubTable(ArrowTable):
         shown: Sequence[DataFile] | None = None,
     ):
         paths = [each["filename"] for each in part.cache_files]
-        own, self._labels = dict(declared or {}), []
+        own, self.labels = dict(declared or {}), dict[str, int]()
         for name, feature in part.features.items():
             kind = type(feature).__name__
             if kind == "ClassLabel":
-                self._labels.append(name)
+                self.labels[name] = len(feature.names)
             elif kind in _MEDIA:
                 own[name] = Column(np.dtype(object), kind="bytes", path=(name, "bytes"))
             elif kind in _SHAPED:
@@ -94,20 +98,22 @@ class HubTable(ArrowTable):
             DataError: naming file, row and column.
         """
         values = super().read(rows, names, with_empty)
-        for name in () if with_empty else self._labels:
+        for name in () if with_empty else self.labels:
             if name in values and np.any(values[name] < 0):
                 place = self.where(int(rows[np.argmax(values[name] < 0)]))
                 raise DataError(f"{place}, column {name!r}", "has no label (-1)")
         return values
 
 
-def opened(path: str | None, name: str | None, train: str, validation: str | None) -> list[Any]:
+def opened(
+    path: Any, name: str | None, train: str, validation: Any
+) -> tuple[HubTable, HubTable | None]:
     """Return the splits to train on and to evaluate on, the latter if it is named.
 
     Args:
-        path: a folder that ``save_to_disk`` has written.
+        path: a folder that ``save_to_disk`` has written, or tar files.
         name: of a dataset in the package's cache, in the place of the path.
-        train, validation: names of the splits.
+        train, validation: names of the splits; of tar files those to evaluate on.
 
     Raises:
         UsageError: the package is not installed, there is no such dataset, or it has no such split.
@@ -117,6 +123,10 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
             "dataset.path", path, "no dataset is named" if path is None else "a name is given, too",
             "dataset.path=FOLDER, or dataset.name=NAME", "dataset.path=FOLDER dataset.name=null",
         )  # fmt: skip
+    paths = [path] if isinstance(path, str) else path or [""]
+    if all(each.endswith(".tar") for each in paths):
+        whole, held = each_of(lambda some: _tar_table(files(some)), path, validation)
+        return whole, held
     shown = str(path or name)
     dataset = _folder(shown) if path is not None else _named(shown)
     is_one = not isinstance(dataset, dict)
@@ -145,17 +155,17 @@ def opened(path: str | None, name: str | None, train: str, validation: str | Non
             "dataset.path", shown, "has no file with rows", "a folder that save_to_disk has "
             "written", "dataset.path=FOLDER",
         )  # fmt: skip
-    return parts
+    return HubTable(parts[0]), HubTable(parts[1]) if len(parts) > 1 else None
 
 
-def _package(option: str) -> Any:
+def _package() -> Any:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
     try:
         import datasets
         from tqdm import tqdm
     except ImportError as error:
-        raise not_installed(option, "hf", error) from None
+        raise not_installed("huggingface", "hf", error) from None
     datasets.disable_progress_bars()
     # Else it makes one that processes could share, which is reported as leaked when a task ends.
     tqdm.set_lock(threading.RLock())
@@ -174,7 +184,7 @@ def _refusing(key: str, value: str, problem: str, accepted: str, hint: str) -> I
 
 def _folder(path: str) -> Any:
     """Return the dataset of a folder, or a dict of them by split."""
-    package = _package("huggingface")
+    package = _package()
     key, hint = "dataset.path", "dataset.path=FOLDER"
     accepted = "a folder that save_to_disk has written"
     if not Path(path).is_dir():
@@ -186,7 +196,7 @@ def _folder(path: str) -> Any:
 
 
 def _named(name: str) -> Any:
-    package = _package("huggingface")
+    package = _package()
     # A name may have a user before it: then the configuration is its third part.
     owner, _, rest = name.rpartition("/") if name.count("/") > 1 else (name, "", "")
     with _refusing(
@@ -197,43 +207,31 @@ def _named(name: str) -> Any:
         return dict(package.load_dataset(owner, rest or None))
 
 
-def tar_table(files: Sequence[DataFile]) -> HubTable:
+def _tar_table(shards: Sequence[DataFile]) -> HubTable:
     """Return the examples of tar files as of webdataset, which the package copies once.
 
     Raises:
         UsageError: a file is none, or is damaged.
     """
-    package = _package("webdataset")
-    paths = [str(file.local().absolute()) for file in files]
-    for file in files:
-        with file.open() as stream:
-            if stream.read(2) in (b"\x1f\x8b", b"BZ", b"\xfd7"):
-                raise UsageError(
-                    "dataset.path", file.name, "is compressed", "tar files that are not",
-                    f"gunzip {file.name}",
-                )  # fmt: skip
+    package, paths = _package(), [str(file.local().absolute()) for file in shards]
     with _refusing(
-        "dataset.path", ", ".join(file.name for file in files[:3]),
+        "dataset.path", ", ".join(file.name for file in shards[:3]),
         "cannot be read as tar files of examples",
-        "tar files whose members' names are EXAMPLE.EXTENSION, alike in all examples",
+        "tar files, not compressed, whose members' names are EXAMPLE.EXTENSION, alike in all",
         "dataset.path=FILE.tar",
     ):  # fmt: skip
         dataset = package.load_dataset(
             "webdataset", data_files=paths, split="train",
             cache_dir=str(cache.folder() / "datasets"),
         )  # fmt: skip
-    return HubTable(dataset, _constant_lists(dataset), files)
+    return HubTable(dataset, _constant_lists(dataset.data.table), shards)
 
 
-def _constant_lists(dataset: Any) -> dict[str, Column]:
+def _constant_lists(table: pa.Table) -> dict[str, Column]:
     """Return the columns of lists that have one shape in all rows, as arrays have."""
     own: dict[str, Column] = {}
-    tables = [
-        pa.Table.from_batches(MappedFile(Path(each["filename"])).batches())
-        for each in dataset.cache_files
-    ]
-    for field in tables[0].schema:
-        shapes = {_shape(chunk) for table in tables for chunk in table[field.name].chunks}
+    for field in table.schema:
+        shapes = {_shape(chunk) for chunk in table[field.name].chunks}
         shape = shapes.pop() if len(shapes) == 1 else None
         kind = field.type
         while is_list(kind):

@@ -11,7 +11,7 @@ import numpy as np
 
 from dtrain.data import dates, encoding, nest
 from dtrain.data.encoding import Feature
-from dtrain.data.example import trimmed
+from dtrain.data.example import place, trimmed
 from dtrain.data.fit_encoding import Numbers
 from dtrain.data.mixture import blocks_of
 from dtrain.data.nest import Ragged
@@ -103,6 +103,14 @@ class TableSource(Source):
             return self._changed(_drawn=rows, _found={})
         return self._changed(_drawn=self._at(rows), _found={})
 
+    def padded(self, lengths: Mapping[str, Any]) -> Source:
+        """Pad rows, which may be called by their column, too."""
+        roles = tuple(role.names for role in (self.inputs, self.target, self.weight) if role)
+        places = {name: place(where) for where, name in nest.named(roles)}
+        taken = set(places.values())
+        names = {key if key in taken else places.get(key, key): key for key in lengths}
+        return super().padded({name: lengths[key] for name, key in names.items()})
+
     def _changed(self, **attributes: Any) -> Self:
         made = copy.copy(self)
         made.__dict__.update(attributes)
@@ -140,9 +148,6 @@ class TableSource(Source):
         """
         indices = np.asarray(indices)
         values = self._read(self._at(indices), self._names) if self._names else {}
-        return self._example(values, indices)
-
-    def _example(self, values: Mapping[str, Any], indices: np.ndarray) -> tuple[Any, ...]:
         outputs = self._outputs(values, self._at(indices))
         return trimmed([self._inputs(values, indices), *outputs])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -201,7 +201,7 @@ class Role:
 
     def arrange(self, values: Mapping[str, Any]) -> Any:
         """Return the structure of arrays: a list of names becomes one array of their numbers."""
-        return arranged(self.names, values, _side_by_side)
+        return _arranged(self.names, values)
 
     def _check(self, part: Any) -> None:
         if isinstance(part, Mapping) and part:
@@ -262,14 +262,9 @@ def flat(names: Names, lists: bool = True) -> Iterator[str]:
         yield from names or ()
 
 
-def arranged(names: Any, values: Mapping[str, Any], joined: Callable[[list[Any]], Any]) -> Any:
-    """Return the structure of names with their values; those of a list are ``joined``."""
+def _arranged(names: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(names, Mapping):
-        return {str(key): arranged(part, values, joined) for key, part in names.items()}
+        return {str(key): _arranged(part, values) for key, part in names.items()}
     if isinstance(names, str):
         return values[names]
-    return joined([values[name] for name in names])
-
-
-def _side_by_side(arrays: list[Any]) -> np.ndarray:
-    return np.stack([array.astype(np.float32) for array in arrays], axis=1)
+    return np.stack([values[name].astype(np.float32) for name in names], axis=1)

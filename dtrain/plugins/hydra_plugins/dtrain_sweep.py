@@ -19,8 +19,7 @@ from dtrain.config import values
 from dtrain.config.objective import Mode
 from dtrain.config.search_space import check_grid
 from dtrain.controller.sweep import options
-from dtrain.controller.sweep.job_source import Grid, Source
-from dtrain.controller.sweep.search import Random, Tpe
+from dtrain.controller.sweep.search import Grid, Random, Source, Tpe
 from dtrain.errors import UsageError
 
 

@@ -16,16 +16,24 @@ and is written last. What was killed or failed before that did not save. TensorF
 """
 
 from dtrain.run.checkpoint.arrays import SMALL, digest, non_finite
-from dtrain.run.checkpoint.choice import best_of, check_weights, choose, is_average, of_module, only
+from dtrain.run.checkpoint.choice import (
+    WORDS,
+    best_of,
+    check_weights,
+    choose,
+    is_average,
+    of_module,
+    only,
+    step_of,
+)
 from dtrain.run.checkpoint.format import Checkpoint, load, pack, unpack, versions
 from dtrain.run.checkpoint.store import hold, newest, save, steps
-from dtrain.run.checkpoint.writer import EVALUATES, Rating, Writer
+from dtrain.run.checkpoint.writer import Writer
 
 __all__ = [
-    "EVALUATES",
     "SMALL",
+    "WORDS",
     "Checkpoint",
-    "Rating",
     "Writer",
     "best_of",
     "check_weights",
@@ -40,6 +48,7 @@ __all__ = [
     "only",
     "pack",
     "save",
+    "step_of",
     "steps",
     "unpack",
     "versions",

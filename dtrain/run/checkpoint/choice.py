@@ -38,7 +38,7 @@ def choose(folder: Path, word: str | int | None, mode: str) -> list[Path]:
             "checkpoint", word or "latest", f"{folder} holds no checkpoint",
             "a run that saved one", "a run with checkpoint.every_epochs=1",
         )  # fmt: skip
-    by_step = {_step(path): path for path in sorted(paths, key=_step)}
+    by_step = {step_of(path): path for path in sorted(paths, key=step_of)}
     if word == "all":
         return list(by_step.values())
     if word in (None, "best"):
@@ -64,7 +64,8 @@ def choose(folder: Path, word: str | int | None, mode: str) -> list[Path]:
     return [by_step[step]]
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint, by its folder."""
     return int(path.name.removeprefix(store.ASIDE))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -13,13 +11,9 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import CheckpointError
-from dtrain.files import writing
 from dtrain.run.checkpoint import store
 from dtrain.run.checkpoint.arrays import digest
 from dtrain.run.checkpoint.format import read_manifest
-
-#: Of the ``meta`` of a checkpoint: another process evaluates it.
-EVALUATES = "evaluates"
 
 
 def objective(meta: Mapping[str, Any]) -> float | None:
@@ -47,23 +41,6 @@ def best(objectives: Mapping[int, float], mode: str) -> int | None:
     return max(objectives, key=lambda step: (sign * objectives[step], -step), default=None)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rating:
-    """What another process has found of a checkpoint.
-
-    Attributes:
-        step: of the checkpoint.
-        objective: None where it has none, or one that is no finite number.
-        held: a folder with the checkpoint, which may be taken; None where there is none.
-        done: called when that folder is needed no more.
-    """
-
-    step: int
-    objective: float | None
-    held: Path | None
-    done: Callable[[], None]
-
-
 class Writer:
     """Saves checkpoints from a thread, and keeps the newest ones and the best.
 
@@ -80,8 +57,6 @@ class Writer:
             everything up to it were recorded, so it has to be, on the disk.
         resumed: step of the sound checkpoint that the run is resumed from. A run that was killed
             before it had removed what this one replaces has it removed now.
-        evaluates: called from the thread with the folder of each checkpoint whose ``meta`` says
-            that another process evaluates it (:data:`EVALUATES`), before older ones are removed.
         objective: its name. Checkpoints with the value of another one are not compared.
     """
 
@@ -94,12 +69,9 @@ class Writer:
         saved: Callable[[int], None],
         before: Callable[[], None] = lambda: None,
         resumed: int | None = None,
-        evaluates: Callable[[Path], None] = lambda path: None,
         objective: str | None = None,
     ):
-        self._evaluates = evaluates
         self._objective = objective
-        self._ratings: collections.deque[Rating] = collections.deque()
         self._folder = folder
         self._keep = keep
         self._best = best
@@ -171,8 +143,6 @@ class Writer:
                 self._last = step, read_manifest(path)["digest"]
             self.last_step = step
             self._note(step, meta)
-            if meta.get(EVALUATES):
-                self._evaluates(self._folder / str(step))
             if not again:
                 self._saved(step)
             # ORDER: only now are the others not the last any more. Later ones are those that the
@@ -184,49 +154,6 @@ class Writer:
         except Exception as error:  # of `saved`: it must not be lost with the thread
             self._error = CheckpointError(f"step {step} was saved, but not reported: {error}")
             self._error.__cause__ = error
-        else:
-            self._rate()
-
-    def rate(self, rating: Rating) -> None:
-        """Take in what another process has found of a checkpoint; it need not be kept until then.
-
-        That is done in the thread: this does not wait.
-        """
-        self._ratings.append(rating)
-        if self._thread is None or not self._thread.is_alive():
-            # A save that is about to end may not have seen it; then this thread finds it.
-            self._thread = threading.Thread(target=self._rate, name="checkpoint", daemon=True)
-            self._thread.start()
-
-    def _rate(self) -> None:
-        """Keep what is the best by now, and let go of what was held for its evaluation."""
-        try:
-            while self._ratings:
-                rating = self._ratings.popleft()
-                self._before()  # ORDER: what was found is on the disk before it is let go
-                if rating.objective is not None:
-                    self._take_over(rating.step, rating.objective, rating.held)
-                rating.done()
-        except (CheckpointError, OSError) as error:
-            self._error = CheckpointError(f"what was evaluated was not kept: {error}")
-            self._error.__cause__ = error
-
-    def _take_over(self, step: int, found: float, held: Path | None) -> None:
-        """Give a checkpoint its objective; one that was removed comes back where it is the best."""
-        final = self._folder / str(step)
-        last = self.last_step if self.last_step is not None else step
-        if not final.exists():
-            if not self._best or best({**self.objectives, step: found}, self._mode) != step:
-                return
-            if held is None or not held.exists() or step > last:
-                return
-            writing.rename(held, final)
-            writing.sync(self._folder)
-        own = {"objective_name": self._objective, "objective_mode": self._mode}
-        meta = {**read_manifest(final)["meta"], "objective": found, **own}
-        store.rewrite(self._folder, step, meta)
-        self.objectives[step] = found
-        self._discard(self._old(last))
 
     def _old(self, newest: int) -> set[int]:
         """Return the steps up to ``newest`` that need not stay."""
@@ -249,7 +176,6 @@ class Writer:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._rate()  # what came while the thread ended
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -267,8 +267,7 @@ def _advice(value: Value, as_other: bool, step: Step, strategy: Any) -> str:
     if value.name is None and as_other and value.added == summed:
         if summed:
             return "it is a mean over its examples (trainer.gradient_reduction=mean)"
-        also = " and strategy.sync_every=1" if strategy.sync_every > 1 else ""
-        return f"it is divided by all examples (trainer.gradient_reduction=sum{also})"
+        return "it is divided by all examples (trainer.gradient_reduction=sum)"
     if summed and value.name is not None and (value.parts > 1 or value.name in means):
         return (
             "by trainer.gradient_reduction=sum a number that a step returns, or a metric, is added "
@@ -285,7 +284,7 @@ def _advice(value: Value, as_other: bool, step: Step, strategy: Any) -> str:
         return "all that it compares has to come from dtrain.replicas.gather"
     under = ""
     if alone:
-        under = f" under a strategy whose replicas meet in a step ({strategy.exchanging})"
+        under = " under a strategy whose replicas meet in a step (strategy=multiworker)"
     if as_other:
         return f"dtrain.replicas.sum adds up what replicas count{under}"
     own = "where it divides by a number of its own examples, such as that of tokens that count"

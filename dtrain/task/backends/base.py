@@ -259,14 +259,11 @@ class Backend(Protocol):
         tasks: that train together.
         gradient_reduction: ``mean``, or ``sum`` where the losses of replicas are parts of that of
             the global batch.
-        sync_every: steps from one average of the replicas' variables to the next; 1 where replicas
-            share each update.
     """
 
     abilities: Abilities
     tasks: Tasks
     gradient_reduction: str
-    sync_every: int
 
     @property
     def replicas(self) -> int:

@@ -1,9 +1,9 @@
 """Metrics of a model in its steps: their methods are wrapped once, and their results are known.
 
-A metric's way from the step to the journal: :mod:`.steps` runs the step (:mod:`.norms` adds what a
-run logs), this module has what it returns, :mod:`.rows` makes a row of numbers of it and values of
-their :class:`~dtrain.task.backends.metric_sums.Sums`, and :mod:`dtrain.task.train.loop` has the
-points, which :mod:`dtrain.task.train.recorder` writes.
+A metric's way from the step to the journal: :mod:`.steps` runs the step (:mod:`.row_steps` adds
+what a run logs), this module has what it returns, :mod:`.rows` makes a row of numbers of it and
+values of their :class:`~dtrain.task.backends.metric_sums.Sums`, and :mod:`dtrain.task.train.loop`
+has the points, which :mod:`dtrain.task.train.recorder` writes.
 """
 
 from __future__ import annotations

@@ -10,8 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data import as_numpy, generators, transforms
-from dtrain.data.example import Example, label, place, spec_difference, spec_of, together
+from dtrain.data import generators, transforms
+from dtrain.data.example import (
+    Example,
+    as_type,
+    checked,
+    label,
+    place,
+    spec_difference,
+    spec_of,
+    together,
+)
 from dtrain.data.foreign import Generated
 from dtrain.data.generators import Key
 from dtrain.data.images import NoImageError
@@ -102,7 +111,7 @@ def _array(value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.dtype.kind in "US":  # of one length in NumPy, of any in TensorFlow
         array = array.astype(object)
-    return as_numpy.checked(array, "dataset", "an example")
+    return checked(array, "dataset", "an example")
 
 
 class Reader:
@@ -141,7 +150,7 @@ class Reader:
         likes = self.like.leaves
         return example.with_leaves(
             {
-                name: as_numpy.as_type(leaf, likes[name].dtype, "dataset", label(name))
+                name: as_type(leaf, likes[name].dtype, "dataset", label(name))
                 for name, leaf in example.leaves.items()
             }
         )

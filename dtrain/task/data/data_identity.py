@@ -12,8 +12,7 @@ from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.data import identity, nest, options
 from dtrain.data.mixture import Concatenated
-from dtrain.data.options import Identity
-from dtrain.data.sources import Captured, Source, Splits
+from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
@@ -21,8 +20,6 @@ from dtrain.run.cluster import Cluster
 from dtrain.task.backends.base import Tasks
 from dtrain.task.data import reading
 
-#: Examples that are read at once where all are looked at.
-_CHUNK = 1024
 #: Keys of datasets that say nothing of which examples are evaluated: where they are, and how those
 #: of the training are drawn.
 _NOT_EVALUATED = (
@@ -30,72 +27,46 @@ _NOT_EVALUATED = (
 )  # fmt: skip
 
 
-def records(splits: Splits, amount: Identity) -> dict[str, dict[str, Any]]:
+def records(splits: Splits) -> dict[str, dict[str, Any]]:
     """Return what the data is, by split.
 
     Args:
         splits: as they are read, without what changes examples.
-        amount: of the data that the digests are made of.
 
     Raises:
         DataError: it cannot be read.
     """
-    digests: dict[tuple[str, ...], Any] = {}  # of files that both splits are of
-    by_split = {"train": _record(splits.train, amount, digests)}
+    by_split = {"train": _record(splits.train)}
     if splits.validation is not None:
-        by_split["validation"] = _record(splits.validation, amount, digests)
+        by_split["validation"] = _record(splits.validation)
     if splits.columns is not None:
         by_split["train"]["columns"] = splits.columns
     return by_split
 
 
-def _record(
-    source: Source | Stream, amount: Identity, digests: dict[tuple[str, ...], Any]
-) -> dict[str, Any]:
-    # The first axis is that of the batch, of one example.
-    structure = nest.outline(_arrays(source, 0, 1))
-    examples = examples_in(source)
-    digest = _digest(source, amount, digests)
+def _record(source: Source | Stream) -> dict[str, Any]:
+    if isinstance(source, Stream):
+        one, examples = reading.first(source, 1), examples_in(source)
+    else:
+        one, examples = reading.arrays(source, np.zeros(1, np.int64)), len(source)
+    structure = nest.outline(one)  # the first axis is that of the batch, of one example
+    digest = _digest(source)
     digest.update(f"{examples}\0{structure}".encode())
-    files = list(source.info.files())
-    return identity.record(examples, structure, digest.hexdigest(), files)
+    return identity.record(examples, structure, digest.hexdigest(), list(source.info.files()))
 
 
-def _digest(source: Any, amount: Identity, digests: dict[tuple[str, ...], Any]) -> Any:
-    """Return a hash of the content of a source."""
+def _digest(source: Any) -> Any:
+    """Return a hash of a sample of the content of a source."""
     if isinstance(source, Concatenated):  # of which some members may be of files, and some not
-        parts = [_digest(member, amount, digests) for member in source.members]
-        return identity.of_parts(parts)
-    files = list(source.info.files())
-    if not files:
-        return _of_examples(source, amount)
-    names = tuple(file.name for file in files)
-    if names not in digests:
-        digests[names] = identity.of_files(files, amount)
-    digest = digests[names].copy()
+        members = b"".join(_digest(member).digest() for member in source.members)
+        return hashlib.blake2b(members, digest_size=16)
+    if isinstance(source, Stream):
+        return identity.of_arrays([reading.first(source, identity.EXAMPLES)])
+    if not (files := list(source.info.files())):
+        return identity.of_arrays([reading.arrays(source, identity.sampled(len(source)))])
+    digest = identity.of_files(files)
     digest.update(source.info.reading.encode())
     return digest
-
-
-def _of_examples(source: Source | Stream, amount: Identity) -> Any:
-    if isinstance(source, Stream):
-        return identity.of_arrays([_arrays(source, 0, identity.EXAMPLES)])
-    if isinstance(source, Captured):
-        arrays = source.arrays()
-        if amount is Identity.all or sum(array.nbytes for array in arrays) <= identity.WHOLE:
-            return identity.of_arrays(arrays)
-    if amount is Identity.all:
-        chunks = range(0, len(source), _CHUNK)
-        return identity.of_arrays(
-            _arrays(source, begin, min(_CHUNK, len(source) - begin)) for begin in chunks
-        )
-    return identity.of_arrays([reading.arrays(source, identity.sampled(len(source)))])
-
-
-def _arrays(source: Source | Stream, begin: int, count: int) -> tuple[Any, ...]:
-    if isinstance(source, Stream):
-        return reading.first(source, count, begin)
-    return reading.arrays(source, np.arange(begin, begin + count))
 
 
 def digests(by_split: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -194,16 +165,15 @@ def _counted(record: dict[str, Any] | None) -> str:
     return "examples of an unknown number" if examples is None else f"{examples:,} examples"
 
 
-def check_stream(splits: Splits, alone: bool, evaluator: bool = False) -> str | None:
+def check_stream(splits: Splits, alone: bool) -> str | None:
     """Return what is to be reported of a stream that gives other examples each time it is made.
 
     Args:
         splits: of which some are streams.
         alone: whether one process reads it, once.
-        evaluator: whether a process beside the training reads the validation.
 
     Raises:
-        UsageError: several hosts, or validations, would read different examples.
+        UsageError: several hosts would read different examples.
     """
     both = {"training": splits.train, "validation": splits.validation}
     unsteady = [
@@ -211,12 +181,6 @@ def check_stream(splits: Splits, alone: bool, evaluator: bool = False) -> str | 
         for name, source in both.items()
         if isinstance(source, Stream) and source.steady is False
     ]
-    if evaluator and "validation" in unsteady:
-        raise UsageError(
-            "sidecar.evaluate", "true", "the validation stream gives other examples each time it "
-            "is read, and the evaluator reads it anew", "a stream that gives the same",
-            "a seed for its shuffle, or sidecar.evaluate=false",
-        )  # fmt: skip
     for split in unsteady:
         if not alone:
             raise UsageError(

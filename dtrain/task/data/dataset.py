@@ -1,10 +1,14 @@
-"""From the ``dataset`` group to what a run reads: sources, their order, what changes examples."""
+"""From the ``dataset`` group to what a run reads: sources, their order, what changes examples.
+
+The random numbers of Keras' preprocessing layers are of variables; in ``dataset.augment`` they are
+of the seed that functions of :mod:`dtrain.augment` get.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +20,7 @@ from dtrain.data import nest
 from dtrain.data.convert import adapted
 from dtrain.data.encoding import Encoding
 from dtrain.data.failures import before_training
-from dtrain.data.image_files import DecodedImages
+from dtrain.data.images import DecodedImages
 from dtrain.data.mixture import Mixture, Subset, members_of
 from dtrain.data.options import OnError, Options, Shuffle, divided
 from dtrain.data.order import Balanced, Order, order_of
@@ -27,7 +31,7 @@ from dtrain.data.target_kind import Counted, ignored_label
 from dtrain.data.transforms import padded, weighted
 from dtrain.errors import UsageError
 from dtrain.task.backends.runtime import runtime
-from dtrain.task.data import augmentation, data_identity, reading
+from dtrain.task.data import data_identity, reading
 from dtrain.task.data.inputs import Augment
 from dtrain.task.data.readers import Pool
 
@@ -113,7 +117,7 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
             notices += unseen(other, made_of, "this data")
         names = [feature.name for feature in made_of.features]
         splits = dataclasses.replace(splits, columns={**(splits.columns or {}), "inputs": names})
-    data_records = data_identity.records(splits, options.identity)
+    data_records = data_identity.records(splits)
     notices += count_streams(splits, config)
     settle_streams(splits, made)
     classes = config.trainer.class_weight
@@ -208,16 +212,16 @@ def _augment(options: Options, splits: Splits) -> Augment | None:
         f"dataset.augment[{index}]": node for index, node in enumerate(nodes)
     }  # fmt: skip
     functions = [_one_augment(key, node, splits) for key, node in keys.items()]
-    return augmentation.in_turn(functions)
+    return in_turn(functions)
 
 
 def _one_augment(key: str, node: Mapping[str, Any], splits: Splits) -> Augment:
     made = targets.instantiate({**node, "_partial_": True}, key)
     is_layer = inspect.isclass(made.func)
-    function: Augment = augmentation.Layer(made(), key) if is_layer else made
+    function: Augment = Layer(made(), key) if is_layer else made
     if is_layer or node["_target_"].partition(".")[0] in callables.KNOWN:  # tried before training
         x, *_ = reading.first(splits.train, _TRIED if is_layer else 1)
-        if isinstance(function, augmentation.Layer):
+        if isinstance(function, Layer):
             for leaf in nest.leaves(x):
                 function.check(key, leaf)
         with callables.blame(key, node, node["_target_"]), runtime().on_cpu():
@@ -269,3 +273,105 @@ def count_streams(splits: Splits, config: Config) -> tuple[str, ...]:
             "the steps of an epoch", f"trainer.steps_per_epoch={steps}",
         )  # fmt: skip
     return (_STREAM_NOTICE.format("batches" if train.is_batched() else "single examples"),)
+
+
+class _PositionSeed(keras.random.SeedGenerator):
+    """A stateless seed generator: its n-th seed is a function of ``key`` and n."""
+
+    key: Any = None
+    _draws = 0
+
+    def start(self, key: Any) -> None:
+        """Draw from ``key``, the seed of an example, from here on."""
+        self.key, self._draws = key, 0
+
+    def next(self, ordered: bool = True) -> Any:
+        """Return a seed."""
+        self._draws += 1
+        return runtime().fold_in(self.key, self._draws)
+
+
+class Layer:
+    """Calls a Keras layer on one example, with random numbers of the example's seed.
+
+    Args:
+        layer: one of Keras' preprocessing layers, or of the user's own whose random numbers come
+            from seed generators that are its attributes.
+        key: in the configuration, for messages.
+
+    Raises:
+        UsageError: the layer changes several examples together, or not by a seed.
+    """
+
+    #: Of Keras, those whose changes are not of one example and its seed.
+    REFUSED = {
+        "MixUp": "mixes the examples of a batch, and their targets",
+        "CutMix": "mixes the examples of a batch, and their targets",
+        "AugMix": "draws from Python's random numbers, once for all examples",
+    }
+
+    def __init__(self, layer: keras.Layer, key: str):
+        kind = type(layer).__name__
+        if kind in self.REFUSED:
+            raise UsageError(
+                key, kind, self.REFUSED[kind], "layers that change one example by its seed",
+                f"the configuration without {key}",
+            )  # fmt: skip
+        self._layer = layer
+        self._seeds = _PositionSeed(0)
+        for part in _layers(layer):
+            for name, value in vars(part).items():
+                if isinstance(value, keras.random.SeedGenerator):
+                    setattr(part, name, self._seeds)
+
+    def __call__(self, x: Any, seed: Any) -> Any:
+        """Return what the layer makes of ``x``, in the type of ``x``."""
+        self._seeds.start(seed)
+        ops = keras.ops
+        changed = ops.convert_to_tensor(self._layer(ops.cast(x, "float32"), training=True))
+        if keras.backend.is_int_dtype(x.dtype):
+            changed = ops.saturate_cast(ops.round(changed), x.dtype)
+        return ops.cast(changed, x.dtype)
+
+    def check(self, key: str, x: np.ndarray) -> None:
+        """Refuse a range of values that is not that of the examples.
+
+        Args:
+            key: of the node.
+            x: some examples, ``[n, ...]``.
+
+        Raises:
+            UsageError: naming the range.
+        """
+        bounds = [tuple(getattr(part, "value_range", (0, 1))) for part in _layers(self._layer)]
+        high = max(high for _, high in bounds)
+        if high == 255 and x.size and x.max() <= 1.0:
+            raise UsageError(
+                f"{key}.value_range", "[0, 255]", f"the examples are {x.min():.4g} to "
+                f"{x.max():.4g}", "[0, 1] for these", f"value_range: [0, 1], in the node of {key}",
+            )  # fmt: skip
+
+
+def _layers(layer: keras.Layer) -> Iterator[keras.Layer]:
+    """Yield a layer and those that are its attributes, alone or in a list."""
+    yield layer
+    for value in list(vars(layer).values()):
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(part, keras.Layer) and part is not layer:
+                yield from _layers(part)
+
+
+def in_turn(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a function of an example and a seed that calls others one after the other.
+
+    Args:
+        functions: of an example and a seed; each gets a seed of its own.
+    """
+
+    def augment(x: Any, seed: Any) -> Any:
+        for index, function in enumerate(functions):
+            own = runtime().fold_in(seed, index) if index else seed
+            x = function(x, seed=own)
+        return x
+
+    return augment

@@ -13,8 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config.fine_tuning import FineTuning
-from dtrain.config.schema import Config
+from dtrain.config.schema import Config, FineTuning
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend

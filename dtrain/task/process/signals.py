@@ -67,10 +67,6 @@ class Stop:
             self._tell()
 
 
-#: By how much a process that gives way is nicer than others.
-NICE = 10
-
-
 def end_with_the_parent() -> None:
     """Have the kernel send SIGKILL when the parent dies: prctl(PR_SET_PDEATHSIG); Linux only.
 
@@ -78,17 +74,6 @@ def end_with_the_parent() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def give_way() -> None:
-    """Let other processes have the cores first; must run before a framework has threads.
-
-    Where all cores are busy the command itself, which watches its tasks, would else take its time
-    from the training as often as from this process. On Linux, where a thread begins as nice as the
-    one that starts it.
-    """
-    if sys.platform == "linux":
-        os.nice(NICE)
 
 
 def keep_to(cores: Sequence[int]) -> None:

@@ -75,8 +75,6 @@ class Callbacks:
         steps_per_epoch: of the run, for ``params``.
         share: returns the chief's numbers by name, given those of this task; each task calls it at
             the same points.
-        late: validations come late: callbacks that monitor one see the end of an epoch then
-            (:meth:`validated`).
         logged: returns numbers that callbacks have given to a logger since it was called last.
     """
 
@@ -87,7 +85,6 @@ class Callbacks:
         epochs: int,
         steps_per_epoch: int,
         share: Callable[[dict[str, float]], dict[str, float]] = dict,
-        late: bool = False,
         logged: Callable[[], dict[str, Any]] = dict,
     ):
         self._callbacks, self._model = callbacks, model
@@ -97,26 +94,15 @@ class Callbacks:
             "callbacks/objects", self._owners, lambda: train_state.saved(model) | {id(model)}
         )
         self._behind = [_Behind(share, logged) for _ in callbacks]
-        self._guard = [_Unchanged(callbacks)] if callbacks else []
-        self._late = [late and _monitors_validation(callback) for callback in callbacks]
+        guard = [_Unchanged(callbacks)] if callbacks else []
+        pairs = [each for pair in zip(callbacks, self._behind, strict=True) for each in pair]
         self.hooks = keras.callbacks.CallbackList(
-            self._guarded(lambda late: True),
-            model=model, epochs=epochs, steps=steps_per_epoch, verbose=0,
-        )  # fmt: skip
+            [*guard, *pairs, *guard], model=model, epochs=epochs, steps=steps_per_epoch, verbose=0
+        )
         for each in callbacks:
             if isinstance(each, keras.callbacks.SwapEMAWeights):
                 # After the last epoch nothing would be left of what is trained: `leave_swapped`.
                 each.set_params({**each.params, "epochs": 0})
-
-    def _guarded(self, chosen: Callable[[bool], bool]) -> list[keras.callbacks.Callback]:
-        """Return callbacks, what stands behind each, and what guards them all.
-
-        Args:
-            chosen: which, by whether they wait for validations.
-        """
-        rows = zip(self._callbacks, self._behind, self._late, strict=True)
-        pairs = [each for *pair, late in rows if chosen(bool(late)) for each in pair]
-        return [*self._guard, *pairs, *self._guard] if pairs else []
 
     def begin(self, before: Mapping[str, Any] | None = None) -> None:
         """Call ``on_train_begin``.
@@ -165,21 +151,6 @@ class Callbacks:
         """Let weights that are averages stay so, at the end of the training."""
         for each in self._callbacks:
             keras_internals.end_with_averages(each)
-
-    def epoch_ended(self, epoch: int, logs: dict[str, float]) -> None:
-        """Call ``on_epoch_end`` of those that wait for nothing."""
-        if not any(self._late):
-            self.hooks.on_epoch_end(epoch, logs)
-            return
-        for callback in self._guarded(lambda late: not late):
-            callback.on_epoch_end(epoch, logs)
-
-    def validated(self, epoch: int, logs: dict[str, float]) -> None:
-        """Call ``on_epoch_end`` of those that have waited for the validation of an epoch."""
-        for callback in self._guarded(lambda late: late):
-            callback.on_epoch_end(epoch, logs)
-        for behind in self._behind:
-            behind.seen = None
 
     @property
     def every_batch(self) -> bool:
@@ -305,13 +276,6 @@ def _values(callback: keras.callbacks.Callback, hidden: bool = False) -> dict[st
         and (hidden or not name.startswith("_"))
         and not secrets.named(name)
     }
-
-
-def _monitors_validation(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback acts by what a validation finds."""
-    if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_best_only:
-        return False  # it has the attribute, and does not look at it
-    return str(getattr(callback, "monitor", "")).startswith("val_")
 
 
 def _wants_batches(callback: keras.callbacks.Callback) -> bool:

@@ -5,8 +5,6 @@ second, whether it is time to save, whether a stop was requested) is agreed on b
 
 At the end of an epoch the state is saved first and evaluated then: a stop during the validation
 leaves it to the resumed run, which begins by it (``pending_validation`` of a checkpoint).
-
-With an evaluator (``sidecar.evaluate``) its points are taken in between two calls instead.
 """
 
 from __future__ import annotations
@@ -29,11 +27,13 @@ from dtrain.task.model import finetune, train_state
 from dtrain.task.train.callbacks import Callbacks
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import Records
-from dtrain.task.train.sidecar import PREFIX, LateValidation
 from dtrain.task.train.snapshots import Saving, Snapshot
 from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.timing import Timing
 from dtrain.task.train.validation import CALL_SECONDS, evaluate
+
+#: What begins the names of what a validation finds.
+PREFIX = "val_"
 
 
 class Loop:
@@ -50,7 +50,6 @@ class Loop:
         stopping: says whether the user or a scheduler asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
         begun: called once, when there is something that a stop would have to save.
-        late: takes in what an evaluator finds; None where validations are done here.
         limit: of the time.
     """
 
@@ -66,10 +65,9 @@ class Loop:
         stopping: Callable[[], bool],
         identity: dict[str, Any],
         begun: Callable[[], None] = lambda: None,
-        late: LateValidation | None = None,
         limit: TimeLimit | None = None,
     ):
-        self._late, self._model = late, model
+        self._model = model
         self._strategy = strategy
         self._steps = steps
         self._schedule = schedule
@@ -148,9 +146,6 @@ class Loop:
         self._records.wait()
         if self._over:
             self._end_by_time()
-        if self._late is not None and not self._late.wait(self._stopping, self._take_in,
-                                                          self._report_progress):  # fmt: skip
-            self._saving.interrupt(self.step, None)
         if self._records.keeps_model and self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.optimizer_scope():
@@ -186,17 +181,13 @@ class Loop:
         count = int(CALL_SECONDS / max(self.timing.step_seconds, 1e-6)) if is_timed else 1
         count = min(count, self._steps.max_steps)
         is_chief = self._records.is_chief
-        late = [] if self._late is None else [self._late.ready()]
-        steps, stop, end, save, over, *ready = self._strategy.tasks.sum([
+        steps, stop, end, save, over = self._strategy.tasks.sum([
             max(1, count) if is_chief else 0,
             self._stopping(),
             self._model.stop_training,
             is_chief and self.step > max(0, self._saving.step) and self._saving.by_time(),
             is_chief and self.timing.calls > 0 and self._limit.over,
-            *late,
         ])  # fmt: skip
-        for _ in range(int(sum(ready))):
-            self._take_in()
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         self._over = over > 0
         return int(steps)
@@ -210,12 +201,12 @@ class Loop:
             1 if self._callbacks.every_batch else None,
         )  # fmt: skip
         end = min([end, *(step for step in self._records.profile_steps or () if step > self.step)])
-        return schedule.meeting(self.step, end, self._strategy.sync_every)
+        return end
 
     def _train_until(self, boundary: int, count: int) -> None:
         schedule = self._schedule
         while not (self._stop or self._end or self._over or self._save_now):
-            count = schedule.steps_of_call(self.step, count, boundary, self._strategy.sync_every)
+            count = min(count, boundary - self.step)
             batch = self.step % schedule.steps_per_epoch
             self._records.profile(self.step)
             if self._callbacks.every_batch:
@@ -276,13 +267,7 @@ class Loop:
             key=lambda steps: not math.isfinite(self._loss_of(sums, steps)),
         )  # fmt: skip
 
-    def _take_in(self) -> None:
-        """Let the next point of the evaluator be one of the run."""
-        assert self._late is not None
-        point = self._late.take()
-        self.logs, self.evaluated = {**self.logs, **point.metrics}, point.examples
-
-    def _report_progress(self, evaluated: int = 0, waiting: int = 0) -> None:
+    def _report_progress(self, evaluated: int = 0) -> None:
         schedule = self._schedule
         report = {
             "step": self.step,
@@ -294,7 +279,6 @@ class Loop:
             "metrics": self.logs,
             "examples_per_second": self.timing.examples_per_second,
             "evaluated": evaluated,
-            **({"waiting": waiting} if waiting else {}),
         }
         self._records.progress(report, self.step in (1, schedule.total_steps))
 
@@ -323,18 +307,16 @@ class Loop:
             counts = {name: float(count) for name, count in numbers.items()}
             self._records.point(self.step, epoch + 1, "epoch", counts)
         validation: dict[str, float] = {}
-        validates, late = self._schedule.validates(epoch), self._late is not None
-        if validates and not late:
+        if self._schedule.validates(epoch):
             validation = {
                 f"{PREFIX}{name}": value for name, value in self._validate(due, logs).items()
             }
             logs.update(validation)
-        due = due or (validates and late)  # an evaluator needs a checkpoint
         self._unvalidated, self._epoch = None, Sums()
         # Callbacks of Keras add the learning rate, of which there is a point already.
         written = self._learning_rate() if self._interval.examples == 0 else {}
         try:
-            self._callbacks.epoch_ended(epoch, logs)
+            self._callbacks.hooks.on_epoch_end(epoch, logs)
         finally:  # a callback that raises ends the run, and what was measured is written
             added, ignored = self._callbacks.added(logs)
             new = {k: v for k, v in added.items() if written.get(k) != v}
@@ -390,7 +372,7 @@ class Loop:
         epoch, inside = divmod(self.step, schedule.steps_per_epoch)
         # At the end of an epoch with a validation there was one.
         due = schedule.validation_examples and (inside or not schedule.validates(epoch - 1))
-        if due and self._late is None:
+        if due:
             metrics = {f"{PREFIX}{name}": v for name, v in self._evaluate(None).items()}
             self._records.point(self.step, epoch + bool(inside), "validation", metrics)
             self.logs = {**self.logs, **metrics}
@@ -427,16 +409,14 @@ class Loop:
             "objective_mode": self._objective.mode,
         }
         meta |= {} if self._unvalidated is None else {"epoch_logs": self._unvalidated}
-        meta |= {} if self._late is None else self._late.meta(self.step, self._stop)
         return self._saving.take(arrays, meta)
 
     def _value(self) -> float | None:
         """Return the objective of this very step; None where it is not known."""
-        late = self._late is not None and self._late.judges
         inside = self.step % self._schedule.steps_per_epoch and self.step != self._cut
-        if late or inside or self._unvalidated is not None:
+        if inside or self._unvalidated is not None:
             return None  # the logs are of an earlier step
-        return self._objective.value(self.logs)
+        return self._objective.value(self.logs, self.timing.examples_per_second)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         meta, arrays = checkpoint.meta, checkpoint.arrays
@@ -454,5 +434,3 @@ class Loop:
         if meta["pending_validation"]:
             # A fork with another loss or other metrics has none.
             self._unvalidated = meta.get("epoch_logs") or self._steps.results(self._epoch)
-        if self._late is not None:
-            self._late.restore(meta.get("points_taken", 0))

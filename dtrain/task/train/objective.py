@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from dtrain.config.objective import AUTO, ORDER, Mode, first
+from dtrain.config.objective import AUTO, ORDER, SPEED, Mode, first
 from dtrain.task.train.recorder import Records
 
 
@@ -72,7 +72,7 @@ class Objective:
             self.choose(logs)
             if self.name is not None:
                 self._records.event("objective", step=step, **self.fields())
-        if not whole or self._reported or self.name in logs:
+        if not whole or self._reported or self.name in (SPEED, *logs):
             return
         self._reported = True
         message = f"objective={self.name} is not among the metrics of this run"
@@ -81,7 +81,14 @@ class Objective:
         message += f" ({', '.join(sorted(logs))}); no checkpoint is kept as the best"
         self._records.event("notice", message=message)
 
-    def value(self, logs: Mapping[str, float]) -> float | None:
-        """Return its value in logs; None where it is not there, or no finite number."""
+    def value(self, logs: Mapping[str, float], speed: float = 0.0) -> float | None:
+        """Return its value; None where there is none, or no finite number.
+
+        Args:
+            logs: values of metrics by name.
+            speed: examples per second so far, 0 where that is not known yet.
+        """
         value = logs.get(self.name) if self.name is not None else None
+        if self.name == SPEED:
+            value = speed or None
         return value if value is not None and math.isfinite(value) else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from dtrain.errors import CheckpointError
 from dtrain.host.usage import Usage
-from dtrain.run.checkpoint import Rating, Writer
+from dtrain.run.checkpoint import Writer
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal, MetricsKind
 from dtrain.task.train.tensorboard import Summaries
@@ -79,11 +79,6 @@ class Records:
         """Let the best checkpoint be that of an objective, ``max`` or ``min``."""
         self._writer.compare_by(objective, mode)
 
-    def rate(self, rating: Rating | None) -> None:
-        """Take in what was found of a checkpoint (:meth:`dtrain.run.checkpoint.Writer.rate`)."""
-        if rating is not None:
-            self._writer.rate(rating)
-
     @property
     def last_step(self) -> int | None:
         """The step that a resumed run begins with, None where nothing is saved."""
@@ -131,7 +126,7 @@ class NullRecords(Records):
         """Do nothing."""
 
     event = point = progress = profile = epoch_ended = _nothing
-    save = compare_by = rate = wait = end = _nothing
+    save = compare_by = wait = end = _nothing
 
 
 #: The file is written at most this often, in seconds.

@@ -12,15 +12,16 @@ from typing import Any
 import keras
 
 from dtrain import secrets
+from dtrain.config import names, section
 from dtrain.config.schema import Config
 from dtrain.data.failures import before_training
 from dtrain.data.prepare import check_batch
 from dtrain.data.sources import Splits
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster, Task
-from dtrain.run.columns import read_encoding, write_encoding
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
+from dtrain.run.samples import read_encoding, write_encoding
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import data_identity, dataset
@@ -191,6 +192,8 @@ def assemble(
     Raises:
         UsageError: model, data, strategy and checkpoint do not go together.
     """
+    groups = ("model", "dataset", "action", *(("optimizer", "trainer") if action.trains else ()))
+    names.check_arguments({name: section.plain(getattr(config, name)) for name in groups})
     encoding = read_encoding(action.of_run or process.rundir)
     data = action.loaded(config, dataset.load(config, action.trains, encoding))
     process.phases.end("data")
@@ -294,7 +297,7 @@ def tell_apart(
     """
     several = sum(not task.serves for task in process.cluster.tasks) > 1
     data_identity.check_hosts(data.identity, strategy.tasks, process.cluster)
-    stream = data_identity.check_stream(data.splits, not several, config.sidecar.evaluate)
+    stream = data_identity.check_stream(data.splits, not several)
     notices = [*data.notices, stream]
     if process.journal is not None:
         process.journal.write("data", **data.identity)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
 from typing import Any
 
-from dtrain.config import durations
+from dtrain.config import forms
 from dtrain.config.schema import Config
 from dtrain.data.prepare import evaluated
 from dtrain.errors import UsageError
@@ -58,59 +57,6 @@ class Schedule:
     def validates(self, epoch: int) -> bool:
         """Say whether ``epoch`` ends with a validation."""
         return self.validation_examples > 0 and (epoch + 1) % self.validation_freq == 0
-
-    def meeting(self, begun: int, step: int, every: int) -> int:
-        """Return the first step from ``step`` on after which replicas meet, or the epoch ends.
-
-        Calls end there: between two meetings each replica has weights of its own.
-
-        Args:
-            begun: a step of the epoch.
-            step: likewise, or beyond its end.
-            every: steps from one meeting to the next (``strategy.sync_every``).
-        """
-        epoch = begun // self.steps_per_epoch * self.steps_per_epoch
-        return epoch + min(-(-(step - epoch) // every) * every, self.steps_per_epoch)
-
-    def steps_of_call(self, step: int, count: int, boundary: int, every: int) -> int:
-        """Return how many steps a call has, after which replicas meet.
-
-        Args:
-            step: the one before the call.
-            count: how many there is time for.
-            boundary: the last of them at most.
-            every: as of :meth:`meeting`.
-        """
-        if self.meeting(step, step, every) != step:
-            count = 1  # of a run that others began: up to where its replicas would have met
-        return min(self.meeting(step, step + count, every), boundary) - step
-
-    def check_meetings(self, every: int, every_batch: bool) -> None:
-        """Refuse what looks at the state between two meetings of replicas.
-
-        Args:
-            every: steps from one to the next.
-            every_batch: a callback does for each batch.
-
-        Raises:
-            UsageError: naming it.
-        """
-        saves = self.checkpoint_steps
-        if saves is not None and (saves % every or self.steps_per_epoch % every):
-            divisor = math.gcd(saves, self.steps_per_epoch, every)
-            raise UsageError(
-                "strategy.sync_every", every,
-                f"checkpoint.every_steps={saves} falls between two averages, in epochs of "
-                f"{self.steps_per_epoch} steps", "a divisor of both",
-                f"strategy.sync_every={divisor}",
-            )  # fmt: skip
-        if every_batch:
-            raise UsageError(
-                "strategy.sync_every", every,
-                "a callback of trainer.callbacks is called for each batch, and between two "
-                "averages each task has weights of its own", "1, or callbacks for epochs",
-                "strategy.sync_every=1",
-            )  # fmt: skip
 
     def next_end(self, step: int, *periods: int | None) -> int:
         """Return the first step after ``step`` at which one of ``periods`` ends, or the run."""
@@ -177,7 +123,7 @@ class TimeLimit:
         That command has written the configuration, once: tasks that are restarted have what is
         left of its time.
         """
-        limit = durations.seconds(value)
+        limit = forms.seconds(value)
         if limit is None:
             return cls()
         return cls(value, os.stat(rundir.config).st_mtime + limit)

@@ -10,13 +10,12 @@ import keras
 
 from dtrain import errors
 from dtrain.config import early_stopping, names
-from dtrain.config.objective import AUTO, ORDER, Mode
+from dtrain.config.objective import AUTO, ORDER, SPEED, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.run.sidecar import Sidecar
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity
@@ -27,11 +26,9 @@ from dtrain.task.train.loop import Loop
 from dtrain.task.train.objective import Objective
 from dtrain.task.train.recorder import NullRecords, Records
 from dtrain.task.train.session import Action, Process, Session, quietly
-from dtrain.task.train.sidecar import EvaluatorPoints, LateValidation
 from dtrain.task.train.snapshots import save_model
 from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.tensorboard import Summaries
-from dtrain.task.train.validation import check_validation
 
 
 class Train(Action):
@@ -47,8 +44,6 @@ class Train(Action):
         Raises:
             UsageError: naming it.
         """
-        if config.sidecar.evaluate:
-            check_validation(schedule)
         # What a step or a callback of the user's own names, is not known before it ran.
         if has_own(model, "train_step", "compute_metrics"):
             return
@@ -74,11 +69,7 @@ class Train(Action):
         """
         config, strategy, process = session.config, session.strategy, session.process
         model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
-        points = None
-        if config.sidecar.evaluate and process.is_chief:
-            alone = config.sidecar.every.name == "newest"
-            points = EvaluatorPoints(process.rundir, past, alone)
-        records = make_records(process.rundir, config, process.journal, past, points)
+        records = make_records(process.rundir, config, process.journal, past)
         examples = examples_in(session.inputs.train)
         start = past.step if past else 0
         objective = Objective(
@@ -92,22 +83,14 @@ class Train(Action):
             schedule.epochs,
             schedule.steps_per_epoch,
             lambda own: strategy.tasks.gather(own)[0],
-            late=config.sidecar.evaluate,
             logged=process.logged.take,
         )
         if nodes:
             strategy.answer_locally(model)
-        if strategy.sync_every > 1:
-            schedule.check_meetings(strategy.sync_every, callbacks.every_batch)
         whole = {**derived(model, strategy, schedule, examples), **objective.fields()}
         if config.trainer.loss == AUTO and isinstance(model.loss, str):
             whole["trainer.loss"] = model.loss  # which of its values auto is
         records.event("start", step=start, **whole)
-        late_validation = None
-        if config.sidecar.evaluate:
-            late_validation = LateValidation(
-                points, strategy, schedule, callbacks, records, objective
-            )
         steps.waiting.traced = functools.partial(process.phases.end, "trace")
         loop = Loop(
             model, strategy, steps, schedule, callbacks, records, objective, process.stop,
@@ -120,7 +103,6 @@ class Train(Action):
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=functools.partial(_begun, process, model, steps),
-            late=late_validation,
             limit=TimeLimit.of(config.trainer.max_time, process.rundir),
         )  # fmt: skip
         status = "FAILED"
@@ -132,9 +114,6 @@ class Train(Action):
             process.notice(timing.described(measured.seconds, measured.shares))
             with strategy.whole(model):
                 save_model(model, process.rundir, records)
-            if process.is_chief and (config.sidecar.evaluate or config.sidecar.export):
-                records.wait()  # ORDER: the best checkpoint is there before the evaluator ends
-                Sidecar(process.rundir).end()
             strategy.tasks.barrier()  # ORDER: none leaves before the chief is done
             status = "FINISHED"
         except errors.Interrupted:
@@ -152,9 +131,11 @@ def _early_stopping(
     value = config.trainer.early_stopping
     if value is None:
         return []
+    name, mode = objective.name, objective.mode
     # Of a model whose metrics are known after the first epoch alone no objective is chosen yet.
-    name = objective.name or ("val_loss" if schedule.validation_examples else "loss")
-    return [early_stopping.node(value, name, objective.mode or "min")]
+    if name in (None, SPEED):
+        name, mode = "val_loss" if schedule.validation_examples else "loss", "min"
+    return [early_stopping.node(value, str(name), str(mode))]
 
 
 def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
@@ -182,7 +163,6 @@ def make_records(
     config: Config,
     journal: Journal | None,
     past: checkpoint.Checkpoint | None = None,
-    points: EvaluatorPoints | None = None,
 ) -> Records:
     """Return what records a run; without a journal, what records nothing.
 
@@ -191,7 +171,6 @@ def make_records(
         config: of it.
         journal: of it.
         past: the checkpoint that it is resumed from, or that it forks.
-        points: of the evaluator, where there is one.
     """
     tracking, saving = config.tracking, config.checkpoint
     steps = tracking.profile_steps
@@ -219,7 +198,6 @@ def make_records(
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
             before=journal.sync,
             resumed=past.step if past and past.path.parent == rundir.checkpoints else None,
-            evaluates=(lambda path: None) if points is None else points.add,
             objective=name,
         ),
     )

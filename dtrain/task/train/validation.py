@@ -18,26 +18,21 @@ CALL_SECONDS = 1.0
 WITHOUT_LOSS = "the model has neither a test_step nor a loss"
 
 
-def check_validation(schedule: Schedule, dataset: str | None = None) -> None:
+def check_validation(schedule: Schedule, dataset: str) -> None:
     """Refuse data without a validation, and models without anything to evaluate by.
 
     Args:
         schedule: of the run.
-        dataset: target of the data that a command evaluates on; None for ``sidecar.evaluate``.
+        dataset: target of the data that is evaluated.
 
     Raises:
         UsageError: there is nothing to evaluate.
     """
     if schedule.validation_examples:
         return
-    if dataset is not None:
-        raise UsageError(
-            "dataset", dataset, f"has no validation to evaluate on, or {WITHOUT_LOSS}",
-            "a dataset with a validation", "dataset.validation=FILE",
-        )  # fmt: skip
     raise UsageError(
-        "sidecar.evaluate", "true", f"the dataset has no validation, or {WITHOUT_LOSS}",
-        "a dataset with a validation, and a model with a loss", "sidecar.evaluate=false",
+        "dataset", dataset, f"has no validation to evaluate on, or {WITHOUT_LOSS}",
+        "a dataset with a validation", "dataset.validation=FILE",
     )  # fmt: skip
 
 

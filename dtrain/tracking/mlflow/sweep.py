@@ -1,8 +1,9 @@
-"""The parent run of a sweep in MLflow: what was asked, what came of each job, the best one."""
+"""A sweep in MLflow: the names and tags of its jobs, and the parent run with what came of them."""
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,70 @@ from dtrain.run.folder import RunDir, write_json
 from dtrain.tracking.choose import tracker
 from dtrain.tracking.delivery import Delivery, ship_folder
 from dtrain.tracking.mlflow.store import Store, import_mlflow, uri
-from dtrain.tracking.mlflow.tags import parent
+
+#: What a parameter that differs begins with: MLflow's tables sort parameters by their names, and
+#: this stands before every letter that a key begins with.
+FIRST = "_"
+_NAME_CHARACTERS = 200
+
+
+def first(differs: dict[str, str]) -> dict[str, str]:
+    """Return the parameters that distinguish a job from the others, under names that sort first."""
+    return {f"{FIRST}{key}": str(value) for key, value in differs.items()}
+
+
+def job_name(job: dict[str, Any], otherwise: str) -> str:
+    """Return a readable name: ``3 strategy=mirrored learning_rate=0.001``.
+
+    Args:
+        job: ``sweep`` of the run's ``command.json``: its ``number``, and ``differs``.
+        otherwise: for a job that differs in nothing.
+    """
+    differs: dict[str, str] = job["differs"]
+    tails = [key.rpartition(".")[2] for key in differs]
+    short = {
+        key: tail if tails.count(tail) == 1 else key
+        for key, tail in zip(differs, tails, strict=True)
+    }
+    parts = [f"{short[key]}={value}" for key, value in differs.items()] or [otherwise]
+    return f"{job['number']} {' '.join(parts)}"[:_NAME_CHARACTERS]
+
+
+def job_tags(job: dict[str, Any], parent: str) -> dict[str, str]:
+    """Return the tags of a child.
+
+    Args:
+        job: as of :func:`job_name`.
+        parent: id of the parent run.
+    """
+    return {"mlflow.parentRunId": parent, "job": str(job["number"])}
+
+
+def parent(store: Store, config: Config, folder: Path, started: float) -> str:
+    """Return the id of the sweep's run; whoever asks first has it created.
+
+    Args:
+        store: where.
+        config: of the sweep or one of its jobs.
+        folder: of the sweep.
+        started: seconds since the epoch, for a sweep that does not say when it began.
+    """
+    sweep: Any = schemas.read(folder / "sweep.json", schemas.Sweep) or {}
+
+    def tags() -> dict[str, str]:
+        return {
+            "mlflow.source.name": "dtrain",
+            "run_dir": str(folder),
+            "sweep": folder.name,
+            "host": platform.node(),
+        }
+
+    run_id, _ = store.run(
+        folder / "tracking.json", sweep.get("name", folder.name), sweep.get("started", started),
+        tags,
+    )  # fmt: skip
+    return run_id
+
 
 #: Of a sweep folder, beside ``sweep.json``: what its end makes.
 COMPARISON = ("comparison.html", "comparison.csv")
@@ -43,6 +107,7 @@ class SweepRun:
         self._folder = folder
         self._warn = warn
         self._delivery: Delivery | None = None
+        self._shipped: set[Path] = set()  # jobs that MLflow has all of
 
     def open(self) -> None:
         """Begin; returns at once."""
@@ -68,15 +133,30 @@ class SweepRun:
     def _deliver(self, last: tuple[str, float] | None) -> bool:
         if last is not None:
             record(Store(self._config), self._config, self._folder, *last)
-        shipped = [job for job in _unshipped(self._folder) if _ship(job)]
+            self._shipped.clear()  # at the end all are looked at
+        shipped = [job for job in self._unshipped() if _ship(job)]
         return last is not None or bool(shipped)
+
+    def _unshipped(self) -> Iterator[RunDir]:
+        """Yield the jobs that have ended and of which MLflow has not got everything."""
+        for rundir in jobs_of(self._folder):
+            if rundir.path in self._shipped:
+                continue
+            result = schemas.glance(rundir.result, schemas.Result)
+            if result is None:
+                continue
+            tracked: Any = schemas.glance(rundir.tracking, schemas.Shipped) or {}
+            if result["status"] == tracked.get("shipped"):
+                self._shipped.add(rundir.path)  # its files are not read again every few seconds
+            else:
+                yield rundir
 
 
 def record(store: Store, config: Config, folder: Path, status: str, ended: float) -> None:
     """Write what a sweep folder says of the sweep as a whole to its run.
 
     Args:
-        store, config, folder: as of :func:`dtrain.tracking.mlflow.tags.parent`.
+        store, config, folder: as of :func:`parent`.
         status, ended: as of :meth:`SweepRun.close`.
     """
     run_id = parent(store, config, folder, ended)
@@ -123,16 +203,6 @@ def jobs_of(folder: Path) -> list[RunDir]:
     sweep = schemas.read(folder / "sweep.json", schemas.Sweep)
     found = [folder / job["folder"] for job in sweep["jobs"]] if sweep else []
     return [RunDir(path) for path in found if path.is_dir() and not path.is_symlink()]
-
-
-def _unshipped(folder: Path) -> Iterator[RunDir]:
-    """Yield the jobs that have ended and of which MLflow has not got everything."""
-    for rundir in jobs_of(folder):
-        result = schemas.glance(rundir.result, schemas.Result)
-        tracked: Any = schemas.glance(rundir.tracking, schemas.Shipped) or {}
-        shipped = tracked.get("shipped")
-        if result is not None and result["status"] != shipped:
-            yield rundir
 
 
 def _ship(rundir: RunDir) -> bool:

@@ -1,13 +1,15 @@
-"""The tracker that records each run folder as one MLflow run."""
+"""The tracker that records each run folder as one MLflow run: its data, tags, points, artifacts."""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import json
 import platform
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,70 @@ from dtrain.run import code, schemas
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.registry import Promotion
 from dtrain.tracking.base import SweepRecord, TrackedRun, Tracker
-from dtrain.tracking.mlflow.inputs import inputs
-from dtrain.tracking.mlflow.known_steps import Steps
 from dtrain.tracking.mlflow.models import Models
 from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, uri
-from dtrain.tracking.mlflow.sweep import SweepRun, record
-from dtrain.tracking.mlflow.tags import first, job_name, job_tags, parent
+from dtrain.tracking.mlflow.sweep import SweepRun, first, job_name, job_tags, parent, record
+
+#: Characters of a name, a digest, and what describes a dataset, that MLflow takes.
+_NAME, _DIGEST, _TEXT = 500, 36, 60_000
+#: What MLflow shows each split as.
+_CONTEXT = {"train": "training", "validation": "validation"}
+
+
+def inputs(event: dict[str, Any], dataset: Mapping[str, Any]) -> list[Any]:
+    """Return MLflow's inputs of a ``data`` event.
+
+    Args:
+        event: of the journal, which may be anybody's: what is of no use in it is left out.
+        dataset: the ``dataset`` group, with references in the place of secrets.
+    """
+    entities = import_mlflow().entities
+    target = str(dataset.get("_target_", "dataset"))
+    path = secrets.hide(dataset.get("path"))
+    found = []
+    for split, context in _CONTEXT.items():
+        record = event.get(split)
+        if not isinstance(record, dict) or not isinstance(record.get("digest"), str):
+            continue
+        source = {"target": target, **({} if path is None else {"path": path})}
+        files = record.get("files")
+        if isinstance(files, list):
+            source["files"] = [str(file.get("name")) for file in files if isinstance(file, dict)]
+        shown = {
+            "name": target.rpartition(".")[2][:_NAME] or "dataset",
+            "digest": record["digest"][:_DIGEST],
+            "source_type": "dtrain",
+            "source": json.dumps(source, default=str)[:_TEXT],
+            "schema": json.dumps({"structure": str(record.get("structure"))})[:_TEXT],
+            "profile": json.dumps({"num_rows": record.get("examples")})[:_TEXT],
+        }
+        tag = entities.InputTag("mlflow.data.context", context)
+        found.append(entities.DatasetInput(entities.Dataset(**shown), [tag]))
+    return found
+
+
+class Steps:
+    """A set of steps. They mostly come in order and evenly spaced, and are kept as ranges."""
+
+    def __init__(self) -> None:
+        self._ranges: list[range] = []  # each begins behind the end of the one before
+        self._others: set[int] = set()  # those that came late
+
+    def add(self, step: int) -> None:
+        """Take in a step; none that is there already."""
+        if not self._ranges or step > self._ranges[-1][-1]:
+            last = self._ranges[-1] if self._ranges else None
+            if last is not None and (len(last) == 1 or step - last[-1] == last.step):
+                self._ranges[-1] = range(last[0], step + 1, step - last[-1])
+            else:
+                self._ranges.append(range(step, step + 1))
+        else:
+            self._others.add(step)
+
+    def __contains__(self, step: int) -> bool:
+        at = bisect.bisect_right(self._ranges, step, key=lambda each: each[0]) - 1
+        return (at >= 0 and step in self._ranges[at]) or step in self._others
+
 
 #: Of the longest journal that is an artifact: MLflow has its points.
 _JOURNAL_BYTES = 64 << 20
@@ -72,18 +132,15 @@ def _packages(backend: Backend) -> tuple[str, ...]:
 
 def _recorded(record: code.Record, backend: Backend) -> dict[str, str]:
     """Return host, versions and commit of a record of the run's code."""
-    values = {"host": record["host"], "python": record["machine"].get("python", "")}
     installed = record["packages"]
+    values = {"host": record["host"], "python": installed.get("python", "")}
     for name in _packages(backend):
         names = (name, *_OTHERS.get(name, ()))
         distribution = next((each for each in names if each in installed), None)
         if distribution is not None:
             values[name] = installed[distribution]
-    folder = Path(record["folder"])
-    for tree in record["trees"]:
-        if folder.is_relative_to(tree["path"]):
-            return values | _source(tree["commit"], bool(tree["changed"] or tree["added"]))
-    return values
+    tree = record["tree"]
+    return values if tree is None else values | _source(tree["commit"], bool(tree["changed"]))
 
 
 def _here(outputs: Path, backend: Backend) -> dict[str, str]:

@@ -21,14 +21,13 @@ import traceback
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, mirror, reach, tree
+from dtrain.controller.launchers.agents import facts, mirror
 from dtrain.controller.launchers.agents.stream import Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json
-from dtrain.run.sidecar import Sidecar
 
 #: Seconds between two looks at the tasks, and between two looks at which are stopped.
 TURN, LOOK = 0.1, 1.0
@@ -53,7 +52,7 @@ class Tasks(Local):
     def begin(self, rundir: RunDir, cluster: Cluster, names: list[str]) -> None:
         """Start the tasks called ``names``."""
         self._rundir, self._cluster = rundir, cluster
-        self._own = [task for task in cluster.processes if task.name in names]
+        self._own = [task for task in cluster.tasks if task.name in names]
         self._started = {}
         for task in self._own:
             self._start(task)
@@ -78,10 +77,10 @@ class Agent:
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._tasks = Tasks()
         self._patience = PATIENCE
-        self._open: reach.Doors | None = None
+        self._open: facts.Doors | None = None
         self._own: mirror.Own | None = None  # where the launcher's folder is not to be seen
         self._mirror: mirror.Mirror | None = None
-        self._tree: tuple[mirror.Folder, tree.Incoming] | None = None
+        self._tree: tuple[mirror.Folder, mirror.Incoming] | None = None
         self._looked = 0.0
         self._frozen: set[str] = set()
         self._asked = False  # a signal asked this host's tasks to stop
@@ -154,7 +153,7 @@ class Agent:
         """Take the launcher's working tree in: tasks look for code there."""
         if self._tree is None:
             folder = mirror.Folder("tree")
-            self._tree = folder, tree.Incoming(folder.path)
+            self._tree = folder, mirror.Incoming(folder.path)
         if self._tree[1].take(data, last):
             os.chdir(self._tree[0].path)
             self._stream.send("tree")
@@ -171,12 +170,12 @@ class Agent:
         if self._open is not None:
             self._open.close()
         ports = self._tasks.ports(count)
-        self._open = reach.Doors(ports, secret)
+        self._open = facts.Doors(ports, secret)
         self._stream.send("ports", ports=ports)
 
     def _on_reach(self, addresses: list[str], secret: str, seconds: float) -> None:
         def look() -> None:
-            self._stream.send("reach", found=reach.tried(addresses, secret, seconds))
+            self._stream.send("reach", found=facts.tried(addresses, secret, seconds))
 
         threading.Thread(target=look, daemon=True).start()
 
@@ -203,8 +202,6 @@ class Agent:
         rundir = RunDir(run) if self._own is None else self._own.rundir
         rundir.logs.mkdir(exist_ok=True)
         if self._own is not None:
-            if Cluster.from_json(cluster).evaluator_name in tasks:
-                Sidecar(rundir).begin()  # of empty folders nothing came
             self._mirror = mirror.Mirror(rundir, self._stream)
         self._tasks.begin(rundir, Cluster.from_json(cluster), tasks)
         self._stream.send("begun")

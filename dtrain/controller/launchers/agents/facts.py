@@ -1,22 +1,33 @@
-"""What an agent says of its host: versions, code, devices, addresses."""
+"""What an agent says of its host, and whether the hosts of a job go together.
+
+The same versions and frameworks, and ports at which they reach each other; and the variables that
+go along to the tasks there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.machinery
 import os
 import platform
+import re
+import selectors
 import socket
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import dtrain
+from dtrain.controller.launchers.agents.host import Host
 from dtrain.controller.resources.devices import machine
 from dtrain.host import network
-from dtrain.host.frameworks import FRAMEWORKS
+from dtrain.host.columns import aligned
+from dtrain.host.frameworks import FRAMEWORKS, Framework
 from dtrain.host.packages import version
 
 
@@ -81,3 +92,188 @@ def _digest(place: Path) -> str:
         found.update(f"{path.relative_to(place) if place.is_dir() else ''}\0".encode())
         found.update(path.read_bytes() + b"\0")
     return found.hexdigest()[:16]
+
+
+#: How their names begin: what the user trusts and allows, and secrets that were typed.
+_OWN = ("DTRAIN_TRUST", "DTRAIN_ENV", "DTRAIN_SECRET_", "TF_CPP_MIN_LOG_LEVEL")
+_REFERENCE = re.compile(r"\$\{\s*oc\.env\s*:\s*['\"]?(\w+)")
+
+
+def own() -> dict[str, str]:
+    """Return those that every task has."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_OWN)}
+
+
+def referred(text: str) -> dict[str, str]:
+    """Return those that a configuration refers to: secrets are not written there.
+
+    Args:
+        text: of ``config.yaml``.
+    """
+    return {name: os.environ[name] for name in _REFERENCE.findall(text) if name in os.environ}
+
+
+#: Bytes of a secret that are read.
+_LONGEST = 256
+#: Seconds between two attempts.
+_AGAIN = 0.2
+
+
+class Doors:
+    """Listens on ports, and answers whoever comes with a text that only this job knows.
+
+    Args:
+        ports: free ones.
+        secret: the text.
+
+    Raises:
+        OSError: one of them is not free.
+    """
+
+    def __init__(self, ports: list[int], secret: str):
+        self._secret = secret.encode()
+        self._selector = selectors.DefaultSelector()
+        self._listeners: list[socket.socket] = []
+        self._over, self._ender = socket.socketpair()
+        self._selector.register(self._over, selectors.EVENT_READ)
+        try:
+            for port in ports:
+                self._listeners.append(_listener(port))
+        except BaseException:
+            self._release()
+            raise
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name="doors", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._over:
+                    return
+                with contextlib.suppress(OSError):  # it may have gone again
+                    visitor, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                    with visitor:
+                        visitor.setblocking(False)
+                        visitor.send(self._secret)
+
+    def close(self) -> None:
+        """Free the ports."""
+        if self._ender.fileno() < 0:
+            return
+        self._ender.close()
+        self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
+        for each in (*self._listeners, self._over, self._ender):
+            each.close()
+        self._selector.close()
+
+
+def _listener(port: int) -> socket.socket:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    found = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=64)
+    found.setblocking(False)
+    return found
+
+
+def tried(addresses: list[str], secret: str, seconds: float) -> dict[str, str | None]:
+    """Return for each address why it cannot be reached from here, None where it can.
+
+    Args:
+        addresses: ``host:port``.
+        secret: what answers there.
+        seconds: until what does not answer counts as closed.
+    """
+    with ThreadPoolExecutor(min(32, len(addresses) or 1)) as pool:
+        found = pool.map(lambda address: _try(address, secret, seconds), addresses)
+        return dict(zip(addresses, found, strict=True))
+
+
+def _try(address: str, secret: str, seconds: float) -> str | None:
+    host, _, port = address.rpartition(":")
+    deadline, why = time.monotonic() + seconds, "nothing answered"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), left) as connected:
+                connected.settimeout(left)
+                data = connected.recv(_LONGEST)
+            return None if data == secret.encode() else "another program answers there"
+        except TimeoutError:
+            return f"nothing answered within {seconds:g} s: a firewall?"
+        except (OSError, UnicodeError) as error:  # its host may not have begun to listen
+            why = getattr(error, "strerror", None) or str(error)
+            time.sleep(min(_AGAIN, max(0.0, deadline - time.monotonic())))
+    return why
+
+
+#: Facts that decide what is computed, and what they are called.
+_SAME = {"dtrain": "dtrain", "tensorflow": "TensorFlow", "keras": "Keras"}
+#: Seconds that a clock may differ: times of events, and of checkpoints, are compared.
+CLOCK = 60.0
+
+
+def problem(facts: dict[str, Any], here: dict[str, Any]) -> tuple[str, str] | None:
+    """Return how a host differs from this machine, and what to do; None where it does not.
+
+    Args:
+        facts: of the host (:mod:`.facts`).
+        here: of this machine.
+    """
+    difference = next(filter(None, (_other(*same, facts, here) for same in _SAME.items())), None)
+    if difference is not None:
+        return difference
+    if facts.get("code") != here.get("code"):
+        return (
+            "its code of dtrain is another than this machine's, of the same version",
+            "the same checkout on every host",
+        )
+    off = skew(facts)
+    if abs(off) > CLOCK:
+        way = "ahead of" if off > 0 else "behind"
+        return f"its clock is {abs(off):.0f} s {way} this machine's", "the time by NTP, there"
+    return None
+
+
+def framework_problem(
+    framework: Framework, facts: dict[str, Any], here: dict[str, Any]
+) -> tuple[str, str] | None:
+    """Return how what a job computes with differs on a host, and what to do; None: in nothing."""
+    differences = (_other(name, name, facts, here) for name in framework.packages)
+    return next(filter(None, differences), None)
+
+
+def _other(
+    key: str, what: str, facts: dict[str, Any], here: dict[str, Any]
+) -> tuple[str, str] | None:
+    ours, theirs = here.get(key), facts.get(key)
+    if ours == theirs:
+        return None
+    has = f"has no {what}; this machine has {ours}"
+    if theirs is not None:
+        has = f"has {what} {theirs}, and this machine {ours}"
+    return has, f"pip install {key}=={ours}, there"
+
+
+def skew(facts: dict[str, Any]) -> float:
+    """Return by how many seconds the clock of a host was ahead when its greeting came."""
+    return float(facts["time"]) - float(facts["came"])
+
+
+def table(hosts: list[Host], problems: dict[str, str]) -> str:
+    """Return a line for each host: what it has, or why it cannot be used."""
+    rows: list[tuple[str, ...]] = [
+        ("host", "tasks", "cores", "GPUs", "Python", "TensorFlow", "address", "")
+    ]
+    for host in hosts:
+        facts = host.facts
+        shown = [
+            str(facts.get(key) if facts.get(key) is not None else "-")
+            for key in ("cores", "gpus", "python", "tensorflow")
+        ]
+        said = problems.get(host.name, "ready")
+        rows.append((host.name, str(host.slots), *shown, host.address or "-", said))
+    return "\n".join(line.rstrip() for line in aligned(rows))

@@ -7,8 +7,7 @@ import time
 from typing import Any
 
 from dtrain.controller.launchers.agents import mirror
-from dtrain.controller.launchers.agents.stream import Message, Stream
-from dtrain.controller.launchers.agents.transport import Transport
+from dtrain.controller.launchers.agents.stream import Message, Stream, Transport
 from dtrain.errors import DtrainError, TrainingError
 from dtrain.run.mirror import Receiver
 

@@ -11,18 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import checks, facts, mirror, placing, variables
+from dtrain.controller.launchers.agents import facts, mirror, placing
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
-from dtrain.controller.launchers.agents.stream import BEAT, Message
-from dtrain.controller.launchers.agents.transport import Transport
-from dtrain.controller.launchers.base import Launcher
-from dtrain.controller.launchers.processes import LocalProcesses
+from dtrain.controller.launchers.agents.stream import BEAT, Message, Transport
+from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.host import frameworks
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, write_json
-from dtrain.run.mirror import OF_COMMANDS, Changes, Part, Receiver
+from dtrain.run.mirror import OF_COMMANDS, Changes, Receiver
 
 #: Seconds that agents have to end their tasks.
 LAST = 10.0
@@ -30,10 +28,8 @@ LAST = 10.0
 _TURN = 1.0
 #: What tasks that do not lead have no use for.
 _CHIEF_ONLY = frozenset(
-    {"checkpoints", "tensorboard", "logs", "journal.jsonl", "exports", "predictions", "sidecar"}
+    {"checkpoints", "tensorboard", "logs", "journal.jsonl", "exports", "predictions"}
 )
-#: Of :class:`dtrain.run.sidecar.Sidecar`.
-_GIVEN_UP = "sidecar/given_up"
 
 
 class Agents(Launcher, LocalProcesses):
@@ -55,7 +51,6 @@ class Agents(Launcher, LocalProcesses):
         self._losses: dict[str, str] = {}  # tasks of hosts that are gone, and how
         self._cluster: Cluster | None = None
         self._rundir: RunDir | None = None
-        self._given_up = False  # and the chief knows that its evaluator is
 
     @abstractmethod
     def transports(self) -> list[tuple[Transport, int]]:
@@ -67,7 +62,7 @@ class Agents(Launcher, LocalProcesses):
 
     def variables(self) -> dict[str, str]:
         """Return variables of this command's environment that tasks need as well."""
-        return variables.own()
+        return facts.own()
 
     def connect(self) -> list[Host]:
         """Have an agent on every host, and its greeting.
@@ -116,7 +111,7 @@ class Agents(Launcher, LocalProcesses):
         for host in hosts:
             if host.lost is not None:
                 raise Lost(host, host.lost)
-            if (problem := checks.problem(host.facts, facts.found())) is not None:
+            if (problem := facts.problem(host.facts, facts.found())) is not None:
                 raise TrainingError(f"{host.name} {problem[0]}")
 
     def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
@@ -136,11 +131,11 @@ class Agents(Launcher, LocalProcesses):
         gpus = min(host.facts["gpus"] // host.slots for host in hosts)
         cores = min(max(1, host.facts["cores"] // host.slots) for host in hosts)
         places = sum(host.slots for host in hosts)
-        return Machine(gpus, cores, shared=False, hosts=places, evaluator=False)
+        return Machine(gpus, cores, shared=False, hosts=places)
 
     def assumed(self, machine: Machine) -> Machine:
         """Return what a task has if its host is as this machine; no host is asked."""
-        return dataclasses.replace(machine, shared=False, evaluator=False)
+        return dataclasses.replace(machine, shared=False)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Return the cluster with the addresses of its tasks, which reach each other.
@@ -167,7 +162,7 @@ class Agents(Launcher, LocalProcesses):
         """Refuse hosts with another framework: only now it is known which one computes."""
         framework, here = frameworks.of(cluster.environment), facts.found()
         for host in hosts:
-            problem = checks.framework_problem(framework, host.facts, here)
+            problem = facts.framework_problem(framework, host.facts, here)
             if problem is not None:
                 raise UsageError(
                     "launcher.hosts", host.name, f"cannot be used: {problem[0]}",
@@ -195,7 +190,7 @@ class Agents(Launcher, LocalProcesses):
         """
         again = not self._hosts  # the tasks had ended, and the agents with them
         hosts = self.connect()
-        named = {task.name for task in cluster.processes}
+        named = {task.name for task in cluster.tasks}
         if again or named != {name for host in hosts for name in host.tasks}:
             cluster = self.place(cluster)
             self.prepare(cluster)
@@ -204,7 +199,7 @@ class Agents(Launcher, LocalProcesses):
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
-        environment = {**self.variables(), **variables.referred(rundir.config.read_text())}
+        environment = {**self.variables(), **facts.referred(rundir.config.read_text())}
         for host in self._used():
             host.send(
                 "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),
@@ -250,7 +245,6 @@ class Agents(Launcher, LocalProcesses):
 
     def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Return what the agents report of their tasks, and the tasks of hosts that are lost."""
-        self._pass_on()
         events: list[tuple[str, str]] = []
         for host, message in self._inbox.take(self._used(), timeout):
             if message["kind"] == "event" and message.get("task") in host.tasks:
@@ -264,16 +258,6 @@ class Agents(Launcher, LocalProcesses):
             elif message["kind"] == "lost":
                 events += self._lose(host)
         return events
-
-    def _pass_on(self) -> None:
-        """Let a chief that does not see the run folder know that its evaluator is given up."""
-        chief = next(iter(self._used()), None)
-        if chief is None or chief.copy is None or chief.stream is None or self._given_up:
-            return
-        assert self._rundir is not None
-        if (self._rundir.path / _GIVEN_UP).exists():
-            self._given_up = True
-            chief.stream.put(mirror.as_message(Part(_GIVEN_UP, "replace")))
 
     def _lose(self, host: Host) -> list[tuple[str, str]]:
         """Return the tasks without which the job cannot continue, of a host that is lost."""

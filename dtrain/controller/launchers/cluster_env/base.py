@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from dtrain.errors import UsageError
@@ -48,7 +50,6 @@ class Started:
         local: the rank of this command among those on its machine, and how many these are.
         own_gpus: the platform shows each command the GPUs that it may have, and no others.
         same_home: the hosts have the user's home in common, as far as is usual there.
-        evaluator: one of them may be the evaluator.
         typed: what is typed in front of the number of commands, such as ``srun -n``; may be empty.
     """
 
@@ -62,7 +63,6 @@ class Started:
     local: tuple[int, int] = (0, 1)
     own_gpus: bool = False
     same_home: bool = False
-    evaluator: bool = True
     typed: str = ""
 
     @property
@@ -96,7 +96,7 @@ class Platform(ClusterEnvironment, Protocol):
 class Ranked(ABC):
     """A platform that numbers its commands: the first is the chief's.
 
-    The workers follow, then the parameter servers, and last the evaluator, if there is one.
+    The workers follow, then the parameter servers.
     """
 
     #: The platform, for messages.
@@ -129,7 +129,7 @@ class Ranked(ABC):
         check(started, planned, strategy, on_hosts)
         if started.addresses:
             planned = planned.at(started.addresses[: len(planned.tasks)])
-        return planned, planned.processes[started.rank]
+        return planned, planned.tasks[started.rank]
 
     def reach(self, host: str) -> str:
         """Return the name or address by which a host of this platform is reached."""
@@ -142,8 +142,8 @@ def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> 
     Raises:
         UsageError: naming the key that decides how many there are.
     """
-    number, processes = started.number, planned.processes
-    if len(processes) == 1 and not on_hosts:
+    number, tasks = started.number, planned.tasks
+    if len(tasks) == 1 and not on_hosts:
         if number == 1:
             return
         raise UsageError(
@@ -151,19 +151,19 @@ def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> 
             f"{number or 'several'} tasks, each of which would train by itself",
             f"a strategy of several tasks, or {_tasks(1, started)}", "strategy=multiworker",
         )  # fmt: skip
-    if number is not None and number != len(processes):
+    if number is not None and number != len(tasks):
         raise _other_number(number, started, planned, strategy)
-    if not 0 <= started.rank < len(processes):
+    if not 0 <= started.rank < len(tasks):
         raise UsageError(
             "launcher.environment", started.what, f"this command is task {started.rank}, counted "
-            f"from 0, and {len(processes)} are planned",
-            f"{len(processes)} commands", f"hardware.hosts={started.rank + 1}",
+            f"from 0, and {len(tasks)} are planned",
+            f"{len(tasks)} commands", f"hardware.hosts={started.rank + 1}",
         )  # fmt: skip
 
 
 def _other_number(number: int, started: Started, planned: Cluster, strategy: str) -> UsageError:
     """Return the error of so many commands in the place of those that are planned."""
-    roles = [task.role for task in planned.processes]
+    roles = [task.role for task in planned.tasks]
     counts = {role: roles.count(role) for role in dict.fromkeys(roles)}
     names = {"worker": "workers", "ps": "parameter servers"}
     wanted = ", ".join(
@@ -172,7 +172,7 @@ def _other_number(number: int, started: Started, planned: Cluster, strategy: str
     if "ps" in counts:
         key, beside = "strategy.workers", len(roles) - counts["worker"]
     else:
-        key, beside = "hardware.hosts", counts.get("evaluator", 0)
+        key, beside = "hardware.hosts", 0
     fits = max(1, number - beside)
     if planned.together == len(planned.tasks) > 1:  # all on one host
         key = "hardware.devices"
@@ -190,3 +190,48 @@ def _tasks(number: int, started: Started) -> str:
 
 def _count(number: int) -> str:
     return "1 task" if number == 1 else f"{number} tasks"
+
+
+@dataclasses.dataclass(frozen=True)
+class Variables:
+    """Variables that a platform has set.
+
+    Attributes:
+        environ: of the command.
+        setter: what sets them, for messages.
+        place: where it does, as a clause.
+    """
+
+    environ: Mapping[str, str]
+    setter: str
+    place: str
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """Return the number in a variable.
+
+        Raises:
+            UsageError: it is none.
+        """
+        if name not in self.environ and default is not None:
+            return default
+        if re.fullmatch("[0-9]{1,10}", self.environ.get(name, "")) is None:
+            raise self.wrong(name, f"is {'not a number' if name in self.environ else 'not there'}")
+        return int(self.environ[name])
+
+    def rank(self, name: str, size: str) -> tuple[int, int]:
+        """Return the number of this command, and how many there are.
+
+        Raises:
+            UsageError: they cannot be.
+        """
+        number, rank = self.number(size), self.number(name)
+        if rank >= number:
+            raise self.wrong(name, f"{size}={number} has no such rank")
+        return rank, number
+
+    def wrong(self, name: str, problem: str) -> UsageError:
+        """Return the error of a variable that is not as the platform sets it."""
+        return UsageError(
+            name, self.environ.get(name, "(not set)"), f"{problem}, {self.place}",
+            f"what {self.setter} sets; or launcher=local, for this command alone", "launcher=local",
+        )  # fmt: skip

@@ -1,19 +1,19 @@
-"""A step of SLURM: what ``srun`` has started.
+"""A step of SLURM: what ``srun`` has started, and SLURM's lists of hosts and of tasks.
 
 The variables are those of srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from dtrain.controller.launchers.cluster_env import hostlist
-from dtrain.controller.launchers.cluster_env.base import Ranked, Started
+from dtrain.controller.launchers.cluster_env.base import Ranked, Started, Variables
 from dtrain.errors import UsageError
 
 #: From this number on a step is none of srun's: a batch script, a shell of salloc (slurm.h).
@@ -40,6 +40,12 @@ class Slurm(Ranked):
         return host
 
 
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Say whether srun has started this command; a batch script is a step of another kind."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return "SLURM_JOB_ID" in environ and step.isdecimal() and int(step) < _SPECIAL
+
+
 def read(environ: Mapping[str, str]) -> Started | None:
     """Return the step that a process with this environment is a task of.
 
@@ -52,24 +58,27 @@ def read(environ: Mapping[str, str]) -> Started | None:
     job = environ.get("SLURM_JOB_ID")
     if job is None:
         return None
-    step = _number("SLURM_STEP_ID", environ, _SPECIAL)
+    variables = Variables(environ, "srun", "in a step of SLURM")
+    step = variables.number("SLURM_STEP_ID", _SPECIAL)
     if step >= _SPECIAL:
         _refuse_one_of_many(job, environ)
         return None
     what = f"SLURM step {job}.{step}"
-    number = _number("SLURM_STEP_NUM_TASKS", environ)
-    rank = _number("SLURM_PROCID", environ)
-    if rank >= number:
-        raise _wrong("SLURM_PROCID", environ, f"SLURM_STEP_NUM_TASKS={number} has no such task")
+    rank, number = variables.rank("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if number > 1 and "SLURM_PTY_PORT" in environ:
         raise UsageError(
             "launcher", "auto", f"this shell is one of the {number} tasks of {what}, and a command "
             "in it starts no others", "a shell of one task, and srun in it; or launcher=local",
             "srun -n1 --pty bash",
         )  # fmt: skip
-    nodes = _list("SLURM_STEP_NODELIST", environ)
-    counts = _counts(environ)
-    node = _number("SLURM_NODEID", environ, 0)
+    name = "SLURM_STEP_NODELIST"
+    try:
+        nodes = hosts(environ.get(name, ""))
+        name = "SLURM_STEP_TASKS_PER_NODE"
+        counts = tasks(environ.get(name, "1"))
+    except ValueError as error:
+        raise variables.wrong(name, str(error)) from None
+    node = variables.number("SLURM_NODEID", 0)
     given = environ.get("SLURM_DISTRIBUTION", "")
     cluster, tries = environ.get("SLURM_CLUSTER_NAME"), environ.get("SLURM_RESTART_COUNT")
     return Started(
@@ -78,7 +87,7 @@ def read(environ: Mapping[str, str]) -> Started | None:
         # Rank 0 is on the first node, unless a file says where each is.
         chief=tuple(nodes if given.startswith("arbitrary") else nodes[:1]),
         job=f"{what} of {cluster}, start {tries}",
-        local=(_number("SLURM_LOCALID", environ, 0), counts[node] if node < len(counts) else 1),
+        local=(variables.number("SLURM_LOCALID", 0), counts[node] if node < len(counts) else 1),
         own_gpus=_has_own_gpus(environ), same_home=True, typed="srun -n",
     )  # fmt: skip
 
@@ -105,36 +114,6 @@ def _refuse_one_of_many(job: str, environ: Mapping[str, str]) -> None:
         )  # fmt: skip
 
 
-def _number(name: str, environ: Mapping[str, str], default: int | None = None) -> int:
-    if name not in environ and default is not None:
-        return default
-    if re.fullmatch("[0-9]{1,10}", environ.get(name, "")) is None:
-        raise _wrong(name, environ, "is not a number" if name in environ else "is not there")
-    return int(environ[name])
-
-
-def _list(name: str, environ: Mapping[str, str]) -> list[str]:
-    try:
-        return hostlist.hosts(environ.get(name, ""))
-    except ValueError as error:
-        raise _wrong(name, environ, str(error)) from None
-
-
-def _counts(environ: Mapping[str, str]) -> list[int]:
-    name = "SLURM_STEP_TASKS_PER_NODE"
-    try:
-        return hostlist.tasks(environ.get(name, "1"))
-    except ValueError as error:
-        raise _wrong(name, environ, str(error)) from None
-
-
-def _wrong(name: str, environ: Mapping[str, str], problem: str) -> UsageError:
-    return UsageError(
-        name, environ.get(name, "(not set)"), f"{problem}, in a step of SLURM",
-        "what srun sets; or launcher=local, for this command alone", "launcher=local",
-    )  # fmt: skip
-
-
 def _address(node: str) -> str | None:
     """Return the address that SLURM itself has for a node."""
     program = shutil.which("scontrol")
@@ -149,3 +128,74 @@ def _address(node: str) -> str | None:
         return None
     found = re.search(r"\bNodeAddr=(\S+)", done.stdout)
     return found[1] if found is not None else None
+
+
+#: Most hosts of one list, as in SLURM itself (MAX_RANGE of its hostlist.c).
+MOST = 64 * 1024
+
+
+def hosts(text: str) -> list[str]:
+    """Return the names that a list stands for, in its order.
+
+    A name may have several brackets; each of a bracket's numbers has as many digits as the first
+    of its range.
+
+    Args:
+        text: as in ``SLURM_STEP_NODELIST``.
+
+    Raises:
+        ValueError: it is no such list; the message is a clause that says why.
+    """
+    found: list[str] = []
+    for item in _items(text):
+        parts = [_part(part) for part in re.split(r"(\[[^\[\]]*\])", item) if part]
+        for names in itertools.product(*parts):
+            found.append("".join(names))
+            if len(found) > MOST:
+                raise ValueError(f"stands for more than {MOST:,} hosts")
+    if not found:
+        raise ValueError("names no host")
+    return found
+
+
+def tasks(text: str) -> list[int]:
+    """Return how many tasks each host has: ``2(x3),1`` is 2, 2, 2, 1.
+
+    Args:
+        text: as in ``SLURM_STEP_TASKS_PER_NODE``.
+
+    Raises:
+        ValueError: it is something else; the message is a clause.
+    """
+    counts: list[int] = []
+    for item in text.split(","):
+        parsed = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", item.strip())
+        if parsed is None:
+            raise ValueError(f"{item!r} is no number of tasks")
+        counts += [int(parsed[1])] * int(parsed[2] or 1)
+        if len(counts) > MOST:
+            raise ValueError(f"stands for more than {MOST:,} hosts")
+    return counts
+
+
+def _items(text: str) -> Iterator[str]:
+    """Yield what stands between the commas that are in no bracket."""
+    if re.fullmatch(r"([^\[\]\s]|\[[^\[\]\s]*\])+", text) is None:
+        raise ValueError("has a bracket that does not end, one in another, or a space")
+    yield from re.findall(r"(?:[^\[\],]|\[[^\[\]]*\])+", text)
+
+
+def _part(part: str) -> list[str]:
+    """Return the texts that a bracket, or what stands between two, may be."""
+    if not part.startswith("["):
+        return [part]
+    found: list[str] = []
+    for item in part[1:-1].split(","):
+        parsed = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", item)
+        if parsed is None:
+            raise ValueError(f"{item!r} in brackets is no range of numbers")
+        first, last = int(parsed[1]), int(parsed[2] or parsed[1])
+        if last < first or last - first >= MOST:
+            raise ValueError(f"{item!r} in brackets is no range of up to {MOST:,} numbers")
+        found += [str(number).zfill(len(parsed[1])) for number in range(first, last + 1)]
+    return found

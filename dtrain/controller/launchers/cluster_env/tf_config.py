@@ -11,13 +11,14 @@ from typing import Any
 
 from dtrain.controller.launchers.cluster_env.base import Started
 from dtrain.errors import UsageError, nearest
-from dtrain.run.cluster import EVALUATOR, Cluster, Task
+from dtrain.run.cluster import Cluster, Task
 
 #: Hosts that mean "this machine" on every machine, besides 127.x.
 _HERE = ("localhost", "localhost.localdomain", "ip6-localhost", "::1", "0.0.0.0", "::")
-_CLUSTER = '"cluster": {"chief": ["host1:2222"], "worker": ["host2:2222"]}'
-_TASK = '"task": {"type": "worker", "index": 0}'
-_EXAMPLE = f"export TF_CONFIG='{{{_CLUSTER}, {_TASK}}}'"
+_EXAMPLE = (
+    """export TF_CONFIG='{"cluster": {"chief": ["host1:2222"], "worker": ["host2:2222"]}, """
+    """"task": {"type": "worker", "index": 0}}'"""
+)
 
 
 class TFConfig:
@@ -44,7 +45,7 @@ class TFConfig:
 
 
 def started(text: str | None) -> Started | None:
-    """Return how many tasks a cluster has, an evaluator among them where it is listed.
+    """Return how many tasks a cluster has.
 
     The rest is for :func:`read`, which knows what was planned.
 
@@ -62,10 +63,7 @@ def started(text: str | None) -> Started | None:
     addresses = tuple(str(address) for each in counts for address in listed[each])
     leads = "chief" if counts.get("chief") else "worker"
     is_first = (task.get("type"), task.get("index")) == (leads, 0)
-    return Started(
-        "TF_CONFIG", 0 if is_first else 1, len(addresses), addresses=addresses,
-        evaluator=EVALUATOR in counts,
-    )  # fmt: skip
+    return Started("TF_CONFIG", 0 if is_first else 1, len(addresses), addresses=addresses)
 
 
 def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
@@ -86,8 +84,7 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     Raises:
         UsageError: TF_CONFIG is wrong in itself, or is not the cluster that was planned.
     """
-    beside = planned.evaluator is not None
-    if len(planned.tasks) == 1 and not (on_hosts or beside):
+    if len(planned.tasks) == 1 and not on_hosts:
         raise UsageError(
             "strategy", strategy, "is one process and has no use for a cluster",
             "with launcher=env: one of several tasks; with launcher=local: any",
@@ -97,10 +94,10 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
     usable = list(dict.fromkeys(["chief", "worker", *(task.role for task in planned.tasks)]))
     addresses: dict[str, list[str]] = {}
     for role, listed in value["cluster"].items():
-        if listed == [] or (beside and role == EVALUATOR):  # its address is not needed
+        if listed == []:
             continue
-        _check_role(f"TF_CONFIG.cluster.{role}", role, listed, usable, strategy)
-        addresses[role] = _addresses(f"TF_CONFIG.cluster.{role}", listed)
+        _check_role(f"cluster.{role}", role, listed, usable, strategy)
+        addresses[role] = _addresses(f"cluster.{role}", listed)
     _check_numbers(addresses, planned)
     _check_together(addresses)
     if "chief" not in addresses:
@@ -110,13 +107,6 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
         ]
         planned = dataclasses.replace(planned, tasks=tuple(workers))
     placed = planned.at([addresses[task.role][task.index] for task in planned.tasks])
-    if beside and value["task"].get("type") == EVALUATOR:
-        if value["task"].get("index", 0) != 0:
-            raise UsageError(
-                "TF_CONFIG.task.index", json.dumps(value["task"]["index"]),
-                "a run has one evaluator", "0", '"index": 0',
-            )  # fmt: skip
-        return placed, placed.task(placed.evaluator_name)
     return placed, placed.task(_own_name(value["task"], addresses, usable, strategy))
 
 
@@ -144,6 +134,16 @@ def is_local(host: str) -> bool:
     return host.lower() in _HERE or host.startswith("127.")
 
 
+def _wrong(where: str, value: Any, problem: str, hint: str = _EXAMPLE) -> UsageError:
+    """Return the error of a part of ``TF_CONFIG``, such as ``cluster.worker[0]``."""
+    text = " ".join((value if isinstance(value, str) else json.dumps(value)).split())
+    return UsageError(
+        f"TF_CONFIG.{where}" if where else "TF_CONFIG",
+        text if len(text) <= 60 else f"{text[:57]}...", problem,
+        "TensorFlow's JSON of cluster and task, the same cluster on every host", hint,
+    )  # fmt: skip
+
+
 def _parse(text: str | None) -> dict[str, Any]:
     if text is None or not text.strip():
         raise UsageError(
@@ -156,130 +156,90 @@ def _parse(text: str | None) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UsageError(
-            "TF_CONFIG", _short(text),
-            f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno} "
-            f"(character {error.pos})",
-            "JSON, its names in double quotes, the whole in single quotes for the shell", _EXAMPLE,
-        ) from None  # fmt: skip
+        raise _wrong("", text, f"is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UsageError("TF_CONFIG", _short(text), "is not a JSON object",
-                         "an object with cluster and task", _EXAMPLE)  # fmt: skip
-    for part, example in (("cluster", _CLUSTER), ("task", _TASK)):
+        raise _wrong("", text, "is not a JSON object")
+    for part in ("cluster", "task"):
         if part not in value:
-            raise UsageError("TF_CONFIG", _short(text), f'has no "{part}"',
-                             "an object with cluster and task", example)  # fmt: skip
+            raise _wrong("", text, f'has no "{part}"')
         if not isinstance(value[part], dict):
-            raise UsageError(f"TF_CONFIG.{part}", json.dumps(value[part]), "is not a JSON object",
-                             "an object", example)  # fmt: skip
+            raise _wrong(part, value[part], "is not a JSON object")
     return value
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _check_role(key: str, role: Any, value: Any, usable: list[str], strategy: str) -> None:
+def _check_role(where: str, role: Any, value: Any, usable: list[str], strategy: str) -> None:
     if role in usable:
         return
-    instead = "chief" if role == "master" else nearest(str(role), usable) or "worker"
-    problem, hint = "is no role of a task", f'"{instead}"'
+    problem, hint = "is no role of a task", f'"{nearest(str(role), usable) or "worker"}"'
     if role == "master":
-        problem = "is an old name of the role: name it chief"
+        problem, hint = "is an old name of the role: name it chief", '"chief"'
     elif role == "evaluator":
-        problem = "dtrain evaluates in the training loop itself, unless sidecar.evaluate=true"
-        if key.startswith("TF_CONFIG.cluster"):
-            problem = f"an evaluator is not part of TensorFlow's cluster, and {problem}"
-        hint = "sidecar.evaluate=true on every host; or TF_CONFIG without the evaluator"
+        problem = "dtrain evaluates in the training loop itself"
+        hint = "TF_CONFIG without the evaluator; python -m dtrain evaluate RUN follow=true"
     elif role == "ps":
         problem, hint = f"strategy={strategy} has no use for parameter servers", "strategy=ps"
-    raise UsageError(key, value if isinstance(value, str) else json.dumps(value), problem,
-                     f"the roles {', '.join(usable)}", hint)  # fmt: skip
+    raise _wrong(where, value, problem, hint)
 
 
-def _addresses(key: str, listed: Any) -> list[str]:
+def _addresses(where: str, listed: Any) -> list[str]:
     if not isinstance(listed, list):
-        raise UsageError(key, json.dumps(listed), "is not a list of addresses",
-                         "a list of host:port", '["host1:2222", "host2:2222"]')  # fmt: skip
+        raise _wrong(where, listed, "is not a list of addresses")
     for index, address in enumerate(listed):
         try:
             host_port(address if isinstance(address, str) else "")
         except ValueError as error:
-            raise UsageError(
-                f"{key}[{index}]", address if isinstance(address, str) else json.dumps(address),
-                str(error), "host:port, the port 1 to 65535, an IPv6 address in brackets",
-                '"host1:2222"',
-            ) from None  # fmt: skip
+            raise _wrong(f"{where}[{index}]", address, str(error)) from None
     return listed
 
 
 def _check_numbers(addresses: dict[str, list[str]], planned: Cluster) -> None:
     chiefs, workers = len(addresses.get("chief", [])), len(addresses.get("worker", []))
     if chiefs > 1:
-        raise UsageError("TF_CONFIG.cluster.chief", f"{chiefs} tasks", "a cluster has one chief",
-                         "one address, the others being workers",
-                         f'"chief": ["{addresses["chief"][0]}"]')  # fmt: skip
+        raise _wrong("cluster.chief", f"{chiefs} tasks", "a cluster has one chief")
     if not any(task.role == "ps" for task in planned.tasks):
-        _check_number("", chiefs + workers, "hardware.hosts", len(planned.tasks))
+        _check_number("cluster", chiefs + workers, "hardware.hosts", len(planned.tasks))
         return
     if not chiefs:
-        raise UsageError("TF_CONFIG.cluster", ", ".join(addresses), "has no chief, and of a "
-                         "cluster with parameter servers the chief is the one that leads",
-                         "chief, worker and ps", '"chief": ["host1:2222"]')  # fmt: skip
+        raise _wrong("cluster", ", ".join(addresses), "has no chief, and of a cluster with "
+                     "parameter servers the chief is the one that leads")  # fmt: skip
     for role, key in (("worker", "strategy.workers"), ("ps", "strategy.servers")):
         wanted = sum(task.role == role for task in planned.tasks)
-        _check_number(role, len(addresses.get(role, [])), key, wanted)
+        _check_number(f"cluster.{role}", len(addresses.get(role, [])), key, wanted)
 
 
-def _check_number(role: str, found: int, key: str, wanted: int) -> None:
-    if found != wanted:
-        raise UsageError(
-            f"TF_CONFIG.cluster.{role}" if role else "TF_CONFIG.cluster",
-            "1 task" if found == 1 else f"{found} tasks", f"{key}={wanted} asks for {wanted}",
-            f"{key}={found}, or a cluster of {wanted}" if found else f"{wanted}",
-            f"{key}={found}" if found else f'"{role or "worker"}": ["host2:2222"]',
-        )  # fmt: skip
+def _check_number(where: str, number: int, key: str, wanted: int) -> None:
+    if number != wanted:
+        tasks = "1 task" if number == 1 else f"{number} tasks"
+        hint = f"{key}={number}" if number else _EXAMPLE
+        raise _wrong(where, tasks, f"{key}={wanted} asks for {wanted}", hint)
 
 
 def _check_together(addresses: dict[str, list[str]]) -> None:
     placed = [
-        (f"TF_CONFIG.cluster.{role}[{index}]", address, *host_port(address))
+        (f"cluster.{role}[{index}]", address, *host_port(address))
         for role, listed in addresses.items()
         for index, address in enumerate(listed)
     ]
-    seen: dict[tuple[str, int], str] = {}
-    for key, address, host, port in placed:
-        if other := seen.get((host.lower(), port)):
-            raise UsageError(key, address, f"is the address of {other} too",
-                             "an address of its own for each task",
-                             f'"{address.removesuffix(str(port))}{port % 65535 + 1}"')  # fmt: skip
-        seen[host.lower(), port] = key
     elsewhere = [address for _, address, host, _ in placed if not is_local(host)]
-    for key, address, host, port in placed:
+    first: dict[tuple[str, int], str] = {}
+    for where, address, host, port in placed:
+        if (other := first.setdefault((host.lower(), port), where)) != where:
+            raise _wrong(where, address, f"is the address of TF_CONFIG.{other} too")
         if elsewhere and is_local(host):
-            raise UsageError(
-                key, address,
-                f"is another machine on each host, and the cluster has other hosts: {elsewhere[0]}",
-                "names that every host can reach", f'"host1:{port}"',
-            )  # fmt: skip
+            problem = "is another machine on each host, and the cluster has other hosts"
+            raise _wrong(where, address, f"{problem}: {elsewhere[0]}")
 
 
 def _own_name(
     task: dict[str, Any], addresses: dict[str, list[str]], usable: list[str], strategy: str
 ) -> str:
     role, index = task.get("type"), task.get("index")
-    _check_role("TF_CONFIG.task.type", role, role, usable, strategy)
+    _check_role("task.type", role, role, usable, strategy)
     listed = len(addresses.get(str(role), []))
     if not listed:
-        raise UsageError("TF_CONFIG.task.type", role, f'"cluster" lists no {role}',
-                         f"the roles {', '.join(addresses)}",
-                         f'"{next(iter(addresses))}"')  # fmt: skip
-    accepted = f"0 to {listed - 1}" if listed > 1 else "0"
+        raise _wrong("task.type", role, f'"cluster" lists no {role}')
     if not isinstance(index, int) or isinstance(index, bool):
-        raise UsageError("TF_CONFIG.task.index", json.dumps(index), "is not an integer",
-                         accepted, '"index": 0')  # fmt: skip
+        raise _wrong("task.index", index, "is not an integer")
     if not 0 <= index < listed:
-        raise UsageError("TF_CONFIG.task.index", index, f'"cluster" lists {listed} for {role}',
-                         accepted, f'"index": {listed - 1}')  # fmt: skip
+        raise _wrong("task.index", index, f'"cluster" lists {listed} for {role}')
     return f"{role}-{index}"

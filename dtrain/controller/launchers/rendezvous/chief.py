@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 from dtrain import __version__
 from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local
 from dtrain.controller.launchers.rendezvous import messages
-from dtrain.controller.launchers.rendezvous.connection import PROVE, Connection, ready
 from dtrain.controller.launchers.rendezvous.keepalive import Watch
-from dtrain.controller.launchers.rendezvous.messages import Message
+from dtrain.controller.launchers.rendezvous.messages import PROVE, Connection, Message, ready
 from dtrain.errors import TrainingError, UsageError
 
 #: Connections that have not yet said who they are; beyond it one of them has to go.

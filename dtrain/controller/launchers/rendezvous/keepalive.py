@@ -10,9 +10,7 @@ import time
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.rendezvous.connection import BEAT, Connection, ready
-from dtrain.controller.launchers.rendezvous.messages import Message
-from dtrain.controller.launchers.rendezvous.pace import Pace
+from dtrain.controller.launchers.rendezvous.messages import BEAT, Connection, Message, Pace, ready
 
 #: Part of the patience with a silent peer that may be silence before the peer is a hindrance.
 SHARE = 0.25

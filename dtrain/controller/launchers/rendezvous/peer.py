@@ -13,8 +13,8 @@ from dtrain import __version__, errors
 from dtrain.controller.launchers.cluster_env.tf_config import host_port
 from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.chief import Place
-from dtrain.controller.launchers.rendezvous.connection import PROVE, Connection, ready
 from dtrain.controller.launchers.rendezvous.keepalive import Watch
+from dtrain.controller.launchers.rendezvous.messages import PROVE, Connection, ready
 from dtrain.errors import TrainingError, UsageError
 
 #: Seconds between two attempts to reach the chief; for a connection to open; and that a peer waits

@@ -1,8 +1,8 @@
 """What the batch script of a job runs: the step, from its start to its end, and perhaps once more.
 
-``python -m dtrain jobs run RUN_DIR -- COMMAND...`` starts the command, passes SLURM's warning
-before the time limit on, and puts the job back into the queue where the run is to continue: after
-exit code 75, and where its processes died. It imports nothing that takes long.
+``python -m dtrain.controller.launchers.slurm.batch RUN_DIR -- COMMAND...`` starts the command,
+passes SLURM's warning before the time limit on, and puts the job back into the queue where the run
+is to continue: after exit code 75, and where its processes died.
 
 A run belongs to the start of a job that is noted in its ``slurm.json``. Where a node is lost, SLURM
 starts the job once more while processes of the start before may still be at work on it: they see
@@ -30,8 +30,6 @@ from dtrain.run.folder import RunDir, read_json, write_json
 
 #: The folder that a command in a step works for; its first task leaves its exit code there.
 RUN = "DTRAIN_SLURM_RUN"
-#: Starts without a new checkpoint between them, after which the job is not started again.
-LIMIT = "DTRAIN_SLURM_REQUEUES"
 START, EXIT, ALIVE = "slurm.json", "slurm.exit", "slurm.lock"
 #: Seconds that processes of an earlier start have to end.
 _PATIENCE = 180.0
@@ -66,7 +64,7 @@ def main(folder: Path, command: Sequence[str]) -> int:
     """Run the command once, and return the exit code of the batch script.
 
     Args:
-        folder: of the run, or of the sweep that has the allocation for itself.
+        folder: of the run.
         command: with its arguments.
     """
     warned, terminated = threading.Event(), threading.Event()
@@ -74,7 +72,7 @@ def main(folder: Path, command: Sequence[str]) -> int:
     signal.signal(signal.SIGUSR2, lambda *_: warned.set())
     # SLURM sends it to the steps as well: they are not to get it twice.
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
-    limit = int(os.environ.get(LIMIT, "5"))
+    limit = int(os.environ.get(client.LIMIT, "5"))
     _lock(folder)  # until this process ends
     idle = begin(folder, time.time())
     if idle > limit:
@@ -145,13 +143,11 @@ def result(folder: Path, job: str) -> dict[str, Any] | None:
 
 
 def _latest(folder: Path) -> str:
-    """Return what changes with every checkpoint: of a sweep, of all its jobs."""
-    found = [folder / "checkpoints" / "latest", *sorted(folder.glob("[0-9]*/checkpoints/latest"))]
-    texts = []
-    for path in found:
-        with contextlib.suppress(OSError):
-            texts.append(reading.read_bytes(path, 100).decode(errors="replace").strip())
-    return " ".join(texts)[:10_000]
+    """Return what changes with every checkpoint."""
+    with contextlib.suppress(OSError):
+        path = folder / "checkpoints" / "latest"
+        return reading.read_bytes(path, 100).decode(errors="replace").strip()
+    return ""
 
 
 def wait_for(folder: Path) -> bool:
@@ -172,7 +168,7 @@ def carry(folder: Path, command: Sequence[str], warned: threading.Event) -> int 
     """Run the command; return what its first task ended with, None where it was killed.
 
     Args:
-        folder: of the run or the sweep.
+        folder: of the run.
         command: with its arguments.
         warned: set when SLURM is about to end the job.
     """
@@ -193,7 +189,7 @@ def left(folder: Path, job: str | None = None) -> int | None:
     """Return the exit code that the first task has left; None where it was killed.
 
     Args:
-        folder: of the run or the sweep.
+        folder: of the run.
         job: whose task it is to be: one that dies early leaves the code of another job there.
     """
     if job is not None and _note(folder, job) is None:
@@ -288,7 +284,7 @@ def _is_without_script(folder: Path) -> bool:
     try:
         return not locks.is_held(folder / ALIVE)
     except (OSError, errors.DamagedFile):
-        return False  # no file: the step is one of an allocation, and not a job's only one
+        return False  # there was none
 
 
 def _lock(folder: Path) -> int | None:
@@ -299,3 +295,7 @@ def _lock(folder: Path) -> int | None:
             return descriptor
     os.close(descriptor)
     return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[3:]))

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from dtrain.errors import UsageError
 
-#: Name of the batch script in the folder of a run or a sweep. By it a job is known again.
-SCRIPT = "slurm.sh"
+#: Names of the batch script in the folder of a run or a sweep, by which a job is known again, and
+#: of what it prints, in that of the run.
+SCRIPT, LOG = "slurm.sh", "slurm.log"
+#: Variable of the batch script: starts without a new checkpoint, after which the job ends.
+LIMIT = "DTRAIN_SLURM_REQUEUES"
 #: States of a job that has ended for good; whatever else there is may come to an end.
 ENDED = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -34,7 +37,7 @@ class Refused(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class QueuedJob:
     """A job, or an element of an array, as the queue has it.
 
     Attributes:
@@ -112,7 +115,7 @@ def submit(script: Path) -> str:
     return run("sbatch", "--parsable", str(script)).strip().split(";")[0]
 
 
-def queue(*options: str) -> list[Found]:
+def queue(*options: str) -> list[QueuedJob]:
     """Return jobs of this user, those too that have ended lately; each element of an array apart.
 
     Raises:
@@ -128,10 +131,10 @@ def queue(*options: str) -> list[Found]:
             return []
         raise
     rows = (line.split("|", 4) for line in text.splitlines())
-    return [Found(*row) for row in rows if len(row) == 5]
+    return [QueuedJob(*row) for row in rows if len(row) == 5]
 
 
-def of_script(script: Path) -> list[Found]:
+def of_script(script: Path) -> list[QueuedJob]:
     """Return the jobs of a batch script that have not ended.
 
     Raises:
@@ -174,7 +177,7 @@ class Watch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked_at = self._answered_at = 0.0
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, QueuedJob] = {}
         self._numbers: set[str] = set()
         self._reported: str | None = None
         self.problem: str | None = None
@@ -185,7 +188,7 @@ class Watch:
             self._numbers.update(job.partition("_")[0] for job in jobs)
             self._asked_at = 0.0
 
-    def state(self, job: str) -> Found | None:
+    def state(self, job: str) -> QueuedJob | None:
         """Return a job as it was a moment ago.
 
         Returns:

@@ -1,56 +1,69 @@
-"""Jobs that are submitted to SLURM, and what becomes of them."""
+"""``launcher=slurm``: what a job asks SLURM for, and the batch script that is submitted."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import re
+import shlex
 import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain import errors
-from dtrain.controller.launchers.base import Launcher
+from dtrain.controller.launchers.automatic import auto
+from dtrain.controller.launchers.base import Elsewhere, Launcher, Work
+from dtrain.controller.launchers.cluster_env.slurm import in_step
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
-from dtrain.controller.launchers.slurm import batch, client, script
-from dtrain.controller.launchers.work import Work
+from dtrain.controller.launchers.slurm import client
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
-from dtrain.files import reading, writing
-from dtrain.run.cluster import Cluster, Task
-from dtrain.run.folder import RunDir
+from dtrain.files import writing
+from dtrain.run.cluster import Cluster
 
-#: Seconds that a job which SLURM does not know any more is still looked for.
-_FORGOTTEN = 30.0
-#: Seconds that a queue which cannot be read is asked again for.
-_SILENCE = 600.0
+#: Keys of ``launcher=slurm`` beside those of every launcher.
+_OPTIONS = (
+    "partition", "time", "account", "nodes", "gpus_per_node", "cpus_per_task", "memory", "setup",
+    "extra", "follow", "max_requeues",
+)  # fmt: skip
+#: Seconds beyond ``launcher.grace_seconds`` from SLURM's signal to its time limit: what the command
+#: does when all is saved.
+MARGIN = 30
+#: What ends a quoted option of sbatch.
+_UNSAFE = "'\"\\\n"
+#: Longest time before the limit that SLURM can send a signal at.
+_EARLIEST = 65535
 
 
-class OfSlurm(Launcher):
-    """What submitted jobs and steps have in common: whole commands that do the job elsewhere.
+def choose(**settings: Any) -> Launcher:
+    """Return what submits a job; in a step of SLURM, what ``launcher=auto`` is there.
+
+    Raises:
+        UsageError: the environment is of a step, and cannot be right.
+    """
+    asked = {name: settings.pop(name) for name in _OPTIONS}
+    network, chief = settings.pop("network"), settings.pop("chief")
+    if in_step(os.environ):
+        return auto(network=network, chief=chief, **settings)
+    return Slurm(asked, **settings)
+
+
+class Slurm(Elsewhere):
+    """Has a batch script do each job.
 
     Args:
         asked: what is asked of SLURM, by the names of the configuration.
         settings: as of every launcher.
     """
 
-    shares_machine = False
     where = "a node of SLURM"
-    starts_evaluator = True
-    #: Whether the job goes on without this command.
-    detached = True
-    #: Why this command can no longer follow the job, which goes on; None while it can.
-    unreachable: str | None = None
 
     def __init__(self, asked: Mapping[str, Any], **settings: Any):
         super().__init__(**settings)
         self.asked = asked
-        #: The number of the job of SLURM; None before there is one.
-        self.job: str | None = None
         self.follow: bool = asked["follow"]
         self._settings = settings
 
@@ -63,8 +76,14 @@ class OfSlurm(Launcher):
         return Local(**self._settings)
 
     def do(self, work: Work) -> Outcome:
-        """Have another command do the job."""
-        return work.handed_over()
+        """Submit the job, and follow it."""
+        return work.in_slurm()
+
+    def show(self, work: Work) -> Outcome:
+        """Print the plan, and the batch script that would be submitted."""
+        outcome = work.shown()
+        print(self.text(work.folder.absolute(), work.cluster, work.name), end="")
+        return outcome
 
     def part(self, machine: Machine) -> Machine:
         """Return what SLURM is asked for on each node."""
@@ -72,12 +91,18 @@ class OfSlurm(Launcher):
         return dataclasses.replace(machine, gpus=gpus, cores=cores, shared=False)
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
-        """Refuse a number of nodes that the tasks cannot be on; see to a key for several."""
-        tasks, nodes = len(cluster.processes), self.asked["nodes"]
+        """Refuse a number of nodes that the tasks cannot be on, and a command in an allocation."""
+        tasks, nodes = len(cluster.tasks), self.asked["nodes"]
         if nodes is not None and nodes > tasks:
             raise UsageError(
                 "launcher.nodes", nodes, f"the job has {tasks} process" + "es" * (tasks > 1),
                 f"up to {tasks}, or null for a node each", "launcher.nodes=null",
+            )  # fmt: skip
+        if (job := os.environ.get("SLURM_JOB_ID")) is not None:
+            raise UsageError(
+                "launcher", "slurm", f"this command is in SLURM job {job}, and submits no other",
+                "srun in front of it; for a sweep -m launcher=local sweep.parallel=N",
+                f"srun --nodes={self._nodes(cluster)} --ntasks={tasks} python -m dtrain ...",
             )  # fmt: skip
         if self.max_restarts:
             raise UsageError(
@@ -85,57 +110,58 @@ class OfSlurm(Launcher):
                 "SLURM starts the job again, from its last checkpoint", "launcher.max_requeues",
                 "launcher.max_restarts=0",
             )  # fmt: skip
-        warning, time = script.warning(self.grace_seconds), self.asked["time"]
-        limit = script.seconds(time) if time is not None else None
+        warning, time = _warning(self.grace_seconds), self.asked["time"]
+        limit = _seconds(time) if time is not None else None
         if limit is not None and limit < 2 * warning:
             raise UsageError(
                 "launcher.time", time, f"a start of {limit} s would hardly train: SLURM warns "
-                f"{warning} s before its end (launcher.grace_seconds + {script.MARGIN})",
+                f"{warning} s before its end (launcher.grace_seconds + {MARGIN})",
                 f"{2 * warning} s or more", f"launcher.time={math.ceil(warning / 30)}",
             )  # fmt: skip
         return cluster
 
-    def wanted(self, cluster: Cluster) -> script.Asked:
-        """Return what a job asks for."""
-        asked, tasks = self.asked, len(cluster.processes)
-        nodes = len(cluster.tasks) // cluster.together + (cluster.evaluator is not None)
-        return script.Asked(
-            asked["partition"], asked["time"], asked["account"],
-            asked["nodes"] or nodes, tasks, asked["gpus_per_node"], asked["cpus_per_task"],
-            asked["memory"], tuple(asked["setup"]), asked["extra"] or {}, self.grace_seconds,
-        )  # fmt: skip
+    def _nodes(self, cluster: Cluster) -> int:
+        nodes = len(cluster.tasks) // cluster.together
+        return self.asked["nodes"] or nodes
 
-    def followed(self, cluster: Cluster) -> tuple[Task, ...]:
-        """Return the chief's, which stands for the whole job."""
-        return (cluster.chief,)
+    def request(self, cluster: Cluster) -> dict[str, Any]:
+        """Return what a job asks for, as options of sbatch: all jobs of an array ask for the same.
 
+        Raises:
+            UsageError: an option of ``launcher.extra`` is one that dtrain gives.
+        """
+        asked, nodes, tasks = self.asked, self._nodes(cluster), len(cluster.tasks)
+        options = {
+            "chdir": _path(Path.cwd()),
+            "partition": asked["partition"],
+            "account": asked["account"],
+            "time": asked["time"],
+            "nodes": nodes,
+            "ntasks": tasks,
+            "ntasks-per-node": math.ceil(tasks / nodes),
+            "gpus-per-node": asked["gpus_per_node"],
+            "cpus-per-task": asked["cpus_per_task"],
+            "mem": asked["memory"],
+            "open-mode": "append",
+            "requeue": True,
+            "signal": f"B:USR2@{_warning(self.grace_seconds)}",
+        }
+        extra = asked["extra"] or {}
+        for key, value in extra.items():
+            if key in (*options, "job-name", "array", "output"):
+                ours = ("partition", "account", "time", "gpus-per-node", "cpus-per-task")
+                raise UsageError(
+                    f"launcher.extra.{key}", value, "dtrain gives this option itself",
+                    "other options of sbatch",
+                    f"launcher.{key.replace('-', '_')}={value}" if key in ours else
+                    f"launcher.extra without {key}",
+                )  # fmt: skip
+        return {**options, **extra}
 
-class Slurm(OfSlurm):
-    """Submits a batch script that does the job, and says what becomes of it."""
-
-    def __init__(self, asked: Mapping[str, Any], **settings: Any):
-        super().__init__(asked, **settings)
-        self._chief = ""
-        self._code: int | None = None
-        self._shown: client.Found | None = None
-        self._news: list[str] = []
-        #: Since when SLURM has known nothing of the job; None while it knows it.
-        self._unseen: float | None = None
-        self._ticks = threading.Event()
-
-    def show(self, work: Work) -> Outcome:
-        """Print the plan, and the batch script that would be submitted."""
-        outcome = work.shown()
-        print(self.text(RunDir(work.folder), work.cluster, work.name), end="")
-        return outcome
-
-    def text(self, rundir: RunDir, cluster: Cluster, name: str) -> str:
+    def text(self, folder: Path, cluster: Cluster, name: str) -> str:
         """Return the batch script of a run."""
-        asked = self.wanted(cluster)
-        log = Path(script.path(rundir.path / script.LOG))
-        directives = script.options(asked, f"dtrain-{name}", log)
-        command = script.step(asked, sys.executable, "-m", "dtrain", "resume=$run")
-        return script.text(directives, self._setup(), script.quoted(rundir.path), command)
+        options = {"job-name": name, "output": f"{_path(folder)}/{client.LOG}"}
+        return self._script(cluster, options, shlex.quote(str(folder)))
 
     def array(self, folder: Path, cluster: Cluster, name: str, numbers: Sequence[int],
               parallel: int | None) -> str:  # fmt: skip
@@ -148,29 +174,38 @@ class Slurm(OfSlurm):
             numbers: of the jobs.
             parallel: how many run at once; None for as many as there is room for.
         """
-        asked = self.wanted(cluster)
-        log = f"{script.path(folder)}/%a/{script.LOG}"
         elements = ",".join(map(str, numbers)) + (f"%{parallel}" if parallel else "")
-        directives = script.options(asked, f"dtrain-{name}", Path(log), elements)
-        command = script.step(asked, sys.executable, "-m", "dtrain", "resume=$run")
-        run = f'{script.quoted(folder)}/"$SLURM_ARRAY_TASK_ID"'
-        return script.text(directives, self._setup(), run, command)
+        options = {"job-name": name, "array": elements,
+                   "output": f"{_path(folder)}/%a/{client.LOG}"}  # fmt: skip
+        return self._script(cluster, options, f'{shlex.quote(str(folder))}/"$SLURM_ARRAY_TASK_ID"')
 
-    def whole(self, folder: Path, name: str) -> str:
-        """Return the batch script of a sweep that has one allocation for all of its jobs."""
-        nodes, asked = self.asked["allocation"], self.asked
-        wanted = script.Asked(
-            asked["partition"], asked["time"], asked["account"], nodes, nodes,
-            asked["gpus_per_node"], asked["cpus_per_task"], asked["memory"],
-            tuple(asked["setup"]), asked["extra"] or {}, self.grace_seconds,
-        )  # fmt: skip
-        log = Path(script.path(folder / script.LOG))
-        directives = script.options(wanted, f"dtrain-{name}", log)
-        command = [sys.executable, "-m", "dtrain", "sweep.resume=$run"]
-        return script.text(directives, self._setup(), script.quoted(folder), command)
+    def _script(self, cluster: Cluster, options: dict[str, str], run: str) -> str:
+        """Return a batch script.
 
-    def _setup(self) -> list[str]:
-        return [f"export {batch.LIMIT}={self.asked['max_requeues']}", *self.asked["setup"]]
+        Args:
+            cluster: of the job.
+            options: of sbatch, beside those of :meth:`request`.
+            run: the run folder, as the shell reads it.
+        """
+        request = {**options, **self.request(cluster)}
+        request["job-name"] = "dtrain-" + re.sub(r"[^\w.@+-]", "_", options["job-name"])
+        step = [f"--{name}={request[name]}" for name in ("nodes", "ntasks")]
+        if request["cpus-per-task"]:  # from 22.05 on srun has not that of its job
+            step.append(f"--cpus-per-task={request['cpus-per-task']}")
+        python = shlex.quote(sys.executable)
+        lines = [
+            "#!/bin/bash",
+            *(f"#SBATCH {line}" for line in _directives(request)),
+            "",
+            "# Written by dtrain. Once more by hand: sbatch and the path of this file.",
+            f"export {client.LIMIT}={self.asked['max_requeues']}",
+            *self.asked["setup"],
+            f"run={run}",
+            "# Starts what follows --, and has SLURM start the job again where it is to go on.",
+            f'exec {python} -m dtrain.controller.launchers.slurm.batch "$run" -- \\',
+            f'    srun {" ".join(step)} --kill-on-bad-exit=1 {python} -m dtrain "resume=$run"',
+        ]
+        return "\n".join(lines) + "\n"
 
     def submit(self, folder: Path, text: str) -> str:
         """Write a batch script into a folder and submit it; return the number of the job.
@@ -192,91 +227,54 @@ class Slurm(OfSlurm):
                 "dry_run=true, which prints the script",
             ) from None  # fmt: skip
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
-        """Follow the job that this run has been given; another one is submitted before."""
-        assert self.job is not None, "it was submitted"
-        self._rundir, self._chief = rundir, cluster.chief.name
-        client.watch.add([self.job])
-        return cluster
 
-    def poll(self, timeout: float) -> list[tuple[str, str]]:
-        """Wait, and say whether the job has ended."""
-        assert self.job is not None
-        self._ticks.wait(timeout)
-        if self._code is not None:
-            return []
-        found = client.watch.state(self.job)
-        if client.watch.problem is not None:
-            self._unseen = None
-            return self._unheard()
-        if found is None:
-            # Just submitted, or long gone: SLURM forgets a job minutes after its end.
-            self._unseen = self._unseen or time.monotonic()
-            if time.monotonic() - self._unseen < _FORGOTTEN:
-                return []
-            code = batch.left(self._rundir.path, self.job)
-            self._code = errors.FAILED if code is None else code
-        else:
-            self._unseen = None
-            self._code = self._ended(found) if found.ended else None
-        if found is not None and (self._shown is None or found.text != self._shown.text):
-            self._shown = found
-            self._news.append(f"SLURM job {found.id}: {found.text}")
-        return [] if self._code is None else [(self._chief, "ended")]
-
-    def _unheard(self) -> list[tuple[str, str]]:
-        """Go by the run folder while the queue cannot be read, and not for ever."""
-        if batch.left(self._rundir.path, self.job) == errors.OK:
-            self._code = errors.OK
-            return [(self._chief, "ended")]
-        if client.watch.silence >= _SILENCE:
-            self.unreachable = (
-                f"SLURM has not answered for {client.watch.silence:.0f} s: this command ends, and "
-                f"job {self.job} goes on"
-            )
-        return []
-
-    def news(self) -> list[str]:
-        """Return what became of the job since the last call, as lines."""
-        said, self._news = self._news, []
-        return said
-
-    def _ended(self, found: client.Found) -> int:
-        code = batch.left(self._rundir.path, self.job)
-        if found.state == "COMPLETED":
-            return errors.OK
-        if found.state == "CANCELLED":
-            return errors.INTERRUPTED if code is None else code
-        return errors.FAILED if code in (None, errors.OK) else code
-
-    @property
-    def problem(self) -> str | None:
-        """How the job ended, where its run folder does not say it."""
-        if self._shown is None:
-            return f"SLURM knows nothing of job {self.job} any more"
-        return f"SLURM job {self.job}: {self._shown.text}"
-
-    def stop(self) -> None:
-        """Cancel the job: SLURM asks its tasks to stop."""
-        assert self.job is not None
-        try:
-            client.cancel(self.job)
-        except client.Refused as error:
-            self._news.append(f"SLURM job {self.job} cannot be cancelled: {error}")
-
-    def kill(self) -> None:
-        """Nothing: the job goes on."""
-
-    def exit_codes(self) -> dict[str, int]:
-        """Return that of the job."""
-        return {} if self._code is None else {self._chief: self._code}
+def _seconds(time: str) -> int | None:
+    """Return a time as sbatch takes it (``90``, ``1:30:00``, ``2-12``); None for what is none."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time.strip())
+    if match is None:
+        return None
+    days, *parts = match.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    # With days the first is hours; without, one is minutes, and two are minutes and seconds.
+    units = (3600, 60, 1) if days is not None or len(numbers) == 3 else (60, 1)
+    seconds = sum(number * unit for number, unit in zip(numbers, units, strict=False))
+    return int(days or 0) * 86400 + seconds
 
 
-def log_lines(rundir: RunDir) -> str:
-    """Return the end of what the batch script printed."""
-    try:
-        text = reading.read_bytes(rundir.path / script.LOG, 1 << 20)
-    except (OSError, UsageError):
-        return "it left no log"
-    lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-    return "\n".join(lines[-5:])
+def _warning(grace_seconds: float) -> int:
+    """Return how long before the time limit SLURM sends its warning, in seconds."""
+    return min(_EARLIEST, math.ceil(grace_seconds) + MARGIN)
+
+
+def _directives(options: Mapping[str, Any]) -> list[str]:
+    """Return options as sbatch reads them in a script: in quotes where they hold a blank."""
+    lines = []
+    for key, value in options.items():
+        if value is True:
+            lines.append(f"--{key}")
+        elif value is not None and value is not False:
+            bad = next((c for c in str(value) if c in _UNSAFE), None)
+            if bad is not None:
+                raise UsageError(
+                    f"launcher.extra.{key}", value,
+                    f"a batch script cannot have {bad!r} in an option",
+                    "a value without quotes and backslashes", f"launcher.extra without {key}",
+                )  # fmt: skip
+            plain = all(c.isalnum() or c in "/._-:@%,+=[]*" for c in str(value))
+            lines.append(f"--{key}={value}" if plain else f"--{key}='{value}'")
+    return lines
+
+
+def _path(folder: Path) -> str:
+    """Return a folder as sbatch takes it for ``--output``.
+
+    Raises:
+        UsageError: SLURM cannot have such a path.
+    """
+    bad = next((c for c in str(folder) if c in _UNSAFE), None)
+    if bad is not None:
+        raise UsageError(
+            "output_dir", str(folder), f"SLURM cannot write to a path with {bad!r} in it",
+            "a path without quotes and backslashes", "output_dir=outputs",
+        )  # fmt: skip
+    return str(folder).replace("%", "%%")

@@ -1,13 +1,27 @@
-"""Batches of the host as arrays that JAX computes with: numbers of at most 32 bits."""
+"""Batches and variables as JAX has them, and where they lie.
+
+Batches of the host as arrays that JAX computes with: numbers of at most 32 bits.
+
+How variables and batches lie on the devices: a distribution of Keras', by rules over paths.
+
+How batches lie on the devices, and which of their rows a process reads.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+import keras
 import numpy as np
+from keras.distribution import DeviceMesh, LayoutMap, TensorLayout
 
 from dtrain.data import nest
 from dtrain.errors import UsageError
+from dtrain.task.backends.base import Tasks
+from dtrain.task.backends.layouts import Rules
 from dtrain.task.data.batch_reader import refuse_texts
 
 #: What 64-bit types become. JAX would cut whole numbers off without a word.
@@ -42,3 +56,122 @@ def _narrowed(leaf: Any) -> np.ndarray:
                 f"{limits.min} to {limits.max}", "backend=tensorflow",
             )  # fmt: skip
     return array.astype(narrow)
+
+
+#: The axes of a mesh.
+AXES = ("batch", "model")
+
+
+class Layouts(keras.distribution.ModelParallel):
+    """Variables in parts over one axis of a mesh, batches in parts over ``batch``.
+
+    Keras asks for the layout of each variable when it is made, so that no device ever holds the
+    whole of one that is in parts; a slot of an optimizer lies as its variable does.
+
+    Args:
+        devices: names, a row of the mesh after the other.
+        sizes: of the axes ``batch`` and ``model``.
+        rules: which variables are in parts (:class:`Rules`).
+        axis: that they are in parts over.
+    """
+
+    def __init__(
+        self, devices: Sequence[str], sizes: tuple[int, int], rules: Any, axis: str = "model"
+    ):
+        mesh = DeviceMesh(sizes, AXES, list(devices))
+        super().__init__(layout_map=LayoutMap(mesh), batch_dim_name="batch")
+        self._axis, self._of_optimizer = axis, False
+        self._rules = Rules(rules, parts=sizes[AXES.index(axis)])
+
+    def check(self, model: keras.Model) -> None:
+        """Refuse rules that do not fit a model.
+
+        Raises:
+            UsageError: naming the rule.
+        """
+        self._rules.axes([(v.path, tuple(v.shape)) for v in model.variables])
+
+    @contextlib.contextmanager
+    def optimizer_scope(self) -> Iterator[None]:
+        """Make an optimizer inside: its variables are whole, but for slots."""
+        self._of_optimizer = True
+        try:
+            with self.scope():
+                yield
+        finally:
+            self._of_optimizer = False
+
+    def get_variable_layout(self, variable: keras.Variable) -> TensorLayout:
+        """Return the layout of a variable that is being made, of which no other decides."""
+        shape = tuple(variable.shape)
+        axes: list[str | None] = [None] * len(shape)
+        with contextlib.suppress(UsageError):  # raised when all are there (:meth:`check`)
+            axis = None if self._of_optimizer else self._rules.axis(variable.path, shape)
+            if axis is not None:
+                axes[axis] = self._axis
+        return TensorLayout(axes, self.device_mesh)
+
+    def distribute_dataset(self, dataset: Any) -> Any:
+        """Return the batches as they are: Keras' own ``evaluate`` and ``predict`` divide them."""
+        return dataset
+
+    def sharding(self, rank: int, divided: bool, axis: int = 0) -> jax.sharding.NamedSharding:
+        """Return where a batch of arrays of this rank lies.
+
+        Args:
+            rank: of the arrays.
+            divided: over the rows of the mesh; or every device has all of it.
+            axis: that of the examples.
+        """
+        axes = [*[None] * axis, "batch"] if divided and rank else []
+        spec = jax.sharding.PartitionSpec(*axes)
+        return jax.sharding.NamedSharding(self.device_mesh.backend_mesh, spec)
+
+
+class Batches:
+    """Sends batches to the devices of a strategy.
+
+    Args:
+        layouts: how arrays lie on several devices; None: there is one.
+        replicas: that share each batch.
+        tasks: that read it, each the rows of its own replicas.
+    """
+
+    def __init__(self, layouts: Layouts | None, replicas: int, tasks: Tasks):
+        self._layouts, self._replicas, self.tasks = layouts, replicas, tasks
+
+    @property
+    def replicated(self) -> jax.sharding.Sharding | None:
+        """How what every process reads lies on the devices; None: there is one device."""
+        return None if self._layouts is None else self._layouts.sharding(0, divided=False)
+
+    def share(self, rows: int) -> slice:
+        """Return which rows of a batch of so many this task reads: all where it is not divided."""
+        if rows % self._replicas:
+            return slice(None)
+        own = rows // self.tasks.size
+        return slice(self.tasks.rank * own, (self.tasks.rank + 1) * own)
+
+    def put(self, batch: Any, rows: int, steps: int | None = None) -> Any:
+        """Send a batch to the devices, divided over its rows where they divide it.
+
+        Args:
+            batch: arrays ``[b, ...]``, the rows that this task has read; or all of them.
+            rows: how many the batch has in all tasks.
+            steps: of the batches of so many steps, ``[steps, b, ...]``; None: it is one.
+
+        Raises:
+            UsageError: JAX has no such numbers.
+        """
+        batch = narrowed(batch)
+        if self._layouts is None:
+            return jax.device_put(batch)
+        layouts, divided = self._layouts, rows % self._replicas == 0
+        before = () if steps is None else (steps,)
+
+        def laid_out(leaf: np.ndarray) -> jax.Array:
+            sharding = layouts.sharding(np.ndim(leaf), divided, axis=len(before))
+            shape = (*before, rows, *np.shape(leaf)[1 + len(before) :])
+            return jax.make_array_from_process_local_data(sharding, leaf, shape)
+
+        return nest.mapped(laid_out, batch)

@@ -12,9 +12,8 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.sources import Arrays
 from dtrain.data.transforms import by_batch
-from dtrain.task.backends.jax.batches import Batches
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Inputs
+from dtrain.task.backends.jax.arrays import Batches
+from dtrain.task.data.inputs import HostPipeline, Inputs
 
 #: Steps of one call into JAX, at most, and bytes of their batches.
 STEPS, BYTES = 64, 4 << 20

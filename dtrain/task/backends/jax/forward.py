@@ -1,8 +1,17 @@
-"""The compiled function that predicts: rows in, columns out, of fixed batches."""
+"""Prediction by a compiled function, and in callbacks.
+
+The compiled function that predicts: rows in, columns out, of fixed batches.
+
+``predict`` and ``evaluate`` of a model in a callback, in a process of several.
+
+On variables of several processes they are programs of all of them: one that calls them by itself
+would wait for ever. So the model gets copies of its variables for such a call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -10,8 +19,10 @@ import keras
 import numpy as np
 
 from dtrain.data.sources import Source
+from dtrain.task import keras_internals
 from dtrain.task.backends.base import Finish
-from dtrain.task.backends.host_forward import HostForward, as_data
+from dtrain.task.backends.host import HostForward, as_data
+from dtrain.task.model import local_calls, train_state
 
 #: Part of the path of a variable in which Keras keeps the state of a seed.
 STATE = "seed_generator_state"
@@ -54,3 +65,15 @@ class Forward(HostForward):
         ]
         outputs, _ = self._model.predict_step((weights, others), as_data(x))
         return outputs
+
+
+class LocalCalls(local_calls.LocalCalls):
+    """Computes with arrays of this process."""
+
+    @contextlib.contextmanager
+    def _with_copies(self) -> Iterator[None]:
+        named, metrics = train_state.variables(self._model), self._metrics()
+        arrays = [*self._strategy.read(named).values(), *(v.value for v in metrics)]
+        copies = [jax.numpy.asarray(jax.device_get(array)) for array in arrays]
+        with keras_internals.exchanged([*named.values(), *metrics], copies):
+            yield

@@ -23,8 +23,7 @@ from dtrain.task.backends.jax.numerics import first_not_finite
 from dtrain.task.backends.jax.remat import computed_twice
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Augment, Inputs
+from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import layers
 from dtrain.task.keras_internals import without_tensorflow as alone

@@ -1,26 +1,97 @@
-"""Training and evaluation steps: one compiled program a step, dispatched ahead of the host."""
+"""Compiled steps of JAX, and the rows of what they add to metrics and return.
+
+Rows of a compiled step: what it added to metrics and returned.
+
+Training and evaluation steps: one compiled program a step, dispatched ahead of the host.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
+import numpy as np
 
 from dtrain.data import nest
-from dtrain.task.backends import host_random
-from dtrain.task.backends.host_waiting import Waiting
+from dtrain.task.backends import host, rows
+from dtrain.task.backends.host import Waiting
 from dtrain.task.backends.jax import traceable
-from dtrain.task.backends.jax.batches import Batches
+from dtrain.task.backends.jax.arrays import Batches
 from dtrain.task.backends.jax.feed import feed
-from dtrain.task.backends.jax.rows import Rows, Vectors
 from dtrain.task.backends.jax.state import State, Values
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.row_steps import HostSteps
+from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tracing import tracing
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Inputs
+from dtrain.task.data.inputs import HostPipeline, Inputs
+
+#: A row, or a table of rows, as a step gives it: a vector for each run of one type.
+Vectors = list[Any]
+
+
+class Rows(rows.Rows):
+    """Makes rows of a step on the global batch.
+
+    Args:
+        model: compiled and built.
+    """
+
+    def __init__(self, model: keras.Model):
+        super().__init__(model)
+        self._results = jax.jit(self.metric_results)
+
+    def vectors(self, metrics: Sequence[Any], logs: dict[str, Any], training: bool) -> Vectors:
+        """Return the row of a step; traced. JAX computes in 32 bits: types stay as they are.
+
+        Args:
+            metrics: what :attr:`variables` have after it.
+            logs: what it returned by name.
+            training: which kind of step.
+        """
+        self.names[training] = list(logs)
+        pairs = zip(metrics, self.sizes, strict=True)
+        values = [*(value for value, size in pairs if size), *logs.values()]
+        return [
+            jnp.concatenate([jnp.ravel(value) for value in group])
+            for _, group in itertools.groupby(values, lambda value: value.dtype)
+        ]
+
+    def table(
+        self, training: bool, calls: Sequence[Vectors], examples: Sequence[int]
+    ) -> np.ndarray:
+        """Wait for the rows of some steps; what they returned counts for each example.
+
+        Args:
+            training: which kind of step.
+            calls: of each the vectors of its step, or those of its steps, stacked.
+            examples: how many each step had.
+
+        Returns:
+            float64 ``[k, m]``.
+        """
+        parts = [
+            np.concatenate([np.atleast_2d(np.float64(vector)) for vector in vectors], 1)
+            for vectors in jax.device_get(list(calls))
+            if vectors
+        ]
+        table = np.concatenate(parts) if parts else np.zeros([len(examples), 0])
+        returned = dict(zip(self.names[training], table[:, self.width :].T, strict=True))
+        counts = np.asarray(examples, np.float64)
+        weights = dict.fromkeys(returned, counts) if training else self.weights(returned, counts)
+        for place, weight in enumerate(list(weights.values()), self.width):
+            table[:, place] *= weight
+        return table
+
+    def _evaluated(self, states: list[np.ndarray]) -> list[dict[str, Any]]:
+        pairs = zip(states, self.variables, strict=True)
+        with runtime().on_cpu():
+            results = self._results([np.asarray(s, v.dtype) for s, v in pairs])
+        return [dict(each) for each in jax.device_get(results)]
 
 
 class Steps(HostSteps):
@@ -113,7 +184,7 @@ class Steps(HostSteps):
         self.waiting.traced()
         data = self._feed.batch(shared, own)
         self._shapes.add(tuple(leaf.shape for leaf in jax.tree.leaves(data)))
-        drawn = host_random.seeded(self._inputs.seed)
+        drawn = host.seeded(self._inputs.seed)
         with tracing(rows=self._inputs.global_batch, results=[]), drawn:
             (logs, metrics, after), norms = self._norms.measured(
                 values[0], lambda: self._state.trained(values, data)
@@ -140,7 +211,7 @@ class Steps(HostSteps):
         return self._rows.sums(rows, sum(counts), training=False)
 
     def _evaluation_step(self, values: Values, data: Any, rows: int) -> tuple[list[Any], Vectors]:
-        with tracing(rows=rows, results=[]), host_random.seeded(self._inputs.seed):
+        with tracing(rows=rows, results=[]), host.seeded(self._inputs.seed):
             logs, metrics, held = self._state.evaluated(values, data)
             numbers = self._rows.logs(logs, False)
         return held, self._rows.vectors(metrics, numbers, False)

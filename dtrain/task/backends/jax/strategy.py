@@ -19,12 +19,9 @@ from dtrain.task import keras_internals
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.jax import shards
-from dtrain.task.backends.jax.arrays import narrowed
-from dtrain.task.backends.jax.batches import Batches
-from dtrain.task.backends.jax.forward import Forward
-from dtrain.task.backends.jax.layouts import Layouts
-from dtrain.task.backends.jax.local_calls import LocalCalls
-from dtrain.task.backends.jax.processes import Processes, across
+from dtrain.task.backends.jax.arrays import Batches, Layouts, narrowed
+from dtrain.task.backends.jax.forward import Forward, LocalCalls
+from dtrain.task.backends.jax.hardware import Processes, across
 from dtrain.task.backends.jax.state import State
 from dtrain.task.backends.jax.steps import Steps
 from dtrain.task.backends.jax.traceable import check_steps
@@ -42,7 +39,6 @@ class OneDevice:
 
     abilities = Abilities(several_optimizers=True, plain_variables=False)
     gradient_reduction = "mean"
-    sync_every = 1
     #: How arrays lie on several devices; None: there is one.
     layouts: Layouts | None = None
     replicas = 1

@@ -4,11 +4,11 @@
 STRATEGIES = {
     "CentralStorage": "single_process",
     "Default": "single_process",
-    "LayerPlacement": "layer_placement.strategy",
+    "LayerPlacement": "layer_placement",
     "Mirrored": "single_process",
     "MultiWorker": "multiworker",
     "OneDevice": "single_process",
     "ParameterServer": "parameter_server.strategy",
     "Strategy": "base",
-    "TPU": "tpu.strategy",
+    "TPU": "tpu",
 }

@@ -11,11 +11,10 @@ from dtrain.data.sources import Source, Splits
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.tensorflow import input_pipeline
-from dtrain.task.backends.tensorflow.forward import Forward
+from dtrain.task.backends.tensorflow.forward import Forward, LocalCalls
 from dtrain.task.backends.tensorflow.in_loop import in_loop
-from dtrain.task.backends.tensorflow.local_calls import LocalCalls
 from dtrain.task.backends.tensorflow.rehearsal import across
-from dtrain.task.backends.tensorflow.rehearsal.evaluation import trial
+from dtrain.task.backends.tensorflow.rehearsal.across import trial
 from dtrain.task.backends.tensorflow.rehearsal.step import trace_step
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.backends.tensorflow.steps import Steps

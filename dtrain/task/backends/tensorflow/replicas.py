@@ -46,7 +46,6 @@ class Replicas:
 
     abilities = Abilities()
     gradient_reduction = "mean"
-    sync_every = 1
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
@@ -120,13 +119,8 @@ class Replicas:
                     f"{type(layer).__name__} {layer.name} is synchronized=True: it normalises by "
                     "the global batch, of which each worker has a part",
                     "synchronized=False, one worker, or a strategy whose replicas meet in a step",
-                    self.exchanging,
+                    "strategy=multiworker",
                 )  # fmt: skip
-
-    @property
-    def exchanging(self) -> str:
-        """What, as it is typed, lets workers that compute alone reduce and gather in a step."""
-        return "strategy.sync_every=1" if self.sync_every > 1 else "strategy=multiworker"
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""
@@ -149,15 +143,6 @@ class Replicas:
             part, summed: as of :class:`gradients.Step`.
         """
         return gradients.replica_step(self.replicas, part, summed)
-
-    def average(self, model: keras.Model, done: tf.Tensor, steps: tf.Tensor) -> None:
-        """Average the variables of ``model`` over the tasks where that is due; in a graph.
-
-        Args:
-            model: with its optimizers.
-            done: steps of the call until now, int64 scalar.
-            steps: of the whole call, int64 scalar.
-        """
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset], *, shared: bool = False) -> Any:
         """Lay the input out over the replicas.

@@ -1,17 +1,154 @@
-"""Rows in a graph: what a step added to metrics and returned, and a table of many steps."""
+"""Rows of a step, and the states of metrics that a step holds for them.
+
+States of metrics in a training step as tensors of its graph, in place of variables.
+
+What a step adds to a metric is read, and the metric reset, in the same step. With variables these
+are a read, two assignments and the order among them for each; from outside of the replicas, under
+``multiworker``, an assignment is even a collective. Within the step a tensor does: a metric begins
+with what its ``reset_state`` assigns, and what it has at the end is the row of the step.
+
+Rows in a graph: what a step added to metrics and returned, and a table of many steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.task import keras_internals
 from dtrain.task.backends import rows
-from dtrain.task.backends.tensorflow.held_states import HeldStates
 from dtrain.task.backends.tensorflow.tensors import flat, fresh, joined
+
+
+class Elsewhere(Exception):
+    """A metric is updated inside a branch, a loop or a function that is traced for itself."""
+
+
+class HeldStates:
+    """The states of Keras' own metrics of a model.
+
+    Args:
+        metrics: of the model. Those of the user's own stay in their variables: how they are
+            updated is not known.
+
+    Attributes:
+        positions: of their variables among those of all metrics.
+        others: the metrics that stay in variables.
+    """
+
+    def __init__(self, metrics: list[keras.metrics.Metric]):
+        self.positions: list[int] = []
+        self.others: list[keras.metrics.Metric] = []
+        self._metrics: list[keras.metrics.Metric] = []
+        self._variables: list[keras.Variable] = []
+        self._inside = 0
+        self._stored: list[Any] = []
+        end = 0
+        for metric in metrics:
+            begin, end = end, end + len(metric.variables)
+            places = range(begin, end)
+            if _of_keras(metric):
+                self.positions += places
+                self._metrics.append(metric)
+                self._variables += metric.variables
+            else:
+                self.others.append(metric)
+
+    def tried(self, call: Callable[[], Any]) -> Any:
+        """Return what ``call`` returns; where it traces an :class:`Elsewhere`, with variables."""
+        try:
+            return call()
+        except Elsewhere:
+            self.others = [*self._metrics, *self.others]
+            self.positions, self._metrics, self._variables = [], [], []
+            return call()
+
+    @contextlib.contextmanager
+    def begun(self) -> Iterator[list[tf.Tensor]]:
+        """Let the metrics begin anew in what is traced inside, in a replica.
+
+        Yields:
+            What they have at the end, in the order of ``positions``; filled in then.
+
+        Raises:
+            Elsewhere: a tensor could not come out of where a metric is updated.
+        """
+        ends: list[tf.Tensor] = []
+        held = self._exchange()
+        try:
+            for state in held:
+                state.begin()
+            for metric in self._metrics:
+                metric.reset_state()
+            yield ends
+            ends += [state.end() for state in held]
+        finally:
+            self._put_back()
+
+    def _exchange(self) -> list[_State]:
+        # MirroredStrategy traces each replica in a thread of its own, and they take turns.
+        if not self._inside:
+            self._stored = [keras_internals.stored(variable) for variable in self._variables]
+            for variable, stored in zip(self._variables, self._stored, strict=True):
+                keras_internals.exchange(variable, _State(stored))
+        self._inside += 1
+        return [keras_internals.stored(variable) for variable in self._variables]
+
+    def _put_back(self) -> None:
+        self._inside -= 1
+        if not self._inside:
+            for variable, stored in zip(self._variables, self._stored, strict=True):
+                keras_internals.exchange(variable, stored)
+
+
+def _of_keras(metric: keras.metrics.Metric) -> bool:
+    """Whether a metric, and all that it is made of, is of Keras' own classes."""
+    parts = getattr(metric, "metrics", ())
+    return keras_internals.is_of_keras(metric) and all(map(_of_keras, parts))
+
+
+class _State(threading.local):
+    """Stands for a variable: each thread, and so each replica, has a tensor of its own in it."""
+
+    def __init__(self, variable: Any):
+        self.dtype, self.shape, self.name = variable.dtype, variable.shape, variable.name
+        self._value: tf.Tensor | None = None
+        self._graph: Any = None
+
+    def begin(self) -> None:
+        """Let updates come from the graph that is traced now."""
+        self._graph = tf.compat.v1.get_default_graph()
+        self._value = tf.zeros(self.shape, self.dtype)
+
+    def end(self) -> tf.Tensor:
+        """Return what was assigned last."""
+        assert self._value is not None
+        return self._value
+
+    def assign(self, value: Any) -> tf.Tensor:
+        """Hold another tensor."""
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            raise Elsewhere
+        self._value = tf.convert_to_tensor(value, self.dtype)
+        return self._value
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return tf.convert_to_tensor(self.end(), dtype=dtype)
+
+    def __getitem__(self, key: Any) -> tf.Tensor:
+        return self.end()[key]
+
+
+tf.register_tensor_conversion_function(
+    _State, lambda value, dtype=None, name=None, as_ref=False: value.__tf_tensor__(dtype)
+)
+
 
 if TYPE_CHECKING:
     from dtrain.task.backends.tensorflow.replicas import Replicas

@@ -276,7 +276,6 @@ class Steps(RowSteps):
             own = self._one(lambda part: step(part, i), data, rows, training)
             if not training:
                 return own
-            self._strategy.average(self._model, i + 1, steps)
             return self.waiting.added(own)
 
         all_rows = table(steps, row)

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import torch
 
-from dtrain.task.backends import host_random
+from dtrain.task.backends import host
 from dtrain.task.backends.torch.keras_internals import add, copy
 
 #: Part of the path of a variable in which Keras keeps the state of a seed.
@@ -61,7 +61,7 @@ class Draws:
         if offset:
             add(self.words, offset)
         try:
-            with host_random.seeded(own):
+            with host.seeded(own):
                 _seed(own)
                 yield
         finally:
@@ -72,7 +72,7 @@ class Draws:
         """Return what tells whether anything was drawn since."""
         cuda = torch.cuda.get_rng_state().tolist() if torch.cuda.is_available() else []
         own = [variable.value.tolist() for variable in self.states]
-        return own, torch.get_rng_state().tolist(), cuda, str(host_random.state())
+        return own, torch.get_rng_state().tolist(), cuda, str(host.state())
 
     @contextlib.contextmanager
     def batch(self, number: int) -> Iterator[None]:
@@ -81,7 +81,7 @@ class Draws:
         before = [variable.value.clone() for variable in self.states]
         add(self.words, hashed(number))
         try:
-            with host_random.seeded(own):
+            with host.seeded(own):
                 _seed(own)
                 yield
         finally:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import torch
 
-from dtrain.task.backends.host_forward import HostForward, as_data
+from dtrain.task.backends.host import HostForward, as_data
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.draws import Draws
 from dtrain.task.backends.tracing import tracing

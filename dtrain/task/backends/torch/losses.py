@@ -1,4 +1,9 @@
-"""Losses of PyTorch's, and functions that take what these do, as losses of Keras'."""
+"""Losses and metrics of plain modules.
+
+Losses of PyTorch's, and functions that take what these do, as losses of Keras'.
+
+Metrics of ``torchmetrics``, as Keras calls one.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ import keras
 import torch
 
 from dtrain.errors import UsageError
+from dtrain.task.backends.torch.keras_internals import summed_states
 
 #: How first parameters begin by which a function says that it is given outputs first, as PyTorch's
 #: are, or targets, as Keras'.
@@ -75,3 +81,89 @@ def loss(value: Any) -> Any:
         return value
     first = next(iter(inspect.signature(value).parameters), "")
     return Loss(value) if first.startswith(OUTPUTS_FIRST) else value
+
+
+class Metric(keras.metrics.Metric):
+    """A metric whose states are sums, which are those of all batches and of all replicas.
+
+    Methods of the class are called: what an instance has in their place would exchange states
+    between processes, and keep results.
+
+    Args:
+        metric: of ``torchmetrics``.
+
+    Raises:
+        UsageError: a state of it is no sum.
+    """
+
+    #: What :func:`dtrain.task.backends.step_logs.adds_up` asks for.
+    adds_up = True
+
+    def __init__(self, metric: Any):
+        kind = type(metric).__name__
+        super().__init__(name=re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower())
+        if kind.startswith(("Binary", "Multilabel", "Multiclass")):
+            #: It tells of each batch whether it is of probabilities: it is given such at once.
+            self.separate = not kind.startswith("Multiclass")
+        states = summed_states(metric)
+        if states is None:
+            raise UsageError(
+                "trainer.metrics", kind, "has states that are no sums: it keeps all examples, say",
+                "metrics of torchmetrics whose states are sums, and those of Keras'",
+                "thresholds: 100, where the metric keeps examples for want of it",
+            )  # fmt: skip
+        # Keras would wrap a module that is an attribute.
+        object.__setattr__(self, "metric", metric.to(keras.ops.zeros([]).device))
+        self._states = {
+            name: self.add_variable(
+                tuple(state.shape), "zeros", dtype=keras.backend.standardize_dtype(state.dtype),
+                name=name,
+            )
+            for name, state in states.items()
+        }  # fmt: skip
+
+    def _load(self) -> None:
+        for name, variable in self._states.items():
+            setattr(self.metric, name, variable.value.detach().clone())
+
+    @torch.no_grad()
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Add a batch.
+
+        Raises:
+            UsageError: what it is given has weights.
+        """
+        if sample_weight is not None:
+            raise UsageError(
+                "trainer.metrics", self.name, "takes no weights, and masked outputs have some",
+                "a metric of Keras'", "'trainer.metrics=[accuracy]'",
+            )  # fmt: skip
+        y_true = keras.ops.convert_to_tensor(y_true)
+        self._load()
+        type(self.metric).update(
+            self.metric, y_pred, y_true if y_true.is_floating_point() else y_true.long()
+        )
+        for name, variable in self._states.items():
+            variable.assign(getattr(self.metric, name))
+
+    @torch.no_grad()
+    def result(self) -> Any:
+        """Return what the metric makes of its states.
+
+        Raises:
+            UsageError: that is several numbers.
+        """
+        self._load()
+        result = type(self.metric).compute(self.metric)
+        if not isinstance(result, torch.Tensor) or result.numel() != 1:
+            raise UsageError(
+                "trainer.metrics", self.name, "has several numbers as its result, and a run logs "
+                "one", "a metric with one number", "average: macro",
+            )  # fmt: skip
+        return result.reshape([])
+
+
+def metric(value: Any) -> Any:
+    """Return a metric of ``torchmetrics`` as Keras calls one; anything else as it is."""
+    is_one = any(each.__module__ == "torchmetrics.metric" for each in type(value).__mro__)
+    return Metric(value) if is_one else value

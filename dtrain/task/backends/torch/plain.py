@@ -23,8 +23,7 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import LOSS_WEIGHT
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import put
-from dtrain.task.backends.torch.losses import TARGETS_FIRST, Loss, loss
-from dtrain.task.backends.torch.metrics import metric
+from dtrain.task.backends.torch.losses import TARGETS_FIRST, Loss, loss, metric
 from dtrain.task.backends.torch.module_state import EXTRA, Buffer, owner_of, variables_of, weights
 from dtrain.task.backends.torch.optimizer import TorchOptimizer, optimizer
 from dtrain.task.backends.tracing import now, tracing

@@ -23,8 +23,7 @@ from dtrain.task.backends.torch.remat import computed_twice
 from dtrain.task.backends.torch.replica import exchange
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once as read
-from dtrain.task.data.host_pipeline import HostPipeline
-from dtrain.task.data.inputs import Augment, Inputs
+from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import without_tensorflow as alone
 from dtrain.task.process import own_code

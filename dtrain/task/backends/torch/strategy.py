@@ -22,8 +22,8 @@ from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.forward import Forward
 from dtrain.task.backends.torch.global_batch import note_divisors
+from dtrain.task.backends.torch.hardware import Processes
 from dtrain.task.backends.torch.plain import PlainModel, compile_forward
-from dtrain.task.backends.torch.processes import Processes
 from dtrain.task.backends.torch.steps import Steps
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import Inputs
@@ -45,7 +45,6 @@ class OneDevice:
 
     abilities = Abilities(several_optimizers=True)
     gradient_reduction = "mean"
-    sync_every = 1
 
     def __init__(self, devices: list[str]):
         note_divisors()  # ORDER: before the user's code is imported, which may import losses

@@ -1,10 +1,9 @@
 """Private names of TensorFlow, and those of Keras that are of its TensorFlow backend alone.
 
 ``losses``        losses that layers add
-``updates``       optimizers that update several replicas
+``updates``       optimizers that update several replicas; a strategy's variables; a model's
+                  strategy; the default graph, which Keras' ``clear_session`` resets
 ``draws``         the functions through which layers draw random numbers
-``sessions``      the default graph, which Keras' ``clear_session`` resets
-``variables``     a strategy's variables; a model's strategy
 ``collectives``   the devices of a task of several
 ``additions``     the order in which a compiled step adds, reads and assigns
 """
@@ -14,14 +13,12 @@ from dtrain.task.backends.tensorflow.keras_internals.additions import (
     optimize_dependencies,
 )
 from dtrain.task.backends.tensorflow.keras_internals.losses import keep_losses_apart, losses_of
-from dtrain.task.backends.tensorflow.keras_internals.sessions import keep_session
 from dtrain.task.backends.tensorflow.keras_internals.updates import (
+    is_plain,
+    keep_session,
+    read_as_numbers,
     reduce_nothing,
     take_gradients_as_they_are,
-)
-from dtrain.task.backends.tensorflow.keras_internals.variables import (
-    is_plain,
-    read_as_numbers,
     unwrapped,
     without_strategy,
 )

@@ -1,8 +1,16 @@
-"""Optimizers that update several replicas."""
+"""Optimizers, variables and the default graph.
+
+Optimizers that update several replicas.
+
+TensorFlow's variable inside of one of Keras', or of a strategy's: no public way leads to it.
+
+TensorFlow's default graph, where the scope of a strategy is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -89,3 +97,66 @@ class _Operations:
             tf.cond(first, *(lambda branch=branch: run(branch) for branch in branches))
 
         tf.distribute.get_replica_context().merge_call(together, args=(pred, true_fn, false_fn))
+
+
+def unwrapped(variable: Any) -> Any:
+    """Return the plain variable inside of one that ``CentralStorageStrategy`` has made.
+
+    The wrapper refuses to be assigned in a replica, which a metric has to be. Any other variable
+    is plain as it is.
+    """
+    return getattr(variable, "_v", variable)
+
+
+def is_plain(variable: Any) -> bool:
+    """Whether a variable of TensorFlow's is one by itself, and no strategy's."""
+    return type(variable) is type(tf.Variable(0.0))
+
+
+@contextlib.contextmanager
+def without_strategy(models: list[keras.Model]) -> Iterator[None]:
+    """Let ``predict`` and ``evaluate`` of models run as if they were made under no strategy.
+
+    Keras keeps the strategy that a model was made under, and has no way to set it.
+
+    Raises:
+        TrainingError: this version of Keras keeps it in another way.
+    """
+    if not all(hasattr(model, "_distribute_strategy") for model in models):
+        raise unknown("keeps the strategy of a model")
+    before = [model._distribute_strategy for model in models]
+    for model in models:
+        model._distribute_strategy = None
+    try:
+        yield
+    finally:
+        for model, strategy in zip(models, before, strict=True):
+            model._distribute_strategy = strategy
+
+
+def read_as_numbers(variable: Any) -> None:
+    """Let ``float`` and ``int`` read variables like this one of a strategy's, as any other.
+
+    Keras' ``float(optimizer.learning_rate)`` asks TensorFlow's variable, and that of several
+    replicas has no such method.
+    """
+    names = {each.__name__: each for each in type(variable).__mro__}
+    base = names.get("DistributedVariable")
+    if base is not None and not hasattr(base, "__float__"):
+        for name, number in (("__float__", float), ("__int__", int)):
+            setattr(base, name, lambda self, number=number: number(self.numpy()))
+
+
+@contextlib.contextmanager
+def keep_session() -> Iterator[None]:
+    """Let ``keras.backend.clear_session``, which a model's function may call, clear names alone.
+
+    It would reset TensorFlow's default graph, where the strategy's scope is kept, and the precision
+    of ``hardware.precision``.
+    """
+    original, policy = tf.compat.v1.reset_default_graph, keras.config.dtype_policy()
+    tf.compat.v1.reset_default_graph = lambda: keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        tf.compat.v1.reset_default_graph = original

@@ -18,9 +18,11 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow.base import Strategy
-from dtrain.task.backends.tensorflow.parameter_server.asynchronous import AsynchronousSteps
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps
-from dtrain.task.backends.tensorflow.parameter_server.synchronous import SynchronousSteps
+from dtrain.task.backends.tensorflow.parameter_server.updates import (
+    AsynchronousSteps,
+    SynchronousSteps,
+)
 from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers

@@ -1,19 +1,28 @@
-"""What several replicas compute otherwise than one device: a notice says so, or a refusal."""
+"""Rehearsals: a step in parts compared with the whole, in training and in an evaluation.
+
+What several replicas compute otherwise than one device: a notice says so, or a refusal.
+
+An evaluation step on some examples, before training, that changes nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.errors import behind
+from dtrain.task import keras_internals
 from dtrain.task.backends import across
+from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.rehearsal import noise
 from dtrain.task.backends.tensorflow.rehearsal.step import Step, undisturbed
+from dtrain.task.backends.unsummed import Trial
 from dtrain.task.data import reading
 
 if TYPE_CHECKING:
@@ -83,3 +92,20 @@ def _of_a_step(
         if (refused := behind(error)) is not None:
             raise refused from None
         yield across.untried(error, strategy.parts)
+
+
+def trial(model: keras.Model) -> Trial:
+    """Return what evaluates a batch, on the CPU and on one replica."""
+
+    def evaluated(batch: Any, start: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+        with tf.device("CPU:0"):
+            metrics = [v for metric in model.metrics for v in metric.variables]
+            mapping = []
+            for variable in (*model.variables, *keras_internals.states(model), *metrics):
+                value = start.get(id(variable), variable.numpy())
+                mapping.append((variable, tf.cast(tf.constant(value), variable.dtype)))
+            with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+                model.test_step(unwrapped(nest.mapped(tf.convert_to_tensor, batch)))
+            return {id(v): np.asarray(scope.get_current_value(v), np.float64) for v in metrics}
+
+    return evaluated

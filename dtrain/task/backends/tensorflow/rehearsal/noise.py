@@ -53,7 +53,7 @@ def statistics(model: keras.Model, strategy: Replicas) -> str | None:
     if not names:
         return None
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    under = "" if strategy.abilities.exchanges else f" under {strategy.exchanging}"
+    under = "" if strategy.abilities.exchanges else " under strategy=multiworker"
     return (
         f"batch normalisation ({shown}) is by the statistics of each replica's part of a batch, "
         "and not by those of the whole, as on one device: "

@@ -195,14 +195,13 @@ class Step:
 
     def _of_parts(self, batch: Any, values: list[tf.Tensor], number: tf.Tensor) -> Any:
         """Return the sums over all parts; those of one where workers compute alone."""
-        strategy, every = self._strategy, self._strategy.sync_every
+        strategy = self._strategy
 
         def replica(number: Any) -> Outcome:
             own: list[Any] | None = None if self._together else []  # gradients of this part
-            why = ("sync_every", every) if every > 1 else ("", "ps")
             data, size = self._part(batch, number), self.parts * self.rows
             part = on_one_device(self.model, size, self._seed).part(data)
-            now = gradients.Step(self.parts, part, own, self._summed, why)
+            now = gradients.Step(self.parts, part, own, self._summed)
             draws = random_draws.part(number, self.parts, self.rows, self._draws)
             with tracing(draws=draws):
                 return self._traced(data, values, now, number)
@@ -312,7 +311,7 @@ def undisturbed(
         raise UsageError(
             "model", type(model).__name__,
             "adds up over the replicas itself (all_reduce), and workers do not meet",
-            "a strategy whose replicas meet in a step", strategy.exchanging,
+            "a strategy whose replicas meet in a step", "strategy=multiworker",
         )  # fmt: skip
 
     if not strategy.abilities.exchanges:

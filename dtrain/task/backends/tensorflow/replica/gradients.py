@@ -1,4 +1,12 @@
-"""Gradients are averaged over the replicas where the tape gives them.
+"""Gradients of a replica, and the losses that TensorFlow has for several.
+
+The functions that TensorFlow has for losses to be summed give those that are wanted.
+
+They divide by a global batch, or by TensorFlow's number of replicas: in an evaluation, where a
+batch is whole, and on workers of parameter servers, of which TensorFlow does not know, that is
+another number. Outside of a strategy they are as ever.
+
+Gradients are averaged over the replicas where the tape gives them.
 
 The step of a replica sees its part of the global batch as a batch of its own: its losses are those
 of the part, whatever they are (a function, a ``Loss`` class, a ``train_step``). What
@@ -26,9 +34,46 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.task.backends import across
 from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.backends.tensorflow.replica import declared, dependence, reduction
+from dtrain.task.backends.tensorflow.replica import dependence, reduction
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
+
+
+def _install_declared(current: Callable[[], Any]) -> None:
+    """Have these functions ask ``current``, as of :mod:`.gradients`; once in a process.
+
+    The functions are ``tf.nn.compute_average_loss`` and ``tf.nn.scale_regularization_loss``.
+    """
+    average, scale = tf.nn.compute_average_loss, tf.nn.scale_regularization_loss
+    if getattr(average, "by_dtrain", False):
+        return
+
+    def of_the_part(value: Any) -> Any:
+        """Return what was divided by TensorFlow's number of replicas as what is wanted."""
+        now, divisor = current(), tf.distribute.get_strategy().num_replicas_in_sync
+        parts = now.replicas if now is not None and now.summed else 1
+        return value if divisor == parts else value * tf.cast(divisor / parts, value.dtype)
+
+    @functools.wraps(average)
+    def compute_average_loss(
+        per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+    ) -> Any:
+        value, now = average(per_example_loss, sample_weight, global_batch_size), current()
+        if global_batch_size is None:
+            return of_the_part(value)
+        if now is None or now.summed:
+            return value
+        return value * tf.cast(now.replicas, value.dtype)
+
+    @functools.wraps(scale)
+    def scale_regularization_loss(regularization_loss: Any) -> Any:
+        return of_the_part(scale(regularization_loss))
+
+    # A mark on a function, which types of functions do not have.
+    compute_average_loss.by_dtrain = True  # type: ignore[attr-defined]
+    tf.nn.compute_average_loss = compute_average_loss
+    tf.nn.scale_regularization_loss = scale_regularization_loss
+
 
 #: Part of the names of operations that gather the rows of all replicas (:mod:`dtrain.replicas`).
 GATHER = "gathered_by_replicas"
@@ -46,14 +91,12 @@ class Step:
             rows all replicas have (see :func:`dependence.divided`). None where they can meet.
         summed: the losses are parts of that of the global batch, and not losses of parts: their
             gradients are added up (``trainer.gradient_reduction=sum``).
-        why: the key of the strategy, and its value, for which ``taped`` is not None.
     """
 
     replicas: int
     part: Part | None = None
     taped: list[tuple[Any, list[bool]]] | None = None
     summed: bool = False
-    why: tuple[str, Any] = ("", "ps")
 
     def needs(self, what: str, accepted: str) -> UsageError:
         """Return the error of a step that needs what other replicas have, which it cannot meet.
@@ -62,11 +105,7 @@ class Step:
             what: it needs, and why it is not there.
             accepted: what it may do instead.
         """
-        key, value = self.why
-        if not key:
-            hint = "strategy=multiworker"
-            return UsageError("strategy", value, what, accepted, hint)
-        return UsageError(f"strategy.{key}", value, what, accepted, f"strategy.{key}=1")
+        return UsageError("strategy", "ps", what, accepted, "strategy=multiworker")
 
 
 class Part(Protocol):
@@ -83,7 +122,6 @@ def replica_step(
     part: Part,
     summed: bool = False,
     taped: list[tuple[Any, list[bool]]] | None = None,
-    why: tuple[str, Any] = ("", "ps"),
 ) -> Step | None:
     """Return the training step of a replica, for :func:`tracing`; None where there is one replica.
 
@@ -93,11 +131,11 @@ def replica_step(
     Args:
         replicas: how many share the global batch.
         part: of it, that the replica has.
-        taped, summed, why: as of :class:`Step`.
+        taped, summed: as of :class:`Step`.
     """
     if replicas > 1 or taped is not None:
         install()
-    return Step(replicas, part, taped, summed, why) if replicas > 1 else None
+    return Step(replicas, part, taped, summed) if replicas > 1 else None
 
 
 def tried(step: Step | None, targets: list[Any]) -> contextlib.AbstractContextManager[None]:
@@ -148,17 +186,12 @@ def prepare(optimizer: keras.optimizers.Optimizer) -> None:
     keras_internals.take_gradients_as_they_are(optimizer)
 
 
-def mean(
-    values: list[Any],
-    op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN,
-    of_gradients: bool = False,
-) -> list[Any]:
+def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> list[Any]:
     """Reduce tensors over the replicas, in one go; differentiable.
 
     Args:
         values: dense tensors and ``tf.IndexedSlices``, the same of all replicas.
         op: how.
-        of_gradients: they may travel in a shorter type (``strategy.compress``).
 
     Raises:
         UsageError: the replicas cannot meet here: inside a branch, loop or ``tf.function`` that a
@@ -174,7 +207,7 @@ def mean(
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
-        return reduction.reduce(values, op, of_gradients)
+        return reduction.reduce(values, op)
 
 
 @contextlib.contextmanager
@@ -211,7 +244,7 @@ def install() -> None:
     """
     divide_losses_by_global_batch(current, mean)
     use_moments(_moments)
-    declared.install(current)
+    _install_declared(current)
     kind: Any = tf.GradientTape
     if not getattr(kind.gradient, "by_dtrain", False):
         kind.gradient = _averaged(kind.gradient, is_jacobian=False)
@@ -332,7 +365,7 @@ def _reduced(
     sent = [[shared.values] if shared is not None else [] for shared, _ in parts]
     for each, (_, own) in zip(sent, parts, strict=True):
         each += [] if own is None else [own]
-    total = iter(mean([value for each in sent for value in each], op, of_gradients=True))
+    total = iter(mean([value for each in sent for value in each], op))
     for each, (shared, _) in zip(sent, parts, strict=True):
         first, *rest = (next(total) for _ in each)
         if shared is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dtrain.task.backends import host_random
+from dtrain.task.backends import host
 from dtrain.task.backends.tracing import now, tracing
 
 
@@ -24,7 +24,7 @@ def seeded(seed: int) -> Iterator[None]:
     """Let what is traced inside draw what it draws whenever it is traced."""
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:
         _install()
-    with tracing(outside=host_random.state()), host_random.seeded(seed):
+    with tracing(outside=host.state()), host.seeded(seed):
         yield
 
 
@@ -40,8 +40,8 @@ def _install() -> None:
         outside = now().outside
         if outside is None:
             return original(self, *args, **kwargs)
-        with host_random.kept():
-            host_random.put(outside)
+        with host.kept():
+            host.put(outside)
             return original(self, *args, **kwargs)
 
     # A mark on a function, which types of functions do not have.

@@ -1,1 +1,0 @@
-"""What a machine and its environment offer, as ``python -m dtrain doctor`` reports it."""

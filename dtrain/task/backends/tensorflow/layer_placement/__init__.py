@@ -1,1 +1,0 @@
-"""Layers of one model on several devices."""

@@ -1,0 +1,233 @@
+"""How workers update the variables: each by itself, or all at once.
+
+Updates as they come: each worker applies its own gradient.
+
+One update a global batch: the average of what the workers computed.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from dtrain.task.backends.metric_sums import Sums
+from dtrain.task.backends.tensorflow.parameter_server.packing import Packing
+from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps, worker_index
+from dtrain.task.backends.tensorflow.replica import host_random, random_draws
+from dtrain.task.backends.tracing import tracing
+
+
+class AsynchronousSteps(CoordinatedSteps):
+    """Each step's gradient is applied by its worker as soon as it is there.
+
+    A bound on staleness holds back the start of a step (as in Ho et al. 2013, More Effective
+    Distributed ML via a Stale Synchronous Parallel Parameter Server): nothing is dropped. A step
+    can be overtaken only by those in flight when it was begun and those begun while it is in
+    flight; one more is begun only while that number is within the bound for every one of them.
+
+    Args:
+        max_staleness: how many updates may come between the reading of the variables and the
+            update made of them; None for any.
+        arguments: of :class:`CoordinatedSteps`.
+    """
+
+    def __init__(self, max_staleness: int | None, *arguments: Any):
+        super().__init__(*arguments)
+        self._bound = max_staleness
+        self._in_flight: dict[int, int] = {}  # step: how many may overtake it
+        self._staleness: collections.Counter[int] = collections.Counter()
+        self._interval: collections.Counter[int] = collections.Counter()
+        iterations = self._model.optimizer.iterations
+        # Keras would read, add and assign: of two at once one would be lost.
+        iterations.assign_add = lambda n: iterations.value.assign_add(tf.cast(n, iterations.dtype))
+
+    def _may_begin(self) -> bool:
+        if self._bound is None:
+            return len(self._in_flight) < 2 * self._workers
+        return len(self._in_flight) <= min(self._bound, self._workers - 1) and all(
+            overtaking < self._bound for overtaking in self._in_flight.values()
+        )
+
+    def train(self, steps: int, ahead: int = 0) -> Sums:
+        """Wait for the next ``steps`` updates, whichever; others stay in flight."""
+        sums = Sums()
+        while sums.steps < steps:
+            while len(self._in_flight) < steps - sums.steps + ahead and self._may_begin():
+                self._in_flight = {step: n + 1 for step, n in self._in_flight.items()}
+                self._in_flight[self._step] = len(self._in_flight)
+                [arguments] = self.fed()
+                self._begin((self._step,), self._train_step_remote, arguments)
+                self._step += 1
+            self._take(sums)
+        return sums
+
+    def drain(self) -> Sums:
+        """Wait for every update that is under way."""
+        sums = Sums()
+        while self._in_flight:
+            self._take(sums)
+        return sums
+
+    def _take(self, sums: Sums) -> None:
+        (step,), vector = self._next()
+        del self._in_flight[step]
+        *numbers, staleness, worker = np.asarray(vector)
+        self._interval[int(staleness)] += 1
+        self._worker_steps[int(worker)] += 1
+        row = np.array(numbers)
+        sums.append(self._account([row], self._global_batch, training=True, steps=1))
+
+    @tf.function(autograph=False)
+    def _train_step_remote(self, *arguments: Any) -> tf.Tensor:
+        data = self._feed.load(*arguments)
+        model = self._model
+        iterations = model.optimizer.iterations
+
+        def replica() -> tf.Tensor:
+            # ORDER: count, then read the variables; compute, count again, then update.
+            before = tf.identity(iterations.value)
+            with tf.control_dependencies([before]):
+                gradients, others, vector = self._pure(data, training=True)
+            computed = [tf.convert_to_tensor(g) for g in gradients if g is not None]
+            with tf.control_dependencies([*computed, vector]):
+                after = tf.identity(iterations.value)
+            with tf.control_dependencies([after]):
+                norms = self._update(gradients)
+                for variable, value in zip(model.non_trainable_variables, others, strict=True):
+                    if value is not None:
+                        variable.assign(value)
+            account = [tf.cast(after - before, tf.float64), tf.cast(worker_index(), tf.float64)]
+            return tf.concat([vector, *norms, account], 0)
+
+        return self._engine.run(replica)
+
+    def interval(self) -> dict[str, float]:
+        """Return mean and greatest staleness of the updates since the last such call."""
+        found, self._interval = self._interval, collections.Counter()
+        self._staleness += found
+        if not found:
+            return {}
+        return {
+            "staleness": sum(k * n for k, n in found.items()) / found.total(),
+            "staleness_max": float(max(found)),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many updates there were of each staleness, and of each worker."""
+        found = self._staleness + self._interval
+        return {**super().summary(), "staleness": {str(k): found[k] for k in sorted(found)}}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a summary."""
+        super().restore(summary)
+        counts = {int(k): n for k, n in summary.get("staleness", {}).items()}
+        self._staleness = collections.Counter(counts)
+
+
+class SynchronousSteps(CoordinatedSteps):
+    """One averaged update a global batch, of which each worker computes a part.
+
+    With backup workers the update is made of the first gradients to come, and those of the
+    slowest are dropped (Chen et al. 2016, Revisiting Distributed Synchronous SGD): a worker that
+    is late is given nothing new before it is done. The examples of what is dropped are not
+    trained on, nor counted.
+
+    Args:
+        backup_workers: how many gradients a step does without.
+        arguments: of :class:`CoordinatedSteps`.
+    """
+
+    def __init__(self, backup_workers: int, *arguments: Any):
+        super().__init__(*arguments)
+        self._needed = self._workers - backup_workers
+        self._part_rows = self._global_batch // self._workers
+        self._late = 0  # parts of earlier steps that are still being computed
+        self._dropped = 0
+        self._told = 0  # of them, in points of the journal
+
+    def train(self, steps: int, ahead: int = 0) -> Sums:
+        """Run ``steps`` updates, one after the other."""
+        sums = Sums()
+        for _ in range(steps):
+            sums.append(self._train_one())
+        return sums
+
+    def _train_one(self) -> Sums:
+        step, parts = self._step, self.fed()
+        while self._workers - self._late < self._needed:
+            self._next()
+            self._came_late()
+        free = self._workers - self._late
+        for turn in range(free):  # in turn, so that no part of the batches is always left out
+            part = (step + turn) % self._workers
+            self._begin((step, part), self._compute, parts[part])
+        arrived: dict[int, Any] = {}
+        while len(arrived) < self._needed:
+            (of_step, part), value = self._next()
+            if of_step == step:
+                arrived[part] = value
+            else:
+                self._came_late()
+        self._late += free - len(arrived)
+        self._dropped += self._workers - self._needed
+        # Summed in the order of the parts: the result must not depend on who came first.
+        values = [self._packing.unpack(arrived[part]) for part in sorted(arrived)]
+        floats, whole, vectors = zip(*values, strict=True)
+        norms = self._apply(*self._packing.together(floats, whole))
+        for vector in vectors:
+            self._worker_steps[int(vector[-1])] += 1
+        self.waiting.add(float(np.mean([vector[-2] for vector in vectors])))
+        self._step += 1
+        rows = [np.concatenate([vector[:-2], *norms]) for vector in vectors]
+        return self._account(rows, self._part_rows, training=True, steps=1)
+
+    def _came_late(self) -> None:
+        self._late -= 1
+
+    @tf.function(autograph=False)
+    def _compute(self, *arguments: Any) -> Any:
+        """Return gradients, new values and accounts, packed."""
+        data = self.waiting.entered(self.waiting.fetched(lambda: self._feed.load(*arguments)))
+
+        def replica() -> Any:
+            draws = self._drawn(data, self._part_rows)
+            part = random_draws.part(arguments[1], self._workers, self._part_rows, draws)
+            with host_random.seeded(self._seed), tracing(draws=part):
+                gradients, others, vector = self._pure(data, True, self._workers)
+            self._packing = Packing(self._model, gradients, others, self._same)
+            account = [self.waiting.seconds, tf.cast(worker_index(), tf.float64)]
+            return self._packing.pack(tf.concat([vector, account], 0))
+
+        return self._engine.run(replica)
+
+    @tf.function(autograph=False)
+    def _apply(self, *together: tf.Tensor) -> list[tf.Tensor]:
+        model = self._model
+        gradients, others = self._packing.part(*together)
+        with self._engine.scope():
+            # The optimizer is only ever called inside a replica.
+            with tf.distribute.ReplicaContext(self._engine, 0):
+                norms = self._update(gradients)
+            for variable, value in zip(model.non_trainable_variables, others, strict=True):
+                if value is not None:
+                    variable.assign(value)
+        return norms
+
+    def interval(self) -> dict[str, float]:
+        """Return how many gradients were dropped since the last such call, if any may be."""
+        if self._needed == self._workers:
+            return {}
+        dropped, self._told = self._dropped - self._told, self._dropped
+        return {"dropped_gradients": float(dropped)}
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many parts each worker has done, and how many gradients were dropped."""
+        return {**super().summary(), "dropped_gradients": self._dropped}
+
+    def restore(self, summary: dict[str, Any]) -> None:
+        """Go on counting from a summary."""
+        super().restore(summary)
+        self._dropped = self._told = summary.get("dropped_gradients", 0)

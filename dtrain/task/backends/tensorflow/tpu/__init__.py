@@ -1,1 +1,0 @@
-"""Training on TPUs. Not yet run on hardware."""

@@ -1,0 +1,138 @@
+"""What Keras keeps in models and metrics: added losses, states, modules of a step.
+
+What a model adds to its loss (``add_loss``, regularizers): on PyTorch Keras never scales it.
+
+The states of a metric of ``torchmetrics``, and how they are reduced.
+
+One operation on many tensors, in place: of small tensors the calls are what takes time.
+
+Optimizers of PyTorch compute by these functions, which have no public names; a version without one
+computes tensor by tensor.
+
+What each operation of PyTorch returns, seen before anything goes on with it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import torch
+from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dtrain.task.keras_internals.model import ONE_REPLICA, function, unknown
+
+
+def divide_added_losses(parts: Callable[[], int]) -> None:
+    """Divide them by a number; once in a process.
+
+    Args:
+        parts: returns it, when a loss is added: of how many parts the loss is the sum.
+
+    Raises:
+        TrainingError: this version of Keras adds them in another way.
+    """
+    kind: Any = keras.Model
+    original = function(kind, "_aggregate_additional_loss", ["self", "loss"])
+    if original is None:
+        raise unknown("adds the losses of layers", ONE_REPLICA)
+    if not getattr(original, "by_dtrain", False):
+
+        @functools.wraps(original)
+        def divided(self: Any, loss: Any) -> Any:
+            return original(self, loss) / parts()
+
+        # A mark on a function, which types of functions do not have.
+        divided.by_dtrain = True  # type: ignore[attr-defined]
+        kind._aggregate_additional_loss = divided
+
+
+def summed_states(metric: Any) -> dict[str, torch.Tensor] | None:
+    """Return what states of a metric begin with, by name; None where one is no sum from 0 on."""
+    reductions, states = getattr(metric, "_reductions", None), metric.metric_state
+    if not reductions or reductions.keys() != states.keys():
+        return None
+    for name, state in states.items():
+        reduction = getattr(reductions[name], "__name__", "")
+        if reduction != "dim_zero_sum" or not isinstance(state, torch.Tensor) or state.any():
+            return None
+    return dict(states)
+
+
+@torch.no_grad()
+def copy(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Set each tensor to its value."""
+    _each("copy_", tensors, values)
+
+
+@torch.no_grad()
+def add(tensors: Sequence[torch.Tensor], number: int) -> None:
+    """Add a number to each tensor."""
+    _each("add_", tensors, number)
+
+
+@torch.no_grad()
+def divide(tensors: Sequence[torch.Tensor], number: int) -> None:
+    """Divide each tensor by a number."""
+    _each("div_", tensors, number)
+
+
+def _each(name: str, tensors: Sequence[torch.Tensor], value: Sequence[torch.Tensor] | int) -> None:
+    """Call a method of each tensor, with one value for all, or with one for each."""
+    function = getattr(torch, f"_foreach_{name}", None)
+    if function is not None and tensors:
+        function(list(tensors), value if isinstance(value, int) else list(value))
+        return
+    values = [value] * len(tensors) if isinstance(value, int) else value
+    for tensor, one in zip(tensors, values, strict=True):
+        getattr(tensor, name)(one)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Return what changes where a tensor is changed in place, other than by its ``data``."""
+    return int(getattr(tensor, "_version", 0))
+
+
+def set_timeout(timeout: datetime.timedelta) -> None:
+    """Let collectives wait for so long from now on, where this version can be told."""
+    getattr(distributed_c10d, "_set_pg_timeout", lambda timeout: None)(timeout)
+
+
+def is_transformed() -> bool:
+    """Whether this is inside of a transform of ``torch.func``, such as ``vmap``."""
+    functorch = getattr(torch._C, "_functorch", None)
+    return bool(getattr(functorch, "get_interpreter_stack", list)())
+
+
+class Watching(TorchDispatchMode):
+    """Calls a function after each operation inside, also those of gradients.
+
+    Args:
+        watch: is given the name of the operation, and what it has returned.
+    """
+
+    def __init__(self, watch: Callable[[str, Any], None]):
+        super().__init__()
+        self._watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        self._watch(func.overloadpacket.__name__, outputs)
+        return outputs
+
+
+def gradient_lines() -> list[tuple[str, int]] | None:
+    """Return file and line of the frames that the gradient which is computed now is of.
+
+    It is known in anomaly mode. None: no gradient is computed.
+    """
+    node: Any = torch._C._current_autograd_node()
+    if node is None:
+        return None
+    text = "".join(node.metadata.get("traceback_", []))
+    return [(file, int(line)) for file, line in re.findall(r'File "(.+)", line (\d+)', text)]
