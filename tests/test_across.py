@@ -432,23 +432,6 @@ def test_noise_and_counters_are_named_and_draws_of_keras_are_the_same() -> None:
         assert "is not that of one device" not in (notice or ""), notice
 
 
-@pytest.mark.task(devices=2)
-@pytest.mark.parametrize("name", sampled(["average_loss", "vae", "batch_hard"], "vae"))
-def test_a_model_that_was_tried_trains_as_ever(name: str) -> None:
-    from dtrain.task.backends.tensorflow import input_pipeline
-    from dtrain.task.backends.tensorflow.rehearsal import across
-
-    found = []
-    for tries in (False, True):
-        model, strategy, source, *_ = made("CentralStorage", 2, configured(name))
-        if tries:
-            assert across.notice(model, strategy, source, BATCH, 0) is None
-        steps = strategy.steps(model, input_pipeline.Inputs(source, source, BATCH, 0), False)
-        found.append([steps.results(steps.train(2)), steps.results(steps.evaluate(1, 0))])
-        found[-1].append(steps.results(steps.train(1)))
-    assert found[0] == found[1]
-
-
 def noisy_labels(input_shape: Any, classes: int, at_once: bool) -> Any:
     """A GAN's discriminator, whose labels have noise: two rows an example."""
     import keras
@@ -510,46 +493,6 @@ def test_batch_normalisation_is_no_loss_that_looks_across() -> None:
             notice
         )
         assert how != "plain" or "the loss" not in (notice or "")
-
-
-@pytest.mark.task(devices=2)
-def test_what_is_known_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    import keras
-    from keras import layers, ops
-
-    from dtrain.task.backends.across import is_known
-    from dtrain.task.backends.tensorflow.rehearsal import across
-
-    def compiled(built: Any, loss: Any = "mse") -> Any:
-        built.compile("sgd", loss=loss)
-        return built
-
-    def functional(function: Any = lambda x: x) -> Any:
-        inputs = keras.Input([4])
-        return keras.Model(inputs, layers.Dense(3)(function(inputs)))
-
-    nested = keras.Sequential([keras.Input([4]), functional(lambda x: x - ops.mean(x, axis=0))])
-    for loss in ("mse", keras.losses.Huber(), keras.losses.poisson, ["mse"], {"a": "mae"}):
-        assert is_known(compiled(functional(), loss)), loss
-    for loss in (
-        "dice", "Circle", keras.losses.Dice(), keras.losses.Tversky(), keras.losses.circle,
-        lambda y, p: p, ["mse", keras.losses.Dice(axis=1)],
-    ):  # fmt: skip
-        assert not is_known(compiled(functional(), loss)), loss
-    for built in (functional(ops.tanh), functional(layers.Lambda(ops.tanh)), nested):
-        assert not is_known(compiled(built))
-    for name in ("subclassed", "guide_basic", "scalar_function", "siamese", "own_optimizer"):
-        model, *_ = made("OneDevice", 1, configured(name))
-        assert is_known(model) == (name == "own_optimizer"), name
-
-    monkeypatch.setattr(across, "_of_a_step", None)  # is not called
-    assert notice_of("Mirrored", 2, settings()) is None
-    monkeypatch.undo()
-    node = {"loss": {"_target_": "keras.losses.Dice"}, "metrics": []}
-    parts = {"dataset": "tests.zoo.data.halves", "model": "tests.test_steps.logistic"}
-    of = {key: {"_target_": name} for key, name in parts.items()}
-    notice = notice_of("Mirrored", 2, settings(trainer=node, **of))
-    assert notice is not None and "it looks across the examples" in notice, notice
 
 
 def on_servers(cluster: Cluster, task: Task, devices: list[str]) -> Any:

@@ -75,15 +75,6 @@ def test_who_wants_every_batch() -> None:
 
 
 @pytest.mark.task
-def test_a_lambda_callback_wants_every_batch() -> None:
-    import keras
-
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
-    assert wrap(callback, tiny()).every_batch
-    assert not wrap(keras.callbacks.LambdaCallback(on_epoch_end=print), tiny()).every_batch
-
-
-@pytest.mark.task
 def test_callbacks_know_the_model_and_the_run() -> None:
     import keras
 
@@ -329,20 +320,6 @@ def test_callbacks_that_write_keep_to_the_run_folder(tmp_path: Path) -> None:
         of("CSVLogger", filename="b.csv")
     os.environ["DTRAIN_TRUST"] = "keras.callbacks.CSVLogger"
     assert of("CSVLogger", filename="x.csv").filename == "x.csv"
-
-
-@pytest.mark.task
-def test_a_checkpoint_does_not_say_where_a_callback_writes(tmp_path: Path) -> None:
-    from dtrain.task.train.callbacks import made
-
-    node = {"_target_": "keras.callbacks.ModelCheckpoint", "filepath": "best.keras"}
-    [callback] = made([node], tmp_path)
-    callbacks = wrap(callback, tiny())
-    forged = {"filepath": "/elsewhere/x.keras", "best": 0.5, "on_epoch_end": 3, "verbose": 1}
-    callbacks.restore({}, [forged])
-    assert callback.filepath == str(tmp_path / "callbacks" / "best.keras")
-    assert (callback.best, callback.verbose) == (0.5, 1)
-    assert callable(callback.on_epoch_end)
 
 
 @pytest.mark.task

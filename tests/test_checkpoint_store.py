@@ -260,23 +260,6 @@ def test_a_writer_leaves_what_was_never_committed_if_nothing_else_is_sound(tmp_p
     assert names(tmp_path) == {"2", "3", "4", "latest"}
 
 
-def test_a_writer_removes_nothing_where_the_pointer_is_damaged(tmp_path: Path) -> None:
-    saved(tmp_path, 1, 2, 3)
-    (tmp_path / "latest").write_text("{}")
-    writer(tmp_path)
-    assert checkpoint.steps(tmp_path) == [1, 2, 3]
-
-
-def test_a_pointer_to_what_is_not_there(tmp_path: Path) -> None:
-    saved(tmp_path, 1, 2, 3)
-    shutil.rmtree(tmp_path / "3")
-    step, [problem] = found(tmp_path)
-    assert step == 2
-    assert problem == f"{tmp_path}/3/manifest.json cannot be read: No such file or directory"
-    saved(tmp_path, 3)
-    assert found(tmp_path) == (3, [])
-
-
 @pytest.mark.parametrize("name", ["latest", "manifest.json", "state.safetensors"])
 def test_one_that_cannot_be_read_now_is_not_passed_over(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -299,119 +282,10 @@ def test_one_that_cannot_be_read_now_is_not_passed_over(
     assert checkpoint.steps(tmp_path) == [1, 2, 3]
 
 
-def test_going_back_before_a_damaged_one_moves_the_pointer(tmp_path: Path) -> None:
-    saved(tmp_path, 10, 20)
-    truncate(tmp_path / "20" / "state.safetensors")
-    log = writer(tmp_path)
-    log.submit(15, {"a": np.ones(1)}, {})
-    log.wait()
-    assert names(tmp_path) == {"10", "15", "latest"}
-    assert store.committed(tmp_path) == 15
-    assert found(tmp_path) == (15, [])
-
-
 # -- one that was set aside ----------------------------------------------------------------------
 
 
-def test_one_that_was_set_aside_counts_where_no_other_is(tmp_path: Path) -> None:
-    saved(tmp_path, 1, 2)
-    os.rename(tmp_path / "2", tmp_path / ".old-2")
-    past, problems = checkpoint.newest(tmp_path)
-    assert past is not None and (past.path, problems) == (tmp_path / ".old-2", [])
-    assert checkpoint.steps(tmp_path) == [1]
-    log = writer(tmp_path)
-    assert names(tmp_path) == {"1", "2", "latest"}
-    assert log.objectives == {1: 1.0, 2: 2.0}
-    assert found(tmp_path) == (2, [])
-
-
-def test_one_that_was_set_aside_goes_where_another_is(tmp_path: Path) -> None:
-    saved(tmp_path, 1)
-    shutil.copytree(tmp_path / "1", tmp_path / ".old-1")
-    checkpoint.save(tmp_path, 1, {"a": np.zeros(1)}, {})
-    assert names(tmp_path) == {"1", "latest"}
-    shutil.copytree(tmp_path / "1", tmp_path / ".old-1")
-    past, _ = checkpoint.newest(tmp_path)
-    assert past is not None and past.path == tmp_path / "1"
-    writer(tmp_path)
-    assert names(tmp_path) == {"1", "latest"}
-
-
-def test_the_same_step_again_where_the_old_one_is_aside(tmp_path: Path) -> None:
-    saved(tmp_path, 1)
-    os.rename(tmp_path / "1", tmp_path / ".old-1")
-    saved(tmp_path, 1)
-    assert names(tmp_path) == {"1", "latest"}
-
-
 # -- saves that fail -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("step", [2, 3])
-@pytest.mark.parametrize("name", ["rename", "replace", "fsync"])
-def test_a_failure_at_the_end_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, name: str
-) -> None:
-    """Each operation fails in test_checkpoint_faults; here is what it comes to."""
-    saved(tmp_path, 1, 2)
-    before = (tmp_path / "latest").read_bytes()
-    real, calls = getattr(os, name), [0]
-    last = {"rename": 2 if step == 2 else 1, "replace": 1, "fsync": 6}[name]
-
-    def fail(*given: Any) -> None:
-        calls[0] += 1
-        if calls[0] == last:
-            raise OSError(28, "No space left on device")
-        real(*given)
-
-    monkeypatch.setattr(os, name, fail)
-    with pytest.raises(CheckpointError) as caught:
-        checkpoint.save(tmp_path, step, {"a": np.ones(9)}, {})
-    assert str(caught.value) == (
-        f"the checkpoint of step {step} could not be written to {tmp_path / str(step)}: "
-        "No space left on device"
-    )
-    assert names(tmp_path) == {"1", "2", "latest"}
-    assert (tmp_path / "latest").read_bytes() == before
-    past, problems = checkpoint.newest(tmp_path)
-    assert past is not None and (past.step, problems) == (2, [])
-    assert past.arrays["a"].tolist() == [2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"), [(MemoryError(), "MemoryError"), (KeyError("x"), "'x'")]
-)
-def test_whatever_fails_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
-) -> None:
-    def fail(*given: Any) -> None:
-        raise error
-
-    saved(tmp_path, 1)
-    monkeypatch.setattr(checkpoint.format, "encode", fail)
-    with pytest.raises(CheckpointError, match=f"written to {tmp_path}/2: {reason}$"):
-        saved(tmp_path, 2)
-    assert names(tmp_path) == {"1", "latest"}
-
-
-def test_what_cannot_be_removed_does_not_fail_the_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved(tmp_path, 1, 2)
-
-    def fail(*given: Any, **options: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", fail)
-        patch.setattr(os, "rmdir", fail)
-        log = writer(tmp_path, keep=1)
-        log.submit(3, {"a": np.ones(1)}, {})
-        log.wait()
-    assert checkpoint.steps(tmp_path) == [3], "what stays has no name that counts"
-    assert names(tmp_path) == {".tmp-1", ".tmp-2", "3", "latest"}
-    writer(tmp_path)
-    assert names(tmp_path) == {"3", "latest"}
 
 
 # -- a folder that cannot be written to ----------------------------------------------------------

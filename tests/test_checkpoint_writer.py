@@ -97,17 +97,6 @@ def test_a_failed_save_is_raised_once(tmp_path: Path) -> None:
     assert calls == [2]
 
 
-@pytest.mark.parametrize(
-    ("array", "meta"), [(np.ones(1), {"a": object()}), (np.array(["text"]), {})]
-)
-def test_no_failure_is_lost(tmp_path: Path, array: np.ndarray, meta: dict[str, Any]) -> None:
-    log = writer(tmp_path)
-    log.submit(1, {"a": array}, meta)
-    with pytest.raises(CheckpointError, match="step 1"):
-        log.wait()
-    assert names(tmp_path) == set()
-
-
 def test_leftovers_of_torn_saves_are_removed(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, arrays(), META)
     (tmp_path / ".tmp-2").mkdir()
@@ -180,37 +169,6 @@ def test_an_altered_objective_is_not_the_best(tmp_path: Path) -> None:
     assert writer(tmp_path).objectives == {2: 0.2}
 
 
-def test_a_failed_report_is_told(tmp_path: Path) -> None:
-    def saved(step: int) -> None:
-        raise OSError("the journal is full")
-
-    log = writer(tmp_path, saved=saved)
-    log.submit(1, {}, {})
-    with pytest.raises(CheckpointError, match="step 1 was saved, but not reported: the journal"):
-        log.wait()
-    assert checkpoint.steps(tmp_path) == [1]
-
-
-def test_the_previous_one_stays_until_the_pointer_names_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[set[str]] = []
-    real = os.replace
-
-    def replace(*given: Any) -> None:
-        seen.append(names(tmp_path))
-        real(*given)
-        seen.append(names(tmp_path))
-
-    monkeypatch.setattr(os, "replace", replace)
-    log = writer(tmp_path, keep=1)
-    for step in (1, 2):
-        log.submit(step, {}, {})
-    log.wait()
-    assert {"1", "2", "latest"} <= seen[2] and {"1", "2", "latest"} == seen[3]
-    assert names(tmp_path) == {"2", "latest"}
-
-
 def test_what_comes_before_a_save_is_done_first(tmp_path: Path) -> None:
     found: list[list[int]] = []
     log = writer(tmp_path, before=lambda: found.append(checkpoint.steps(tmp_path)))
@@ -263,33 +221,6 @@ def test_other_arrays_of_the_same_step_are_written(tmp_path: Path) -> None:
     assert names(tmp_path) == {"2", "latest"}
 
 
-def test_what_another_process_saved_is_written_again(tmp_path: Path) -> None:
-    """It may be damaged by now, and that be the reason for it."""
-    checkpoint.save(tmp_path, 2, {"a": np.ones(3)}, {})
-    (tmp_path / "2" / "state.safetensors").write_bytes(b"")
-    log = writer(tmp_path)
-    log.submit(2, {"a": np.ones(3)}, {"objective": 0.75})
-    log.wait()
-    assert checkpoint.load(tmp_path / "2").meta == {"objective": 0.75}
-
-
-def test_a_meta_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = writer(tmp_path)
-    log.submit(2, {"a": np.ones(3)}, {"objective": None})
-    log.wait()
-
-    def full(*given: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    log.submit(2, {"a": np.ones(3)}, {"objective": 0.75})
-    message = f"step 2 could not be written to {tmp_path / '2'}: No space left on device"
-    with pytest.raises(CheckpointError, match=message):
-        log.wait()
-    assert checkpoint.load(tmp_path / "2").meta == {"objective": None}
-    assert names(tmp_path / "2") == {"state.safetensors", "manifest.json"}
-
-
 # -- a run that is resumed -----------------------------------------------------------------------
 
 
@@ -313,10 +244,3 @@ def test_what_a_killed_run_had_not_yet_removed(
         checkpoint.save(tmp_path, step, {}, {"objective": objective})
     writer(tmp_path, keep=keep, best=best, resumed=resumed)
     assert checkpoint.steps(tmp_path) == stay
-
-
-def test_leftovers_of_a_torn_meta_are_removed(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, arrays(), META)
-    (tmp_path / "1" / ".tmp-manifest.json").write_text("{")
-    writer(tmp_path)
-    assert names(tmp_path / "1") == {"state.safetensors", "manifest.json"}

@@ -353,31 +353,6 @@ def test_losses_that_are_parts_of_a_sum_are_added_up(replicas: int, kind: str) -
         np.testing.assert_allclose(gradient, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.task(devices=2)
-def test_what_tensorflow_divides_is_whole_outside_of_a_step() -> None:
-    import numpy as np
-    import tensorflow as tf
-
-    from dtrain.task.backends.tensorflow.replica import gradients
-
-    gradients.install()
-    gradients.install()  # once is enough
-    each = tf.constant([1.0, 2.0, 6.0])
-
-    def losses() -> Any:
-        return (
-            tf.nn.compute_average_loss(each),
-            tf.nn.compute_average_loss(each, global_batch_size=6),
-            tf.nn.compute_average_loss(each, [1.0, 0.0, 1.0]),
-            tf.nn.scale_regularization_loss(each),
-            tf.nn.compute_average_loss(tf.cast(each, tf.float64)),
-        )
-
-    engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    for found in (losses(), [engine.experimental_local_results(v)[0] for v in engine.run(losses)]):
-        np.testing.assert_allclose([float(v) for v in found], [3.0, 1.5, 7 / 3, 9.0, 3.0], 1e-6)
-
-
 def in_a_branch(weights: Any, table: Any, x: Any, y: Any) -> dict[str, Any]:
     import tensorflow as tf
 
@@ -541,51 +516,6 @@ def adding(input_shape: Any, classes: int) -> Any:
     inputs = keras.Input(input_shape)
     hidden = keras.layers.Dense(4, activity_regularizer="l2")(Counts()(inputs))
     return keras.Model(inputs, keras.layers.Dense(classes, activation="softmax")(hidden))
-
-
-@pytest.mark.task
-def test_a_keras_that_keeps_losses_in_another_way_is_refused() -> None:
-    import keras
-
-    from dtrain.errors import TrainingError
-    from dtrain.task.backends.tensorflow import keras_internals
-
-    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
-    keras_internals.keep_losses_apart(model)
-    keras_internals.keep_losses_apart(model)  # a second time changes nothing
-    model.layers[0].add_loss(1.0 * keras.ops.ones(()))
-    assert len(model.losses) == 1
-    object.__setattr__(model.layers[0], "_losses", ())
-    with pytest.raises(TrainingError, match="keeps losses that layers add"):
-        keras_internals.keep_losses_apart(model)
-
-
-@pytest.mark.task
-def test_each_thread_has_the_losses_that_it_has_added() -> None:
-    import threading
-
-    import keras
-    import tensorflow as tf
-
-    from dtrain.task.backends.tensorflow import keras_internals
-
-    layer = keras.layers.Dense(1, activity_regularizer="l2")
-    model = keras.Sequential([keras.Input((2,)), layer])
-    keras_internals.keep_losses_apart(model)
-    model(tf.ones((3, 2)))
-    mine = [float(loss) for loss in model.losses]
-    other: list[Any] = []
-
-    def elsewhere() -> None:
-        assert model.losses == []
-        model(tf.zeros((3, 2)))
-        other.extend(float(loss) for loss in model.losses)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert other == [0.0]
-    assert [float(loss) for loss in model.losses] == mine != other
 
 
 def normalized_behind_a_mask(input_shape: Any, classes: int) -> Any:

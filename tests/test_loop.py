@@ -277,14 +277,6 @@ def test_points_are_means_over_their_interval(tmp_path: Path, spans: bool, secon
 
 
 @pytest.mark.task
-def test_validation_is_sized_by_time_too(tmp_path: Path) -> None:
-    steps = Scripted(Clock(), seconds=0.25)
-    trained = looped(tmp_path / "run", steps, epochs=1, validation_examples=11 * BATCH)
-    trained.loop.run()
-    assert steps.evaluated == [(1, 0), (4, 0), (4, 0), (2, 0)]
-
-
-@pytest.mark.task
 def test_validation_every_other_epoch(tmp_path: Path) -> None:
     steps, callback = Scripted(Clock()), recorder()
     plan = {"epochs": 5, "steps_per_epoch": 2, "validation_freq": 2, "validation_examples": 3}
@@ -329,14 +321,6 @@ def test_calls_last_about_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-def test_no_call_of_a_slow_model_lasts_long(tmp_path: Path) -> None:
-    steps = Scripted(Clock(), seconds=3.0)
-    plan = {"epochs": 1, "steps_per_epoch": 50, "log_every": 50}
-    looped(tmp_path / "run", steps, **plan).loop.run()
-    assert max(steps.calls) == 1
-
-
-@pytest.mark.task
 def test_a_request_to_stop_saves_and_interrupts(tmp_path: Path) -> None:
     from dtrain.errors import Interrupted
 
@@ -358,17 +342,6 @@ def test_a_request_to_stop_saves_and_interrupts(tmp_path: Path) -> None:
         assert checkpoint.meta["mark"] == 7
         assert checkpoint.meta["epoch"]["examples"] == BATCH * (stopped % 10)
         assert "done" not in [entry[0] for entry in callback.seen]
-
-
-@pytest.mark.task
-def test_a_request_at_the_last_step_changes_nothing(tmp_path: Path) -> None:
-    steps, callback = Scripted(Clock()), recorder()
-    trained = looped(
-        tmp_path / "run", steps, callbacks=[callback], stopping=lambda: steps.step >= 20
-    )
-    trained.loop.run()
-    assert callback.seen[-1][0] == "done"
-    assert trained.saved == [20]
 
 
 @pytest.mark.task
@@ -451,14 +424,6 @@ def test_checkpoints_by_epoch_step_and_time(tmp_path: Path) -> None:
     assert saved("mixed", checkpoint_seconds=15.0, checkpoint_epochs=1, log_every=1) == [
         8, 10, 18, 20
     ]  # fmt: skip
-
-
-@pytest.mark.task
-def test_checkpoints_by_time_within_a_long_epoch(tmp_path: Path) -> None:
-    plan = {"epochs": 1, "steps_per_epoch": 100, "log_every": 100, "checkpoint_seconds": 15.0}
-    trained = looped(tmp_path / "run", Scripted(Clock(), seconds=0.5), **plan)
-    trained.loop.run()
-    assert len(trained.saved) >= 3
 
 
 @pytest.mark.task
@@ -776,16 +741,6 @@ def test_a_fork_that_has_no_validation_any_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.task
-def test_that_there_is_something_to_save_is_told_once(tmp_path: Path) -> None:
-    steps = Scripted(Clock())
-    trained = looped(tmp_path / "run", steps)
-    told: list[int] = []
-    trained.loop._begun = lambda: told.append(steps.step)
-    trained.loop.run()
-    assert told == [1]
-
-
-@pytest.mark.task
 @pytest.mark.parametrize("earlier", [True, False])
 def test_a_stop_of_a_state_that_cannot_be_saved_says_so(tmp_path: Path, earlier: bool) -> None:
     from dtrain.errors import Interrupted, NothingSaved
@@ -864,19 +819,6 @@ def test_a_stop_that_another_task_was_asked_for_stops_this_one(
 
 
 @pytest.mark.task
-def test_this_task_tells_the_others_of_its_stop(tmp_path: Path) -> None:
-    from dtrain.errors import Interrupted
-
-    steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [1, 0, 0, 0])
-    trained = looped(
-        tmp_path / "run", steps, strategy=strategy, is_chief=False, stopping=lambda: steps.step >= 3
-    )
-    with pytest.raises(Interrupted):
-        trained.loop.run()
-    assert [stop for _, stop, *_ in strategy.told] == [0, 0, 0, 1]
-
-
-@pytest.mark.task
 @pytest.mark.parametrize("is_chief", [True, False])
 def test_a_callback_of_another_task_ends_the_training_of_all(
     tmp_path: Path, is_chief: bool
@@ -900,107 +842,6 @@ def test_a_callback_of_another_task_ends_the_training_of_all(
 
 
 @pytest.mark.task
-def test_a_callback_of_this_task_is_told_to_the_others(tmp_path: Path) -> None:
-    import keras
-
-    stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=1)
-    strategy = beside(lambda: [1, 0, 0, 0])
-    trained = looped(
-        tmp_path / "run", Scripted(Clock()), strategy=strategy, is_chief=False,
-        callbacks=[stopping], epochs=9,
-    )  # fmt: skip
-    trained.loop.run()
-    assert trained.loop.step == 20
-    assert [end for _, _, end, *_ in strategy.told] == [0] * 20 + [1]
-
-
-@pytest.mark.task
-def test_whoever_reports_nothing_freezes_weights_all_the_same(tmp_path: Path) -> None:
-    epochs: list[int] = []
-
-    class Freezing(Scripted):
-        def enter(self, epoch: int) -> list[str]:
-            epochs.append(epoch)
-            return ["kernel"]
-
-    class Silent:
-        def __getattr__(self, name: str) -> Any:
-            return lambda *_: None
-
-    trained = looped(tmp_path, Freezing(Clock()))
-    trained.loop._notices = Silent()
-    trained.loop.run()
-    assert epochs == [1, 2]
-
-
-@pytest.mark.task
-def test_a_chief_that_saves_nothing_copies_nothing(tmp_path: Path) -> None:
-    from dtrain.task.strategies import Default
-
-    strategy: Any = Default([])
-    strategy.read = lambda *_: pytest.fail("copied")
-    trained = looped(
-        tmp_path / "run",
-        Scripted(Clock()),
-        strategy=strategy,
-        is_chief=False,
-        validation_examples=3,
-    )
-    trained.loop._records.is_chief = True
-    trained.loop.run()
-    assert trained.loop.step == 20
-
-
-@pytest.mark.task
-def test_the_chief_says_how_many_steps_a_call_has(tmp_path: Path) -> None:
-    # By its own clock this task would take one step a call, and evaluate one.
-    steps, strategy = Scripted(Clock(), seconds=3.0), beside(lambda: [7, 0, 0, 0])
-    plan = {"steps_per_epoch": 50, "log_every": 50, "validation_examples": 16 * BATCH + 1}
-    trained = looped(tmp_path / "run", steps, strategy=strategy, is_chief=False, **plan)
-    trained.loop.run()
-    assert steps.calls == [7, 7, 7, 7, 7, 7, 7, 1] * 2
-    assert steps.evaluated == [(7, 0), (7, 0), (2, 0), (0, 1)] * 2
-    assert {numbers[0] for numbers in strategy.told} == {0.0}
-    assert list(trained.folder.iterdir()) == []
-
-
-@pytest.mark.task
-def test_only_the_chief_looks_at_the_clock_to_save(tmp_path: Path) -> None:
-    plan = {"log_every": 20, "checkpoint_seconds": 3.0}
-    steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [1, 0, 0, 0])
-    looped(tmp_path / "other", steps, strategy=strategy, is_chief=False, **plan).loop.run()
-    assert {save for _, _, _, save, *_ in strategy.told} == {0.0}
-
-    steps, strategy = Scripted(Clock(), seconds=1.0), beside(lambda: [0, 0, 0, 0])
-    trained = looped(tmp_path / "chief", steps, strategy=strategy, **plan)
-    trained.loop.run()
-    assert trained.saved == [3, 6, 9, 12, 15, 18, 20]
-    # It asks when the time is over, and the save is over before the next step.
-    asked = [save for _, _, _, save, *_ in strategy.told]
-    assert asked.count(1.0) == 6
-
-    # A task that does not lead stands still for it: its part of the state is wanted too.
-    settled: list[int] = []
-
-    class Noted(Scripted):
-        def drain(self) -> Any:
-            settled.append(self.step)
-            return super().drain()
-
-    noted, wishes = Noted(Clock(), seconds=1.0), [4, 9]
-
-    def chief() -> list[float]:
-        wish = noted.step in wishes
-        if wish:
-            wishes.remove(noted.step)
-        return [1, 0, 0, wish]
-
-    options = {**plan, "epochs": 1, "strategy": beside(chief), "is_chief": False}
-    looped(tmp_path / "noted", noted, **options).loop.run()
-    assert set(settled) == {4, 9, 10}
-
-
-@pytest.mark.task
 def test_saving_as_often_as_can_be_still_trains(tmp_path: Path) -> None:
     for validation in (0, 3):
         steps, callback = Scripted(Clock(), seconds=0.25), recorder()
@@ -1013,20 +854,6 @@ def test_saving_as_often_as_can_be_still_trains(tmp_path: Path) -> None:
         assert trained.saved == steps.ends, "once after each call, and not before the first"
         kinds = [entry[:2] for entry in callback.seen[:-1]]
         assert kinds == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]
-
-
-@pytest.mark.task
-def test_an_epoch_begins_once_though_a_save_comes_between(tmp_path: Path) -> None:
-    # The time for a checkpoint is over when the validation at the epoch's end is.
-    steps, callback = Scripted(Clock(), seconds=0.5), recorder()
-    trained = looped(
-        tmp_path / "run", steps, callbacks=[callback], epochs=3, checkpoint_seconds=9.0,
-        validation_examples=12 * BATCH,
-    )  # fmt: skip
-    trained.loop.run()
-    assert trained.saved == [10, 20, 30]
-    kinds = [entry[:2] for entry in callback.seen[:-1]]
-    assert kinds == [(kind, epoch) for epoch in range(3) for kind in ("begin", "end")]
 
 
 @pytest.mark.task

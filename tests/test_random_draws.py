@@ -98,24 +98,6 @@ def test_parts_are_the_rows_of_the_whole_draw(dtype: str) -> None:
 
 
 @pytest.mark.task
-@pytest.mark.parametrize("name", ["uniform", "normal"])
-def test_parts_of_draws_that_threads_share(name: str) -> None:
-    import keras
-    import numpy as np
-
-    # Over two million numbers; rows that begin within a group of four.
-    for dtype, width in (("float32", 32771), ("float64", 32771), ("bfloat16", 32772)):
-
-        def draw(own: Any, dtype: str = dtype, width: int = width) -> Any:
-            return getattr(keras.random, name)((own.shape[0], width), dtype=dtype, seed=3)
-
-        x = batch(66)
-        whole = host(draw(x))
-        np.testing.assert_array_equal(np.concatenate(parts(draw, x, 3)), whole)
-        np.testing.assert_array_equal(np.concatenate(parts(draw, x, 2, traced=True)), whole)
-
-
-@pytest.mark.task
 @pytest.mark.parametrize("traced", sampled([False, True]))
 def test_parts_compiled_by_xla(traced: bool) -> None:
     import keras
@@ -136,39 +118,6 @@ def test_parts_compiled_by_xla(traced: bool) -> None:
 
 
 @pytest.mark.task
-def test_parts_of_a_batch_whose_size_is_not_known_in_the_graph() -> None:
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    from dtrain.task.backends.tensorflow.replica.random_draws import part
-    from dtrain.task.backends.tracing import tracing
-
-    draws: list[Callable[[Any], Any]] = [
-        lambda x: keras.random.dropout(x, 0.3, seed=5),
-        lambda x: keras.random.dropout(x, 0.3, (None, 1, None), seed=5),
-        lambda x: keras.random.normal(keras.ops.shape(x), seed=5),
-        lambda x: keras.random.normal(tf.shape(x), seed=5),
-        lambda x: keras.random.uniform(keras.ops.shape(x)[:1], seed=5),
-        lambda x: keras.random.truncated_normal(tf.shape(x), seed=5),
-        lambda x: keras.random.categorical(x[:, 0], 2, seed=5),
-    ]
-    x = batch(6)
-    for index, draw in enumerate(draws):
-
-        @tf.function(
-            autograph=False,
-            input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([None, None, 3])],
-        )
-        def own(replica: Any, x: Any, draw: Any = draw) -> Any:
-            with tracing(draws=part(replica, 2, 3)):
-                return draw(x)
-
-        found = [host(own(r, x[3 * r : 3 * r + 3])) for r in (0, 1)]
-        np.testing.assert_array_equal(np.concatenate(found), host(draw(x)), str(index))
-
-
-@pytest.mark.task
 def test_what_is_not_per_example_is_alike_on_all_replicas() -> None:
     import keras
     import numpy as np
@@ -186,34 +135,6 @@ def test_what_is_not_per_example_is_alike_on_all_replicas() -> None:
         whole = host(draw(x))
         for found in parts(draw, x, 3):
             np.testing.assert_allclose(found, whole, 1e-6, err_msg=name)
-
-
-@pytest.mark.task
-def test_of_one_example_a_trace_tells_what_is_shared() -> None:
-    """All sizes are multiples of one."""
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    from dtrain.task.backends.tensorflow.replica.global_batch import GlobalBatch
-    from dtrain.task.backends.tensorflow.replica.random_draws import part
-    from dtrain.task.backends.tracing import tracing
-
-    def draw(x: Any) -> list[Any]:
-        return [
-            keras.random.dropout(tf.ones_like(x), 0.5, (1, 7, 3), seed=5),
-            keras.random.dropout(tf.ones_like(x), 0.5, (None, 1, 3), seed=5),
-            keras.random.normal(keras.ops.shape(x), seed=5),
-        ]
-
-    x = tf.constant(batch(4))
-    whole, traced = [host(each) for each in draw(x)], GlobalBatch(draw, 4)
-    for replica in range(4):
-        own = x[replica : replica + 1]
-        with tracing(draws=part(replica, 4, 1, traced.draws(own, 1))):
-            found = draw(own)
-        for each, expected in zip(found, whole, strict=True):
-            np.testing.assert_allclose(host(each), expected[replica : replica + 1], 1e-6)
 
 
 def sharing(input_shape: Any, classes: int) -> Any:
@@ -341,32 +262,6 @@ def test_a_draw_whose_size_follows_the_batch_has_a_row_an_example() -> None:
             np.testing.assert_allclose(each, rows, 1e-6)
 
 
-@pytest.mark.task
-def test_outside_a_part_keras_draws_as_ever() -> None:
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    from dtrain.task.backends.tensorflow.replica.random_draws import install, part
-    from dtrain.task.backends.tracing import tracing
-
-    x = batch(4)
-
-    def draw() -> list[Any]:
-        values = [host(f(keras.random, tf.constant(x), "float32")) for f in DRAWS.values()]
-        return [*values, host(keras.random.shuffle(x, seed=5))]
-
-    expected = draw()
-    install()
-    install()  # a second time changes nothing
-    found = draw()
-    with tracing(draws=part(0, 1, 4)):
-        alone = draw()
-    for a, b, c in zip(expected, found, alone, strict=True):
-        np.testing.assert_array_equal(a, b)
-        np.testing.assert_array_equal(a, c)
-
-
 def layers(policy: str) -> dict[str, Any]:
     """Layers that draw, by name, each with the shape of an example."""
     import keras
@@ -441,31 +336,6 @@ def test_layers_draw_for_the_global_batch(policy: str, tolerance: float) -> None
         np.testing.assert_allclose(np.concatenate(found), whole, tolerance, tolerance, err_msg=name)
         assert [v.numpy().tolist() for v in seeds] == after, "as many draws as ever"
         assert not np.allclose(host(call(tf.constant(x[3:]))), found[1]), "what it is for"
-
-
-@pytest.mark.task
-def test_the_next_seed_is_caught_by_a_stateless_scope() -> None:
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    from dtrain.task.backends.tensorflow.replica.random_draws import part
-    from dtrain.task.backends.tracing import tracing
-
-    layer = keras.layers.Dropout(0.5, seed=3)
-    [seed] = layer.variables
-    x = np.ones((4, 5), np.float32)
-
-    @tf.function(autograph=False)
-    def own(replica: Any, x: Any) -> Any:
-        with keras.StatelessScope() as scope, tracing(draws=part(replica, 2, 2)):
-            return layer(x, training=True), scope.get_current_value(seed)
-
-    found = [own(tf.constant(r, tf.int64), x[:2]) for r in (0, 1)]
-    assert [state.numpy().tolist() for _, state in found] == [[3, 1], [3, 1]]
-    assert seed.numpy().tolist() == [3, 0]
-    whole = layer(x, training=True)
-    np.testing.assert_array_equal(np.concatenate([mask for mask, _ in found]), whole)
 
 
 #: Divides by 1, 2, 3 and 4; no part begins with a new counter.
@@ -611,22 +481,6 @@ def drawing(input_shape: Any, classes: int) -> Any:
     return Drawing(inputs, keras.layers.Dense(classes)(inputs))
 
 
-@pytest.mark.task(devices=2)
-@pytest.mark.parametrize("model", ["shared", "drawing"])
-def test_what_is_shared_stays_so_where_replicas_have_one_example_each(
-    model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests import test_steps
-
-    monkeypatch.setattr(test_steps, "BATCH", 2)
-    config = test_steps.settings(model={"_target_": f"tests.test_random_draws.{model}"})
-    found = []
-    for kind, devices in (("OneDevice", 1), ("Mirrored", 2)):
-        _, _, steps, _ = test_steps.prepare(kind, devices, config)
-        found.append(steps.results(steps.train(6))["loss"])
-    assert found[1] == pytest.approx(found[0], rel=1e-5)
-
-
 @pytest.mark.task(devices=4)
 def test_replicas_have_masks_of_their_own() -> None:
     import keras
@@ -655,49 +509,6 @@ def test_replicas_have_masks_of_their_own() -> None:
     assert 0.3 < np.mean(found[0] == found[1]) < 0.7
     whole = keras.layers.Dropout(0.5, seed=3)(tf.ones([12, 50]), training=True)
     np.testing.assert_array_equal(np.concatenate(found[0]), whole)
-
-
-@pytest.mark.task
-def test_a_part_holds_in_its_thread_until_it_is_left() -> None:
-    import keras
-    import numpy as np
-
-    from dtrain.task.backends.tensorflow.replica.random_draws import part
-    from dtrain.task.backends.tracing import tracing
-
-    whole = host(keras.random.uniform((8, 3), seed=5))
-
-    def draw(rows: int = 2) -> Any:
-        return host(keras.random.uniform((rows, 3), seed=5))
-
-    found = []
-    with tracing(draws=part(3, 4, 2)):
-        np.testing.assert_array_equal(draw(), whole[6:])
-        with tracing(draws=part(1, 2, 4)):
-            np.testing.assert_array_equal(draw(4), whole[4:])
-            with tracing(draws=part(0, 1, 2)):
-                np.testing.assert_array_equal(draw(), whole[:2])
-            np.testing.assert_array_equal(draw(4), whole[4:])
-        with pytest.raises(KeyError), tracing(draws=part(1, 4, 2)):
-            raise KeyError
-        np.testing.assert_array_equal(draw(), whole[6:])
-
-        def other() -> None:
-            found.append(draw())
-            with tracing(draws=part(1, 4, 2)):
-                entered.set()
-                left.wait(60)
-                found.append(draw())
-
-        entered, left = threading.Event(), threading.Event()
-        thread = threading.Thread(target=other)
-        thread.start()
-        entered.wait(60)
-        np.testing.assert_array_equal(draw(), whole[6:])
-        left.set()
-        thread.join()
-    np.testing.assert_array_equal(draw(), whole[:2])
-    np.testing.assert_array_equal(found, [whole[:2], whole[2:4]])
 
 
 def changed(name: str, **values: Any) -> Any:

@@ -213,13 +213,6 @@ def test_a_task_that_never_comes(
     assert job.seconds == START
 
 
-def test_tasks_that_come_at_the_last_moment(story: Story, watched: Any) -> None:
-    story.at(1, story.word("started", *names(WORKERS)))
-    story.at(START - 1, story.word("joined", *names(WORKERS)))
-    story.at(500, story.end_with(0, *names(WORKERS)))
-    assert watched(WORKERS)() is None
-
-
 def test_tasks_that_other_commands_follow(
     story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,15 +242,6 @@ def test_a_task_that_is_lost_when_the_chief_has_done_all(
     story.come("chief-0")
     story.at(50, story.end_with(0, "chief-0"), story.word("lost", "worker-1"))
     assert watched(WORKERS)() is None
-
-
-def test_who_was_silent_when_a_task_failed(
-    story: Story, watched: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TensorFlow in this task may have missed it first."""
-    monkeypatch.setattr(Story, "silent", lambda self: ["worker-1"], raising=False)
-    story.come(*names(WORKERS)).at(50, story.end_with(1, "chief-0"))
-    assert watched(WORKERS)() == Failure("chief-0", silent=("worker-1",))
 
 
 # --- who died
@@ -355,20 +339,6 @@ def test_who_dies_as_the_chief_ends_is_not_missed(
     assert (job.said, job.replaced, story.asked) == ([], 0, [])
 
 
-def test_who_dies_after_the_chief_has_ended_is_not_missed(story: Story, watched: Any) -> None:
-    story.come(*names(WORKERS)).at(10, story.end_with(0, "chief-0"))
-    story.at(12, story.end_with(-6, "worker-0")).at(13, story.end_with(1, "worker-1"))
-    job = watched(WORKERS)
-    assert job() is None
-    assert (job.seconds, job.said) == (13, [])
-
-
-def test_who_dies_before_the_chief_has_ended_is_missed(story: Story, watched: Any) -> None:
-    story.come(*names(WORKERS)).at(10, story.end_with(0, "worker-0"))
-    story.at(12, story.end_with(-6, "worker-1"))
-    assert watched(WORKERS)() == Failure("worker-1", "ended by SIGABRT", lost=True)
-
-
 # --- who hangs
 
 
@@ -396,11 +366,6 @@ def test_a_frozen_worker_is_replaced(story: Story, watched: Any) -> None:
     assert job() is None
     assert story.asked == [(105, "end worker-0"), (105, "start worker-0 again")]
     assert job.said == ["worker-0 ended by SIGKILL: it is started again"]
-
-
-def test_a_frozen_server_fails_the_job(story: Story, watched: Any) -> None:
-    story.come(*names(SERVERS)).at(100, lambda: story.stopped.update(["ps-0", "worker-0"]))
-    assert watched(SERVERS)() == Failure("ps-0", "was stopped (SIGSTOP) for 5 s")
 
 
 def stalled(chief: str = "chief-0") -> Failure:
@@ -446,14 +411,6 @@ def test_a_worker_that_dies_again_and_again(story: Story, watched: Any) -> None:
     assert job.replaced == 10
 
 
-def test_no_stall_is_seen_where_none_is_looked_for(story: Story, watched: Any) -> None:
-    story.come(*names(WORKERS)).at(10, story.progress(1))
-    story.at(FOR_EVER, story.end_with(0, *names(WORKERS)))
-    job = watched(WORKERS)
-    assert job() is None
-    assert (job.seconds, story.asked) == (FOR_EVER, [])
-
-
 # --- who asked to stop
 
 SAVING = "stopping: saving a checkpoint (once more: stop at once)"
@@ -477,13 +434,6 @@ def test_a_second_request(story: Story, watched: Any) -> None:
     assert job() is None
     assert (job.seconds, job.said) == (103, [SAVING, "stopping at once"])
     assert story.asked == [(100, "stop")]
-
-
-def test_two_requests_at_the_same_look(story: Story, watched: Any) -> None:
-    story.come(*names(WORKERS)).at(100, ctrl_c(), ctrl_c())
-    job = watched(WORKERS)
-    assert job() is None
-    assert (job.seconds, job.said[-1]) == (100, "stopping at once")
 
 
 def test_a_task_that_is_asked_to_stop(story: Story, watched: Any) -> None:
@@ -526,14 +476,6 @@ def test_a_task_that_lingers(story: Story, watched: Any) -> None:
     assert job.said == ["the tasks did not stop in time: ended by force"]
 
 
-def test_a_request_while_a_task_lingers(story: Story, watched: Any) -> None:
-    story.come(*names(WORKERS)).at(100, story.end_with(0, "worker-0")).at(110, ctrl_c())
-    job = watched(WORKERS)
-    assert job() is None
-    assert job.seconds == 100 + GRACE  # the request gives no more time
-    assert story.asked == [(110, "stop")]
-
-
 NOTHING = "no step was taken, nothing is to be saved"
 
 
@@ -561,25 +503,6 @@ def test_a_task_that_is_asked_before_the_first_step(
     assert (job.seconds, story.asked) == (20, [])
     assert job.said == [f"worker-0 was asked to stop: {NOTHING}"]
     assert job._supervisor.asked
-
-
-def test_the_first_step_at_the_same_look_as_a_request(story: Story, watched: Any) -> None:
-    story.at(1, story.word("started", *names(WORKERS)), story.word("joined", *names(WORKERS)))
-    story.at(20, story.word("stop", "worker-0"), story.word("training", "chief-0"))
-    story.at(25, story.end_with(errors.INTERRUPTED, *names(WORKERS)))
-    job = watched(WORKERS)
-    assert job() is None
-    assert (job.seconds, story.asked) == (25, [(20, "stop")])
-
-
-def test_progress_says_that_there_is_something_to_save(story: Story, watched: Any) -> None:
-    """A launcher of the user's own may pass no words on."""
-    story.at(1, story.word("started", "chief-0"), story.word("joined", "chief-0"))
-    story.at(10, story.progress(1)).at(20, ctrl_c())
-    story.at(25, story.end_with(errors.INTERRUPTED, "chief-0"))
-    job = watched(ONE)
-    assert job() is None
-    assert (job.seconds, job.said, story.asked) == (25, [SAVING], [(20, "stop")])
 
 
 def test_a_terminal_that_is_closed_asks_once(story: Story, watched: Any) -> None:
@@ -618,28 +541,6 @@ def test_a_task_that_reads_has_time_to_join(story: Story, watched: Any) -> None:
     job = watched(WORKERS)
     assert job() is None
     assert job.seconds == 700
-
-
-def test_a_task_that_reads_no_more_is_given_up(story: Story, watched: Any) -> None:
-    story.at(1, story.word("started", "chief-0"))
-    story.at(50, story.word("reading", "chief-0"))
-    job = watched(ONE)
-    assert job() == Failure(
-        "chief-0", "did not join the cluster within 60 s (launcher.start_timeout)"
-    )
-    assert job.seconds == 50 + START
-
-
-def test_what_one_that_has_joined_reads_is_no_reason_to_wait(story: Story, watched: Any) -> None:
-    story.at(1, story.word("started", *names(WORKERS)))
-    story.at(2, story.word("joined", "chief-0", "worker-0"))
-    for second in range(10, 200, 10):
-        story.at(second, story.word("reading", "worker-0"))
-    job = watched(WORKERS)
-    assert job() == Failure(
-        "worker-1", "did not join the cluster within 60 s (launcher.start_timeout)"
-    )
-    assert job.seconds == START
 
 
 def test_data_that_is_loaded_is_no_stall(story: Story, watched: Any) -> None:
