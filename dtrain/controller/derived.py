@@ -18,7 +18,7 @@ from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.config.section import Node
 from dtrain.config.values import settle
-from dtrain.controller import cli, folders
+from dtrain.controller import cli, folders, resume
 from dtrain.controller.job import Job
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address
