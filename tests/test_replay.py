@@ -24,7 +24,7 @@ from dtrain.errors import DamagedFile, UsageError
 from dtrain.host import git as own_git
 from dtrain.host import packages
 from dtrain.run import code
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import FORMAT, RunDir
 from dtrain.run.journal import Journal
 from tests.conftest import QUICK
 
@@ -105,7 +105,7 @@ def run_folder(folder: Path, *overrides: str) -> Path:
     """Make a folder with what a run of this user has, and a record of the code of now."""
     folder.mkdir(parents=True)
     command = consent.signed(list(overrides), None, None)
-    (folder / "command.json").write_text(json.dumps(command))
+    (folder / "command.json").write_text(json.dumps({**command, "format": FORMAT}))
     (folder / "config.yaml").write_text("name: x\n")
     Recorder(folder, Path("outputs")).write(last=True)
     return folder

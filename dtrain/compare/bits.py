@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.errors import DtrainError, printable
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint.format import STATE, read_manifest
 from dtrain.run.folder import RunDir

@@ -10,7 +10,7 @@ from dtrain.compare.load_folders import METRICS, Run
 from dtrain.config.objective import SPEED
 from dtrain.errors import printable
 from dtrain.files.writing import csv_text
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 
 #: Columns of what was evaluated after training.
 EVALUATED = 6

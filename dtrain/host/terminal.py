@@ -1,7 +1,7 @@
 """What a command does while nothing has begun, and once its terminal is gone. Imports no library.
 
 A terminal that is closed, or a pipe that is not read, must not end a command that trains: what it
-prints is lost, and no more.
+prints is lost, and no more. Tables are printed in columns.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dtrain import errors
+from dtrain.errors import printable
 
 #: Signals that ask a command, or a task, to save and end.
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP)
@@ -177,3 +178,28 @@ def report(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except Exception:
         print(text, file=sys.__stderr__, flush=True)
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return one line for each row, with the cells of a column below each other.
+
+    What would act on the terminal, or break the line, shows as an escape.
+
+    Args:
+        rows: of equal length; the first may be the head.
+        right: the columns, from 0, that are set flush right.
+    """
+    rows = [[_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _line(cell: str) -> str:
+    return printable(cell).replace("\n", "\\n").replace("\t", "\\t")

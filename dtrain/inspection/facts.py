@@ -23,7 +23,7 @@ from dtrain.data.order import Blocks, Mixed, Sequential
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import UsageError
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.task.data import reading
 from dtrain.task.data.batch_reader import by_rows, taken
 from dtrain.task.data.dataset import Data, lengths

@@ -10,7 +10,7 @@ import keras
 
 from dtrain.config.schema import Config
 from dtrain.data.sources import Splits
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster
 from dtrain.task import strategies

@@ -22,7 +22,7 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
 from dtrain.errors import UsageError
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.inspection import facts, model
 from dtrain.inspection.facts import Leaf
 from dtrain.run.cluster import Cluster

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import yaml
 
+from dtrain.run.folder import FORMAT
 from tests.conftest import QUICK, need
 
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -260,7 +261,7 @@ def test_paths_of_a_run_stay_inside_it(path: str, place: Place) -> None:
     """A job's folder in a sweep, and a file that a manifest names."""
     (place.project / "sweep").mkdir()
     shutil.copytree(place.run, place.project / "sweep" / "0")
-    sweep = {"jobs": [{"folder": path, "status": "KILLED"}]}
+    sweep = {"format": FORMAT, "jobs": [{"folder": path, "status": "KILLED"}]}
     (place.project / "sweep" / "sweep.json").write_text(json.dumps(sweep))
     done = command("sweep.resume=sweep", cwd=place.project, home=place.home)
     assert done.returncode == 2 and "error: " in done.stdout, done.stdout

@@ -16,7 +16,7 @@ from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
 from dtrain.files import reading
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.run.checkpoint import best_of, store, writer
 from dtrain.run.checkpoint.arrays import digest
 from dtrain.run.checkpoint.format import MANIFEST, STATE, Checkpoint, load, read_manifest

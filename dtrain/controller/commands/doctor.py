@@ -29,9 +29,9 @@ from dtrain.controller.validate import check, check_address
 from dtrain.errors import UsageError, printable
 from dtrain.files import addresses
 from dtrain.host import memory, network
-from dtrain.host.columns import aligned
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
+from dtrain.host.terminal import aligned
 from dtrain.tracking import choose
 
 _VERSIONS = {"dtrain": "dtrain", "TensorFlow": "tensorflow", "Keras": "keras",

@@ -21,7 +21,7 @@ from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.derived import OfModel
 from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import UsageError, nearest, printable
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS, Tensor
 from dtrain.run.folder import short

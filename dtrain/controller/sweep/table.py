@@ -17,7 +17,7 @@ from dtrain.controller.sweep.compose import Draft
 from dtrain.controller.sweep.state import Record
 from dtrain.controller.terminal.progress import clock, plain_console
 from dtrain.errors import printable
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.run.folder import short
 from dtrain.tracking.base import Tracker
 

@@ -14,7 +14,7 @@ from dtrain.controller.plan import Plan
 from dtrain.controller.terminal.progress import View
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.tracking import choose

@@ -16,7 +16,7 @@ from dtrain.data.encoding import Feature, as_numbers
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.tabular.encoded import ArraysOfTable, EncodedSource
 from dtrain.errors import typed
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 
 #: Rows and columns that are looked at, at most.
 ROWS, COLUMNS = 100_000, 1_000

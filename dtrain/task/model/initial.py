@@ -26,7 +26,7 @@ import safetensors.numpy
 
 from dtrain.config import load as configs
 from dtrain.errors import CheckpointError, UsageError
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint, initial
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir

@@ -26,9 +26,9 @@ import dtrain
 from dtrain.controller.launchers.agents.host import Host
 from dtrain.controller.resources.devices import machine
 from dtrain.host import network
-from dtrain.host.columns import aligned
 from dtrain.host.frameworks import FRAMEWORKS, Framework
 from dtrain.host.packages import version
+from dtrain.host.terminal import aligned
 
 
 def found() -> dict[str, Any]:
