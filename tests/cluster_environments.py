@@ -435,7 +435,7 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "a completion index that is none": Recorded(
         WHERE, pod("train-3", JOB_COMPLETION_INDEX="third"),
-        sentence="JOB_COMPLETION_INDEX=third: is not the number of a pod",
+        sentence="JOB_COMPLETION_INDEX=third: is not a number, in a pod",
     ),
     "a pod with a host name of its own": Recorded(
         WHERE, pod("train-3", JOBSET_NAME="train", HOSTNAME="gpu-box"),

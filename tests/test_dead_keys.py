@@ -186,7 +186,7 @@ def test_every_option_of_datasets_is_read() -> None:
         for each in loaded(tree(path), ast.Attribute)
         if ast.unparse(each.value).endswith("options")
     }
-    assert '"test"' in (PACKAGE / "controller" / "other_data.py").read_text()
+    assert '"test"' in (PACKAGE / "controller" / "derived.py").read_text()
     assert not OPTIONS - read - {"test"}
 
 

@@ -181,7 +181,9 @@ def _signature(function: Any) -> inspect.Signature:
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     if len(own) == len(signature.parameters):
         return signature
-    names = dict.fromkeys(name for each in chain for name in signature_of(each.__init__).parameters)
+    names = dict.fromkeys(
+        name for each in chain for name in signature_of(vars(each)["__init__"]).parameters
+    )
     hidden = {"self", "args", "kwargs", *signature.parameters}
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_HIDDEN)

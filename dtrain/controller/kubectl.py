@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -156,7 +157,7 @@ class Job:
             for condition in (self._success, "Failed"):
                 words = (f"--for=condition={condition}", f"--timeout={_LOOK}s")
                 done = self._call("wait", self._reference, *words)
-                text = " ".join(done.stderr.split())
+                text = _problem(done)
                 if done.returncode == 0:
                     return self._end(condition == self._success)
                 if "(NotFound)" in text:
@@ -206,7 +207,7 @@ class Job:
         """
         done = self._call(*words, content=content)
         if done.returncode != 0:
-            raise TrainingError(f"kubectl {words[0]}: {' '.join(done.stderr.split())}")
+            raise TrainingError(f"kubectl {words[0]}: {_problem(done)}")
         return done.stdout
 
 
@@ -246,6 +247,12 @@ class Stream(threading.Thread):
             if self._child is not None:
                 self._child.kill()
             self.join(0.1)
+
+
+def _problem(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what kubectl says of its failure, without the lines of its own log."""
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
+    return " ".join(" ".join(lines).split())
 
 
 def say(text: str) -> None:

@@ -14,7 +14,6 @@ class Timing:
 
     Attributes:
         calls: calls so far.
-        measured_steps: steps whose time is known: not those of the first call, which compiles.
         step_seconds: seconds of a step of the last call.
         interval_seconds: seconds of the steps since the last point.
         interval_parts: of these, and of the time between, those of each part of
@@ -22,7 +21,7 @@ class Timing:
     """
 
     def __init__(self) -> None:
-        self.calls = self.measured_steps = 0
+        self.calls = 0
         self.step_seconds = 0.0
         self.interval_seconds = 0.0
         self.interval_parts: dict[str, float] = {}
@@ -54,7 +53,6 @@ class Timing:
         self.step_seconds = seconds / steps
         compiles, self._compiles = self._compiles, False
         if not compiles:
-            self.measured_steps += steps
             self._seconds += seconds
             self._examples += examples
             for name, value in spent.items():
