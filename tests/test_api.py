@@ -597,8 +597,8 @@ def test_a_check_in_the_place_of_a_training(
     assert (debug["step"], debug["kind"]) == (4, "value")
     with pytest.raises(TrainingError, match="by heart: no gradient reaches any of its weights"):
         dtrain.train(model=script.dead, debug="overfit", **given)
-    with pytest.raises(UsageError, match=r"debug=shapes: .*python -m dtrain data --layers"):
-        dtrain.train(model=script.build, debug="shapes", **given)
+    with pytest.raises(UsageError, match=r"debug=overfitt: .*type: debug=overfit"):
+        dtrain.train(model=script.build, debug="overfitt", **given)
 
 
 def test_what_is_imported_is_trusted_for_its_run(

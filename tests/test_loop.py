@@ -655,7 +655,7 @@ def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
         past = parts.newest
         assert (past.step, past.meta["pending_validation"]) == (stop[0], True)
         assert past.meta["objective"] is None
-        journal.cut(parts.folder / "journal.jsonl", past.step, validated=False)
+        parts.loop._records.event(journal.RESUMED, step=past.step, validated=False)
         resumed = looping(f"{stop}", start=past.step)
         if stop[0] == 20:
             resumed.steps.evaluated[:] = [(1, 0), (1, 0), (1, 0), (0, 1)]  # of the epoch before
@@ -670,7 +670,7 @@ def test_a_validation_that_a_stop_ends_is_done_by_the_resumed_run(
     with pytest.raises(Interrupted):
         parts.loop.run()
     parts.loop._records.point(10, 1, "validation", {"val_loss": 77.0})
-    journal.cut(parts.folder / "journal.jsonl", 10, validated=False)
+    parts.loop._records.event(journal.RESUMED, step=10, validated=False)
     assert parts.points("val_loss") == {}
     assert parts.points("epoch_examples") == {10: 10.0 * BATCH}
 

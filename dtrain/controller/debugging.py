@@ -104,11 +104,6 @@ def prepare(config: Config, name: str) -> None:
     config.launcher = config.launcher.replaced(max_restarts=0)
     config.tracking = Node(vars(Tracking(_NO_TRACKER)))
     config.action, kind = node, node["_target_"]
-    if kind == NAN and (every := config.strategy.get("sync_every", 1)) > 1:
-        raise UsageError(
-            "strategy.sync_every", every, "lets each task train by itself between two averages, "
-            "and debug=nan looks at what all have after each step", "1", "strategy.sync_every=1",
-        )  # fmt: skip
     in_tasks = config.backend is not Backend.tensorflow or strategy_plan.of(config).in_process
     if kind == NAN and not in_tasks:
         raise UsageError(

@@ -146,7 +146,7 @@ class Loop:
         self._records.wait()
         if self._over:
             self._end_by_time()
-        if self._records.keeps_model and self._model.optimizer is not None:
+        if self._model.optimizer is not None:
             # As Keras' fit does at its end: with use_ema the model is left with averaged weights.
             with self._strategy.optimizer_scope():
                 self._callbacks.leave_swapped()

@@ -32,8 +32,6 @@ class Records:
     is_chief = True
     #: Whether checkpoints are kept: a copy of all variables is made for them alone.
     saves = True
-    #: Whether the run leaves a model behind, of averaged weights where the optimizer has them.
-    keeps_model = True
 
     def __init__(self, rundir: RunDir, journal: Journal, summaries: Summaries, writer: Writer):
         self._rundir = rundir

@@ -135,8 +135,6 @@ class Saving:
         if snapshot is not None:
             self.submit(step, snapshot)
         self._records.wait()
-        if not self._records.keeps_model:
-            raise NothingSaved(f"stopped at step {step}")
         if self._problem is None:
             raise Interrupted(f"stopped at step {step}, checkpoint saved")
         last = self._records.last_step
