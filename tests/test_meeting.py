@@ -13,10 +13,8 @@ from dtrain.controller.launchers import meeting
 from dtrain.controller.launchers.cluster_env.base import Started
 from dtrain.controller.launchers.local import FIRST, LAST, around_proxies
 from dtrain.controller.launchers.meeting import Meeting
-from dtrain.controller.launchers.rendezvous import messages
-from dtrain.controller.launchers.rendezvous import peer as peers
-from dtrain.controller.launchers.rendezvous.chief import Host, Place, _at
-from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.launchers.rendezvous import messages, sides
+from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place, _at
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from tests.test_rendezvous import FACTS, KEY, LONG, PLACE, connect, ended
@@ -101,7 +99,7 @@ def test_a_port_that_another_program_has(
     free: list[str], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chief takes the next one, and its peer passes over what does not prove the key."""
-    monkeypatch.setattr(peers, "PROVE", 0.2)
+    monkeypatch.setattr(sides, "PROVE", 0.2)
     host, port = free[0].split(":")
     with socket.create_server((host, int(port))):  # it accepts, and never says a word
         peer = Peer(free, "worker-0", FACTS, KEY, LONG, ":20002")

@@ -15,7 +15,7 @@ from dtrain import errors
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.controller import own_task, result
-from dtrain.controller.launchers.rendezvous.chief import Place
+from dtrain.controller.launchers.rendezvous.sides import Place
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json

@@ -18,11 +18,9 @@ from typing import Any
 import pytest
 
 from dtrain import __version__, errors
-from dtrain.controller.launchers.rendezvous import chief, keepalive, messages
-from dtrain.controller.launchers.rendezvous import peer as peers
-from dtrain.controller.launchers.rendezvous.chief import Host, Place
+from dtrain.controller.launchers.rendezvous import keepalive, messages, sides
 from dtrain.controller.launchers.rendezvous.messages import Message, Seal
-from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place
 from dtrain.errors import TrainingError, UsageError
 
 FACTS = {"optimizer.learning_rate": "0.01", "seed": "0"}
@@ -120,8 +118,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(chief, "time", clock)
-    monkeypatch.setattr(peers, "time", clock)
+    monkeypatch.setattr(sides, "time", clock)
     return clock
 
 
@@ -261,7 +258,7 @@ def test_a_request_and_an_end_that_come_together(meeting: Meeting) -> None:
 
 def test_guests_of_other_processes(meeting: Meeting) -> None:
     script = (
-        "import sys, time; from dtrain.controller.launchers.rendezvous import peer as r\n"
+        "import sys, time; from dtrain.controller.launchers.rendezvous import sides as r\n"
         "facts = {'seed': '0', 'optimizer.learning_rate': '0.01'}\n"
         "peer = r.Peer([sys.argv[1]], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
         "print(peer.meet(60).name, flush=True)\n"

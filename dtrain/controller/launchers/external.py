@@ -1,4 +1,7 @@
-"""One task of a cluster that another program starts: its environment says which."""
+"""One task of a cluster that another program starts: its environment says which.
+
+``launcher=auto`` is the cluster that this command is a part of, if it is of one.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,18 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers import meeting
-from dtrain.controller.launchers.base import Work
-from dtrain.controller.launchers.cluster_env import tf_config
-from dtrain.controller.launchers.cluster_env.base import ClusterEnvironment, Platform, Ranked
+from dtrain.controller.launchers.base import Launcher, Work
+from dtrain.controller.launchers.cluster_env import platforms, slurm, tf_config
+from dtrain.controller.launchers.cluster_env.base import (
+    ClusterEnvironment,
+    Platform,
+    Ranked,
+    Started,
+)
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
-from dtrain.controller.launchers.rendezvous.chief import Host, Place
 from dtrain.controller.launchers.rendezvous.messages import BEAT, Message, is_name
-from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
@@ -315,3 +322,43 @@ def _identified(rundir: RunDir, cluster: Cluster) -> tuple[Cluster, Place]:
 
 def _print(text: str) -> None:
     print(f"dtrain: {text}", file=sys.stderr)
+
+
+#: What is looked for, in this order: what is nearest to the command comes first. Open MPI may have
+#: been started in a step of SLURM, which runs one daemon a node, and torchrun in any of them.
+ENVIRONMENTS: tuple[type[Platform], ...] = (
+    platforms.Torchrun, tf_config.TFConfig, platforms.OpenMPI, slurm.Slurm, platforms.Vertex,
+    platforms.SageMaker, platforms.KubernetesPod, platforms.TorchVariables,
+)  # fmt: skip
+
+
+def found() -> tuple[Platform, Started] | None:
+    """Return the platform that has started this command, and what it has started.
+
+    Raises:
+        UsageError: there is one, and what its environment says cannot be.
+    """
+    for kind in ENVIRONMENTS:
+        environment = kind()
+        started = environment.started()
+        if started is not None:
+            return environment, started
+    return None
+
+
+def auto(network: str | None = None, chief: str | None = None, **settings: Any) -> Launcher:
+    """Return the launcher of the cluster that the environment speaks of, else one of this machine.
+
+    Args:
+        network, chief: as of :class:`Env`.
+        settings: as of every launcher.
+
+    Raises:
+        UsageError: the environment is of a cluster, and cannot be right.
+    """
+    platform = found()
+    if platform is not None and not platform[1].is_alone:
+        return Env(environment=platform[0], network=network, chief=chief, **settings)
+    launcher = Local(**settings)
+    launcher.commands = None if platform is None else 1
+    return launcher
