@@ -341,7 +341,7 @@ def test_a_sweep_of_one_command_is_none_of_several(more: dict[str, str], monkeyp
 
 def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None:
     monkeypatch.setattr(client, "_PAUSE", 0.0)
-    client.watch.add(["77"])
+    client.watch.add("77")
     sentences = []
     for line in ("exit 1", "exit 1", "echo '77|RUNNING|n1|None|x'", "true"):
         command("squeue", line)
