@@ -12,6 +12,7 @@ from typing import Any
 
 from dtrain.controller.launchers.agents import mirror
 from dtrain.controller.launchers.agents.stream import Message, Stream, Transport
+from dtrain.controller.launchers.cluster_env.tf_config import joined
 from dtrain.errors import DtrainError, TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.mirror import Receiver
@@ -255,7 +256,7 @@ def placed(cluster: Cluster, hosts: list[Host], inbox: Inbox, seconds: float) ->
     ports = inbox.gather(used, "ports", seconds, "find free ports")
     left = {name: iter(message["ports"]) for name, message in ports.items()}
     addresses = [
-        _joined(where[task.name].address or "127.0.0.1", next(left[where[task.name].name]))
+        joined(where[task.name].address or "127.0.0.1", next(left[where[task.name].name]))
         for task in cluster.tasks
     ]
     _check(used, addresses, secret, inbox)
@@ -286,10 +287,6 @@ def _check(used: list[Host], addresses: list[str], secret: str, inbox: Inbox) ->
         for address, why in said[host.name]["found"].items():
             if why is not None:
                 raise Unreached(f"{host.name} does not reach {address}: {why}")
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 #: A host as OpenSSH takes it, with the tasks that it has room for behind it.

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dtrain import __version__, errors
-from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local
+from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local, joined
 from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.keepalive import Watch
 from dtrain.controller.launchers.rendezvous.messages import PROVE, Connection, Message, ready
@@ -270,9 +270,7 @@ def _problem(*fields: str) -> dict[str, str]:
 
 def _at(host: str, said: str) -> str:
     """Return the address that a task has said, with ``host`` where it has said a port alone."""
-    if not said.startswith(":"):
-        return said
-    return f"[{host}]{said}" if ":" in host else f"{host}{said}"
+    return joined(host, said[1:]) if said.startswith(":") else said
 
 
 def _listen_at(address: str) -> socket.socket:
