@@ -23,7 +23,8 @@ import pytest
 
 from dtrain import errors
 from dtrain.controller.commands import predict
-from dtrain.controller.launchers.agents import facts, mirror, placing, stream
+from dtrain.controller.launchers.agents import facts, mirror, stream
+from dtrain.controller.launchers.agents import host as hosts
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import TrainingError, UsageError
@@ -168,7 +169,7 @@ def test_an_end_in_the_midst_of_what_is_sent(pair: Pair) -> None:
     ],
 )
 def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
-    assert placing.listed(given) == found
+    assert hosts.listed(given) == found
 
 
 @pytest.mark.parametrize(
@@ -177,12 +178,12 @@ def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
 )
 def test_what_is_no_host(given: str) -> None:
     with pytest.raises(UsageError, match="is no host"):
-        placing.listed([given])
+        hosts.listed([given])
 
 
 def test_a_host_is_given_once() -> None:
     with pytest.raises(UsageError, match=r"is given twice.*a:3"):
-        placing.listed(["a", "b", "a:2"])
+        hosts.listed(["a", "b", "a:2"])
 
 
 def test_a_file_of_hosts(tmp_path: Path) -> None:
@@ -191,13 +192,13 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
         "# mine\n\na slots=2\nb   # one\nc slots = 4 max_slots=8\nme@d max-slots=2 slots=3\n"
         "a slots=1\ne:2\nf slots=0\n"
     )
-    assert placing.in_file(str(path)) == [("a", 3), ("b", 1), ("c", 4), ("me@d", 3), ("e", 2)]
+    assert hosts.in_file(str(path)) == [("a", 3), ("b", 1), ("c", 4), ("me@d", 3), ("e", 2)]
     for line, problem in (("a slots=x", "line 1 is 'a slots=x'"), ("a,b", "is no host")):
         path.write_text(line)
         with pytest.raises(UsageError, match=re.escape(problem)):
-            placing.in_file(str(path))
+            hosts.in_file(str(path))
     with pytest.raises(UsageError, match="cannot be read"):
-        placing.in_file(str(tmp_path / "other"))
+        hosts.in_file(str(tmp_path / "other"))
 
 
 # --- reaching each other

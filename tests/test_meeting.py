@@ -9,14 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from dtrain.controller.launchers import meeting
 from dtrain.controller.launchers.cluster_env.base import Started
+from dtrain.controller.launchers.cluster_env.tf_config import joined
+from dtrain.controller.launchers.external import CANDIDATES, Meeting
 from dtrain.controller.launchers.local import FIRST, LAST, around_proxies
-from dtrain.controller.launchers.meeting import Meeting
-from dtrain.controller.launchers.rendezvous import messages
-from dtrain.controller.launchers.rendezvous import peer as peers
-from dtrain.controller.launchers.rendezvous.chief import Host, Place, _at
-from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.launchers.rendezvous import messages, sides
+from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place, _at
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from tests.test_rendezvous import FACTS, KEY, LONG, PLACE, connect, ended
@@ -25,17 +23,17 @@ STEP = Started("SLURM step 7.0", 1, 3, chief=("n1",), job="SLURM step 7.0 of ci,
 
 
 def of(started: Started = STEP, network: str | None = None, chief: str | None = None) -> Meeting:
-    return meeting.of(started, network, chief, lambda host: f"{host}.reached")
+    return Meeting.of(started, network, chief, lambda host: f"{host}.reached")
 
 
 def test_where_a_job_meets() -> None:
     found = of()
-    assert found == of() and len(found.ports) == meeting.CANDIDATES
+    assert found == of() and len(found.ports) == CANDIDATES
     assert all(FIRST <= port <= LAST for port in found.ports)
     assert found.addresses == [f"n1.reached:{port}" for port in found.ports]
     assert of(chief="boss").hosts == ("boss.reached",)
     assert of(network="lo").own == "127.0.0.1"
-    assert meeting.at("fe80::1", 7) == "[fe80::1]:7"
+    assert joined("fe80::1", 7) == "[fe80::1]:7"
 
 
 def test_no_two_jobs_meet() -> None:
@@ -101,7 +99,7 @@ def test_a_port_that_another_program_has(
     free: list[str], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chief takes the next one, and its peer passes over what does not prove the key."""
-    monkeypatch.setattr(peers, "PROVE", 0.2)
+    monkeypatch.setattr(sides, "PROVE", 0.2)
     host, port = free[0].split(":")
     with socket.create_server((host, int(port))):  # it accepts, and never says a word
         peer = Peer(free, "worker-0", FACTS, KEY, LONG, ":20002")

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, mirror, placing
-from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
+from dtrain.controller.launchers.agents import facts, mirror
+from dtrain.controller.launchers.agents.host import Host, Inbox, Lost, placed
 from dtrain.controller.launchers.agents.stream import BEAT, Message, Transport
 from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
@@ -180,7 +180,7 @@ class Agents(Launcher, LocalProcesses):
         Raises:
             TrainingError: they do not reach each other.
         """
-        return placing.placed(cluster, self._hosts, self._inbox, self.start_timeout)
+        return placed(cluster, self._hosts, self._inbox, self.start_timeout)
 
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         """Have the agents start the tasks.

@@ -129,6 +129,11 @@ def host_port(address: str) -> tuple[str, int]:
     return parts["six"] or parts["host"], int(parts["port"])
 
 
+def joined(host: str, port: int | str) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_local(host: str) -> bool:
     """Say whether ``host`` means the machine that asks, whichever it is."""
     return host.lower() in _HERE or host.startswith("127.")
