@@ -299,7 +299,7 @@ class Store:
             every = os.listdir(self._pieces)
         except FileNotFoundError:  # joined meanwhile
             return self.division.pieces
-        return sum(name.startswith("part-") and name.endswith(last) for name in every)
+        return sum(name[:5] == "part-" and name.partition(".")[2] == last[1:] for name in every)
 
     def files(self) -> list[Path]:
         """Return all files, in the order of the rows.
