@@ -193,7 +193,9 @@ def test_few_bytes_are_one_file_whoever_comes_late(tmp_path: Path, format: str) 
     assert dict(encode(format, "predictions", 0, whole)) == {
         name: (tmp_path / name).read_bytes() for name in made
     }
+    (tmp_path / "pieces").mkdir()  # which was just being removed
     late.write(3, values(late, 3))
+    assert not (tmp_path / "pieces").exists()
     assert late.has(0) and late.count() == 4
     late.finish()
     assert not (tmp_path / "pieces").exists()
