@@ -13,17 +13,20 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
 import pytest
 
 from dtrain.controller import remote
+from dtrain.controller.commands import evaluate, of_run
 from dtrain.controller.remote import Bucket
 from dtrain.errors import UsageError
 from dtrain.files import addresses
 from dtrain.host import python_path
 from dtrain.run import checkpoint
+from dtrain.run.checkpoint.format import MANIFEST, STATE
 from dtrain.run.mirror import Changes
 from tests.conftest import QUICK
 from tests.test_mirror import Training, act, check, files
@@ -209,6 +212,53 @@ def test_a_run_goes_on_on_another_machine(
     theirs, _ = checkpoint.newest(tmp_path / "outputs/remote/s3/bucket/exp/run/checkpoints")
     assert ours is not None and theirs is not None
     assert checkpoint.digest(ours.arrays) == checkpoint.digest(theirs.arrays)
+
+
+def test_a_checkpoint_that_is_removed_stays_aside_nowhere(tmp_path: Path, memory: str) -> None:
+    store, folder = Bucket(memory, "resume"), "checkpoints/3"
+    server = fsspec.filesystem("memory")
+    for name in (STATE, MANIFEST):
+        server.pipe_file(f"runs/exp/1/checkpoints/.old-3/{name}", b"x")  # a killed upload's
+    store.fetch(tmp_path / "copy")
+    assert len(files(tmp_path / "copy")) == 2
+    store.apply(remote.Removed(folder))
+    assert store.paths() == []
+
+
+def test_a_place_where_a_run_is_or_was_begun(
+    tmp_path: Path, memory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, key = f"{memory}/run", "hydra.run.dir"
+    store = Bucket(address, "output_dir")
+    store.set_owner("killed as it began")
+    config, words = SimpleNamespace(output_dir=str(tmp_path)), {"overrides": [], "config_dir": None}
+    folder = addresses.local(address, key)
+    assert remote.find(config, words, folder) is None and not folder.exists()
+    with pytest.raises(UsageError, match="no run is there"):
+        remote.fetched(address, key)
+    fsspec.filesystem("memory").pipe_file("runs/exp/1/run/command.json", b"{}")
+    output = remote.Output(folder, store)
+    with pytest.raises(UsageError, match=f"holds another run.*resume={address}"):
+        output.open(False)
+    output.withdraw()
+    assert store.owner() == "killed as it began"
+    copy = remote.fetched(address, key)
+    assert remote.is_unfinished_copy(copy)
+    assert of_run.at_address(evaluate, [address, "follow=true"]) == 2
+    assert "is a copy, which does not change" in capsys.readouterr().err
+    (copy / "result.json").write_text("{}")
+    assert not remote.is_unfinished_copy(copy)
+
+
+def test_a_run_of_which_nothing_was_uploaded_is_found(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = addresses.local(memory, "output_dir")
+    run = below / "2026-11-28" / "a"
+    run.mkdir(parents=True)
+    (run / "command.json").write_text('{"overrides": [], "began": 2.0}')
+    monkeypatch.setattr(remote.resume, "status_of", lambda run, *_: "None")
+    assert remote.find(SimpleNamespace(output_dir=str(below)), {}, None) == str(run)
 
 
 def test_a_store_that_is_not_there(

@@ -37,7 +37,7 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
 
 def made(named: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> dict[str, Any]:
     """Write formats of a model, and return each as a function."""
-    from dtrain.export import built, formats
+    from dtrain.export import formats, main
     from dtrain.run.exports import FORMATS
 
     folder.mkdir(exist_ok=True)
@@ -45,7 +45,7 @@ def made(named: Any, folder: Path, names: tuple[str, ...] = CONVERTED) -> dict[s
     for name, path in paths.items():
         formats.write(named, name, path, folder)
     return {
-        name: built.onnx_run(paths[name]) if name == "onnx"
+        name: main.onnx_run(paths[name]) if name == "onnx"
         else formats.load(name, paths[name], lambda: named)
         for name in names
     }  # fmt: skip

@@ -17,7 +17,7 @@ import dtrain
 from dtrain.api import command, keywords
 from dtrain.api.keywords import TABLE, plain
 from dtrain.errors import UsageError
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import FORMAT, RunDir
 from dtrain.run.journal import Journal
 
 X, Y = np.zeros((4, 2), "float32"), np.arange(4)
@@ -107,7 +107,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dtrain.Run:
     rundir = RunDir(tmp_path / "run")
     for step in (4, 8):
         (rundir.checkpoints / str(step)).mkdir(parents=True)
-    rundir.command.write_text("{}")
+    rundir.command.write_text(f'{{"format": {FORMAT}}}')
     with contextlib.closing(Journal(rundir.journal)) as journal:
         for step in (4, 8, 12):  # what comes after the last checkpoint is trained again
             journal.write("metrics", step=step, epoch=step // 4, metrics={"loss": 1.0})
@@ -131,22 +131,6 @@ def test_a_run_is_not_resumed_so(run: dtrain.Run, given: dict[str, Any], problem
 def test_a_fork_begins_at_a_checkpoint_that_there_is(run: dtrain.Run, step: Any) -> None:
     with pytest.raises(UsageError, match=r"checkpoint=.*accepted: 4, 8; hint: run\.fork\(\)"):
         run.fork(checkpoint=step)
-
-
-@pytest.mark.parametrize(
-    ("to", "problem"),
-    [
-        ("onx", "to='onx': is no format; type: to='onnx'; accepted: savedmodel, "),
-        (["keras", "nonsense"], "to='nonsense': is no format"),
-        ([], r"to=\[\]: is no format.*to='FORMAT'"),
-        ("", "to='': is no format"),
-        ([3], "to=3: is no format"),
-        (None, "to=None: is no format"),
-    ],
-)
-def test_a_model_is_exported_in_a_format(run: dtrain.Run, to: Any, problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        dtrain.export(run, to=to)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,13 @@ def test_pieces_are_found_again_and_make_the_whole(tmp_path: Path) -> None:
     assert store.count() == 4 and tree(tmp_path) == before
 
 
+def test_a_piece_counts_once_though_columns_end_alike(tmp_path: Path) -> None:
+    columns = [{"name": name, "dtype": "float32", "shape": []} for name in ("input.label", "label")]
+    store = Store(tmp_path, manifest(format="npy", columns=columns))
+    store.write(0, dict.fromkeys(("input.label", "label"), np.zeros(8, np.float32)))
+    assert store.count() == 1
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_few_bytes_are_one_file_whoever_comes_late(tmp_path: Path, format: str) -> None:
     given = manifest(format=format, join=True)
@@ -186,7 +193,9 @@ def test_few_bytes_are_one_file_whoever_comes_late(tmp_path: Path, format: str) 
     assert dict(encode(format, "predictions", 0, whole)) == {
         name: (tmp_path / name).read_bytes() for name in made
     }
+    (tmp_path / "pieces").mkdir()  # which was just being removed
     late.write(3, values(late, 3))
+    assert not (tmp_path / "pieces").exists()
     assert late.has(0) and late.count() == 4
     late.finish()
     assert not (tmp_path / "pieces").exists()

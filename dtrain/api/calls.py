@@ -14,9 +14,8 @@ from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
 from dtrain.config.given import FOLDER
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError
 from dtrain.files import reading, writing
-from dtrain.run.exports import FORMATS
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import CLASS, INDEX, Store, read
 
@@ -213,9 +212,8 @@ def export(
     Raises:
         DtrainError: one could not be written, or computes something else, and is not kept.
     """
-    words = command.words(
-        {"to": _formats(to), "checkpoint": checkpoint, "weights": weights, "name": name}
-    )
+    to = to if isinstance(to, str | None) else ",".join(map(str, to))
+    words = command.words({"to": to, "checkpoint": checkpoint, "weights": weights, "name": name})
     run = _run(run)
     arguments = ["export", str(run.path), *words]
     done = command.call(arguments, Line(show), **training.trust_of(run.path))
@@ -258,26 +256,6 @@ def compare(
         writing.remove_empty(target)
         raise done.raised()
     return Comparison(target.absolute(), "\n".join(done.lines[:-1]))
-
-
-def _formats(to: Any) -> str:
-    """Return formats of an export, with commas between.
-
-    Raises:
-        UsageError: one is no format, or there is none.
-    """
-    several = to.split(",") if isinstance(to, str) else to if isinstance(to, list | tuple) else [to]
-    wrong = [each for each in several or [[]] if str(each) not in FORMATS]
-    if wrong:
-        from dtrain.config import suggest  # not above: it imports OmegaConf
-
-        meant = suggest.corrected("to", str(wrong[0])) or ""
-        near = meant.removeprefix("to=") or nearest(str(wrong[0]), FORMATS) or "FORMAT"
-        raise UsageError(
-            "to", keywords.shortened(wrong[0]), "is no format",
-            f"{', '.join(FORMATS)}, or a list of several", f"to='{near}'",
-        )  # fmt: skip
-    return ",".join(several)
 
 
 def _compared(runs: Any) -> list[str]:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.controller import resume
-from dtrain.controller.folders import runs_below
+from dtrain.controller.folders import age, runs_below
 from dtrain.data import servers
 from dtrain.data.files import is_address
 from dtrain.errors import UsageError
@@ -102,13 +102,14 @@ class Bucket:
     def apply(self, change: ChangedFile | Removed) -> None:
         """Upload, or remove, what has changed; a resume from there is possible at any moment."""
         folder = checkpoint_of(change.path)
+        aside = f"checkpoints/{ASIDE}{(folder or '').rpartition('/')[2]}"
         if isinstance(change, Removed):
-            names = (MANIFEST, STATE) if folder else ()  # ORDER: first it is none any more
-            for path in [f"{folder}/{name}" for name in names] or [change.path]:
+            folders = (aside, folder) if folder else ()  # ORDER: first it is none any more
+            paths = [f"{each}/{name}" for each in folders for name in (MANIFEST, STATE)]
+            for path in paths or [change.path]:
                 self.remove(path)
             return
-        aside = f"checkpoints/{ASIDE}{(folder or '').rpartition('/')[2]}"
-        if folder and change.path.endswith(STATE) and self._exists(f"{folder}/{MANIFEST}"):
+        if folder and change.path.endswith(STATE) and self.has(f"{folder}/{MANIFEST}"):
             for name in (STATE, MANIFEST):
                 self._server.cp_file(f"{self._at}/{folder}/{name}", f"{self._at}/{aside}/{name}")
             self.remove(f"{folder}/{MANIFEST}")  # ORDER: from here on the one aside counts
@@ -117,13 +118,18 @@ class Bucket:
             f"/dev/fd/{change.descriptor}", f"{self._at}/{change.path}",
             chunksize=max(_CHUNK, change.size // _CHUNKS),
         )  # fmt: skip
-        if folder and change.path.endswith(MANIFEST) and self._exists(f"{aside}/{MANIFEST}"):
+        if folder and change.path.endswith(MANIFEST) and self.has(f"{aside}/{MANIFEST}"):
             for name in (MANIFEST, STATE):
                 self.remove(f"{aside}/{name}")
 
-    def _exists(self, path: str) -> bool:
+    def has(self, path: str) -> bool:
+        """Say whether a file is there."""
         self._server.invalidate_cache()
         return bool(self._server.exists(f"{self._at}/{path}"))
+
+    def has_run(self) -> bool:
+        """Say whether a run or a sweep is there: killed as it began, it has left an owner alone."""
+        return any(map(self.has, ("command.json", "sweep.json")))
 
     def fetch(self, folder: Path, patterns: Sequence[str] = ("",)) -> None:
         """Download all that is sound of a run, of a sweep, or of what matches a pattern.
@@ -204,11 +210,20 @@ class Output:
         """Claim the place for this folder, and begin.
 
         Raises:
-            UsageError: it cannot be written, or another machine has resumed the run.
+            UsageError: it cannot be written, has another run, or another machine has resumed this.
         """
         key = self._bucket.key
+        # A job of a sweep, whose name is a number, may begin anew.
+        new = not resumed and self.name is None and not self._folder.name.isdecimal()
         try:
+            if new and self._bucket.has_run():
+                raise UsageError(
+                    key, self.address, "holds another run", "a place where no run is",
+                    f"resume={self.address} to resume it, or another place",
+                )  # fmt: skip
             self._claim()
+        except UsageError:
+            raise
         except Superseded:
             raise UsageError(
                 key, short(self._folder), f"was resumed on another machine: {self.address} "
@@ -239,8 +254,9 @@ class Output:
     def withdraw(self) -> None:
         """Leave nothing: the folder is removed, too."""
         self.finish(False)
-        with contextlib.suppress(Exception):  # it is away: there is an empty run
-            self._bucket.remove(_OWNER)
+        if self.name is not None:
+            with contextlib.suppress(Exception):  # it is away: there is an empty run
+                self._bucket.remove(_OWNER)
 
     def finish(self, all_of_it: bool) -> None:
         """End the thread; with ``all_of_it`` when all is uploaded, or the place is away."""
@@ -264,13 +280,12 @@ class Output:
 
         Args:
             ending: growing files do not wait, either.
-            claim: called before the first change.
+            claim: called before each change.
         """
         changed = False
         try:
             for change in self._changes.files(lambda file: not ending and self._waits(file)):
-                if not changed:
-                    claim()
+                claim()
                 self._bucket.apply(change)
                 self._uploaded[change.path] = time.monotonic()
                 changed = True
@@ -354,12 +369,13 @@ def fetched(address: str, key: str) -> Path:
     folder, bucket = addresses.local(whole, key), Bucket(whole, key)
     try:
         owner = bucket.owner()
-        if owner is None:
+        is_own = owner is not None and owner == Output(folder, bucket).name
+        if owner is None or not (is_own or bucket.has_run()):
             raise UsageError(
                 key, address, "no run is there", "the address that a run printed",
                 f"{key}={whole.rpartition('/')[0]}/TIME_NAME",
             )  # fmt: skip
-        if owner != Output(folder, bucket).name:
+        if not is_own:
             _fetch(bucket, folder)
     except UsageError:
         raise
@@ -401,6 +417,12 @@ def _make_room(folder: Path, trained: bool) -> None:
     print(f"it was resumed on another machine: what was here is {short(kept)}", file=sys.stderr)
 
 
+def is_unfinished_copy(folder: Path) -> bool:
+    """Say whether a run was downloaded before it had ended: the folder will not change."""
+    state = reading.read_json(folder / _STATE) or {}
+    return bool(state) and not state.get("owner") and not RunDir(folder).result.is_file()
+
+
 def arguments(words: list[str], keys: Container[str]) -> list[str]:
     """Return a command line with the folders of this machine in the place of addresses of runs.
 
@@ -440,18 +462,22 @@ def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
     bucket = Bucket(address, "output_dir")
     try:
         if chosen is not None:
-            if bucket.owner() is not None:
+            if bucket.has_run():
                 fetched(address, "hydra.run.dir")
             return resume.find(config, words, chosen)
         with tempfile.TemporaryDirectory() as copies:
             bucket.fetch(Path(copies), [f"*/*/{name}" for name in _HEAD])
-            for run in runs_below(Path(copies)):
-                status = resume.status_of(run, config, words)
+            # A run that was killed before anything was uploaded is here alone.
+            runs = {run.relative_to(below).as_posix(): run for run in runs_below(below)}
+            there = {run.relative_to(copies).as_posix(): run for run in runs_below(Path(copies))}
+            runs |= there
+            for name in sorted(runs, key=lambda n: (age(runs[n])[0], n in there, n), reverse=True):
+                status = resume.status_of(runs[name], config, words)
                 if status == "FINISHED":
                     return None
                 if status is not None:
-                    name = run.relative_to(copies).as_posix()
-                    return str(fetched(f"{address}/{name}", "resume"))
+                    at = fetched(f"{address}/{name}", "resume") if name in there else runs[name]
+                    return str(at)
     except UsageError:
         raise
     except Exception as error:  # of each kind of server another

@@ -24,7 +24,7 @@ from dtrain.data.sources import Splits
 from dtrain.data.tabular.encoded import ArraysOfTable
 from dtrain.data.tabular.source import TableSource
 from dtrain.errors import TrainingError
-from dtrain.export.built import leaf_names
+from dtrain.export.main import leaf_names
 from dtrain.export.sample import Run
 from dtrain.files import writing
 from dtrain.run.exports import SIGNATURE, Signature, Tensor
@@ -143,7 +143,7 @@ def named(model: keras.Model, splits: Splits, config: Config) -> Named:
     others as the user has called their layers; one without a name is ``outputs``.
 
     Args:
-        model: of :func:`dtrain.export.built.built`.
+        model: of :func:`dtrain.export.main.built`.
         splits: of its data.
         config: of the run.
     """

@@ -12,7 +12,7 @@ import numpy as np
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.export.built import leaf_names
+from dtrain.export.main import leaf_names
 from dtrain.export.sample import Run
 from dtrain.run.exports import Signature, Tensor
 from dtrain.task.backends import module

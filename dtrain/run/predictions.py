@@ -299,7 +299,7 @@ class Store:
             every = os.listdir(self._pieces)
         except FileNotFoundError:  # joined meanwhile
             return self.division.pieces
-        return sum(name.startswith("part-") and name.endswith(last) for name in every)
+        return sum(name[:5] == "part-" and name.partition(".")[2] == last[1:] for name in every)
 
     def files(self) -> list[Path]:
         """Return all files, in the order of the rows.
@@ -331,6 +331,8 @@ class Store:
         except FileNotFoundError:
             if not self.is_joined():  # by another worker, which has done this piece as well
                 raise
+        if self.is_joined():
+            writing.remove(self._pieces)  # in which this one may have been written too late
 
     def finish(self) -> None:
         """Join the pieces, if they are few bytes. Several workers may: they write the same bytes.
@@ -347,7 +349,7 @@ class Store:
                         parts = map(reading.read_bytes, files[at :: len(self._joined)])
                         data = join(self._format, [*parts])
                         writing.write_bytes(self.folder / name, data, lasting=True)
-            except FileNotFoundError:
+            except (FileNotFoundError, TrainingError):
                 if not self.is_joined():  # by another worker
                     raise
         if self.is_joined():  # ORDER: pieces are removed when there is another file of each row

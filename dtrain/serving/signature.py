@@ -84,7 +84,7 @@ class Signature:
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> Signature:
-        """Return that of :attr:`dtrain.export.served.Served.about`.
+        """Return that of :attr:`dtrain.export.sample.Served.about`.
 
         Raises:
             DtrainError: a tensor of it has no type in the protocol.

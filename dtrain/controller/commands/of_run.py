@@ -111,6 +111,14 @@ def at_address(command: ModuleType, given: list[str]) -> int:
     """
     try:
         words = remote.arguments(given, ("",))
+        if "follow=true" in words:
+            for word in filter(addresses.is_far, words):
+                if remote.is_unfinished_copy(_run_of(Path(word).absolute())):
+                    raise UsageError(
+                        "follow", "true", f"{word} is a copy, which does not change, of a run that "
+                        "another machine trains", "the folder in which that machine trains it",
+                        "the same command without follow=true, again when there is more",
+                    )  # fmt: skip
     except UsageError as error:
         return boundary.report(error, "")
     code = int(command.main(words))

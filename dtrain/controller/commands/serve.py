@@ -330,7 +330,7 @@ class Server:
         """Have a version serve, beside which the one before goes on until then.
 
         Returns:
-            The description of the model: ``about`` of :class:`dtrain.export.served.Served`.
+            The description of the model: ``about`` of :class:`dtrain.export.sample.Served`.
 
         Raises:
             DtrainError: it cannot serve; the one before goes on.

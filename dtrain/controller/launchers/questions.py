@@ -120,7 +120,7 @@ def _serve(
     output: Connection, pipe: Any,
 ) -> None:  # fmt: skip
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    from dtrain.export import served
+    from dtrain.export import sample
     from dtrain.serving import server
     from dtrain.task import backends
     from dtrain.task.process import signals
@@ -129,7 +129,7 @@ def _serve(
     pipe.close()
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
     backends.module("exported").configure(options.threads)
-    load = functools.partial(served.Served, max_batch=options.max_batch)
+    load = functools.partial(sample.Served, max_batch=options.max_batch)
     server.run(load, options, token, link, listener)
     os._exit(0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import json
 import platform
@@ -67,26 +66,21 @@ def inputs(event: dict[str, Any], dataset: Mapping[str, Any]) -> list[Any]:
 
 
 class Steps:
-    """A set of steps. They mostly come in order and evenly spaced, and are kept as ranges."""
+    """A set of steps, those of a page as bits of a number: of a long run they are little memory."""
+
+    _PAGE = 4096
 
     def __init__(self) -> None:
-        self._ranges: list[range] = []  # each begins behind the end of the one before
-        self._others: set[int] = set()  # those that came late
+        self._pages: dict[int, int] = {}
 
     def add(self, step: int) -> None:
-        """Take in a step; none that is there already."""
-        if not self._ranges or step > self._ranges[-1][-1]:
-            last = self._ranges[-1] if self._ranges else None
-            if last is not None and (len(last) == 1 or step - last[-1] == last.step):
-                self._ranges[-1] = range(last[0], step + 1, step - last[-1])
-            else:
-                self._ranges.append(range(step, step + 1))
-        else:
-            self._others.add(step)
+        """Take in a step."""
+        page, bit = divmod(step, self._PAGE)
+        self._pages[page] = self._pages.get(page, 0) | 1 << bit
 
     def __contains__(self, step: int) -> bool:
-        at = bisect.bisect_right(self._ranges, step, key=lambda each: each[0]) - 1
-        return (at >= 0 and step in self._ranges[at]) or step in self._others
+        page, bit = divmod(step, self._PAGE)
+        return bool(self._pages.get(page, 0) >> bit & 1)
 
 
 #: Of the longest journal that is an artifact: MLflow has its points.
@@ -303,8 +297,8 @@ class MLflow(Tracker):
             known = self._known[key] = Steps()
             if self._resumed:
                 history = self._store.call("get_metric_history", self._run_id, allowed(key))
-                for step in sorted({point.step for point in history}):
-                    known.add(step)
+                for point in history:
+                    known.add(point.step)
         return self._known[key]
 
     def _describe(self, derived: dict[str, Any]) -> None:
