@@ -355,10 +355,8 @@ def test_a_stopped_agent_is_silent_and_then_lost(tmp_path: Path, cluster: Cluste
 LAUNCH = """
 import sys
 sys.argv[:1] = ["-m"]
-from pathlib import Path
-from dtrain.run import checkpoint
-from dtrain.run.cluster import Cluster, Task
-from dtrain.run.folder import LOCK, RunDir, read_json
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, read_json
 from tests.agents import Together
 settings = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
 launcher = Together((1, 1, 1), **settings)
@@ -426,11 +424,6 @@ def test_an_agent_that_gets_nonsense_says_so(together: Together) -> None:
         host.send(kind)
         with pytest.raises(TrainingError, match=said):
             together._inbox.gather([host], "danced", 10, "dance")
-
-
-def test_too_few_places(together: Together, several: Cluster) -> None:
-    with pytest.raises(UsageError, match="has 3 tasks, and there are places for 1"):
-        together.check(several, {"strategy.name": "ps"})
 
 
 def test_tasks_with_a_device_each_share_a_place(several: Cluster) -> None:

@@ -304,6 +304,21 @@ def test_a_sweep_that_is_refused_leaves_no_job_and_no_folder(
     assert not [path for path in Path("outputs").rglob("*") if path.is_file()]
 
 
+def test_a_sweep_that_is_killed_as_it_submits_is_followed_later(dtrain, quick, command) -> None:
+    # Each job of SLURM is asked for when the record of the sweep is there.
+    command("sbatch", "cp outputs/multirun/*/*/sweep.json killed.json; echo 77")
+    words = ("-m", *quick, "launcher=slurm", "launcher.follow=false", "seed=1,2")
+    assert dtrain(*words).code == errors.OK
+    [record] = Path().glob("outputs/multirun/*/*/sweep.json")
+    os.replace("killed.json", record)
+    rows = [f"77_{n}|RUNNING|n1|None|{record.parent.absolute() / client.SCRIPT}" for n in (0, 1)]
+    command("squeue", f"printf '%s\\n' '{rows[0]}' '{rows[1]}'")
+    command("sbatch", "exit 1")
+    again = dtrain(f"sweep.resume={record.parent}", "launcher.follow=false")
+    assert again.code == errors.OK, again.output
+    assert "SLURM job 77 is submitted" in again.output
+
+
 def test_a_sweep_is_planned_for_the_nodes_and_not_for_this_machine(dtrain, quick, command) -> None:
     words = ("-m", *quick, "launcher=slurm", "hardware=gpu", "launcher.gpus_per_node=2")
     run = dtrain(*words, "strategy=mirrored", "seed=0,1", "dry_run=true")

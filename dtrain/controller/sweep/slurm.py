@@ -120,6 +120,9 @@ def submit(
         UsageError: SLURM does not take them. Those that it has taken are cancelled, and the folders
             are as they were; of jobs that cannot be cancelled they stay.
     """
+    if not record.resumed:
+        # ORDER: before SLURM has jobs: where this command is killed, another one can follow them.
+        enter(record, todo)
     try:
         for draft in todo:
             submitted[draft.number] = SlurmJob(

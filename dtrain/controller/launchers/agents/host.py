@@ -228,7 +228,7 @@ def placed(cluster: Cluster, hosts: list[Host], inbox: Inbox, seconds: float) ->
     """Divide the tasks among the hosts, and return the cluster with their addresses.
 
     Hosts are filled in their order. A place is that of one task, or of those that have a device
-    each of its host; a task that follows the chief's checkpoints is beside it.
+    each of its host.
 
     Args:
         cluster: as planned.

@@ -50,7 +50,6 @@ class Agents(Launcher, LocalProcesses):
         self._codes: dict[str, int] = {}
         self._losses: dict[str, str] = {}  # tasks of hosts that are gone, and how
         self._cluster: Cluster | None = None
-        self._rundir: RunDir | None = None
 
     @abstractmethod
     def transports(self) -> list[tuple[Transport, int]]:
@@ -195,7 +194,6 @@ class Agents(Launcher, LocalProcesses):
             cluster = self.place(cluster)
             self.prepare(cluster)
         self._codes, self._losses = {}, {}
-        self._rundir, self._given_up = rundir, False
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
