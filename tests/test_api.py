@@ -209,10 +209,8 @@ class Batches:
         ({"data": np.array([1, None])}, r"object: is no array.*x.astype\('float32'\)"),
         ({"data": [([1], 2)] * 4}, r"4 parts: are not x, \(x, y\).*numpy.asarray\(x\)"),
         ({"data": {"a.b": np.ones(3), "a": {"b": np.zeros(3)}}}, "x.a.b: is what two arrays are"),
-        ({"data": Path("x.csv")}, "x.csv: is no option of the group dataset.*data='csv'"),
         ({"data": Batches()}, "Batches: is read in this process.*data=load"),
         ({"learning_rate": np.array([0.1, 0.01])}, r"learning_rate=VALUES.tolist\(\)"),
-        ({"learning_rate": object()}, "schedule='cosine'"),
         ({"callbacks": functools.partial(dict, show=len)}, r"return KIND\(NAME=len\), and make"),
     ],
 )

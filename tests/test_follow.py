@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -171,10 +172,17 @@ def test_a_follower_that_is_killed_goes_on(training: RunDir) -> None:
     check_points(training)
 
 
-def test_a_run_is_exported_while_it_trains(training: RunDir) -> None:
+def test_a_run_is_exported_while_it_trains(
+    training: RunDir, capfd: pytest.CaptureFixture[str]
+) -> None:
     exports = training.path / "exports"
     thread = once(lambda: list(exports.glob("*/4/export.json")), lambda: go_on(training))
     assert here("export", str(training.path), "follow=true", "checkpoint=latest") == 0
     thread.join()
     found = sorted(int(path.parent.name) for path in exports.glob("*/*/export.json"))
     assert found[0] == 4 and found[-1] == 12
+    # A run that went back has other weights at the step: the export stays, and the next ones come.
+    [record] = exports.glob("*/12/export.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "digest": "other"}))
+    words = ("export", str(training.path), "follow=true", "checkpoint=latest")
+    assert here(*words) == 1 and "holds an export of other weights" in capfd.readouterr().err

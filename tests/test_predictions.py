@@ -181,6 +181,17 @@ def test_a_piece_counts_once_though_columns_end_alike(tmp_path: Path) -> None:
     assert store.count() == 1
 
 
+def test_who_ends_first_may_remove_what_is_written_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, late = Store(tmp_path, manifest()), Store(tmp_path, manifest())
+    fill(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: first.finish())
+        late.write(3, values(late, 3))
+    assert late.count() == 4 and len(os.listdir(tmp_path / "pieces")) == 4
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_few_bytes_are_one_file_whoever_comes_late(tmp_path: Path, format: str) -> None:
     given = manifest(format=format, join=True)

@@ -78,25 +78,19 @@ def test_a_second_shipper_goes_on_and_repeats_nothing(shipper: Any) -> None:
     assert run.data.params["optimizer.learning_rate"] == "0.001"
 
 
-@pytest.mark.parametrize(("result", "tag"), [({"restarts": 2}, "2"), ({"restarts": 0}, "0")])
-def test_how_often_it_was_started_again(result: dict[str, Any], tag: str, shipper: Any) -> None:
+@pytest.mark.parametrize("restarts", [2, 0, None])
+def test_how_often_it_was_started_again(restarts: int | None, shipper: Any) -> None:
+    """Nothing is said of a run whose controller was killed, and which has no result."""
     one = shipper()
     one.open(shipper.run, 1000.0)
-    write_json(shipper.rundir.result, result)
-    one.close("FINISHED", 2000.0)
-    client, run = recorded(shipper.rundir)
-    assert run.data.tags["restarts"] == tag
-    assert [a.path for a in client.list_artifacts(run.info.run_id)] == ["result.json"]
-
-
-def test_a_run_without_a_result_says_nothing_of_restarts(shipper: Any) -> None:
-    """As one that `dtrain sync` ships after its controller was killed."""
-    one = shipper()
-    one.open(shipper.run, 1000.0)
+    if restarts is not None:
+        write_json(shipper.rundir.result, {"restarts": restarts})
     one.close("KILLED", 2000.0)
-    _, run = recorded(shipper.rundir)
+    client, run = recorded(shipper.rundir)
     assert run.info.status == "KILLED"
-    assert "restarts" not in run.data.tags
+    assert run.data.tags.get("restarts") == (None if restarts is None else str(restarts))
+    files = [a.path for a in client.list_artifacts(run.info.run_id)]
+    assert files == ([] if restarts is None else ["result.json"])
 
 
 def test_points_of_a_restart_are_not_written_twice(shipper: Any) -> None:

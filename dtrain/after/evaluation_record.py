@@ -113,13 +113,11 @@ class EvaluationRecorder:
         self._started = True
         session = self._session
         self._journal.write(
-            "start",
-            step=0,
-            replicas=session.strategy.replicas,
+            "start", step=0, replicas=session.strategy.replicas,
             validation_batch_size=session.inputs.evaluation_batch,
             validation_examples=session.schedule.validation_examples,
             parameters=session.model.count_params(),
-        )
+        )  # fmt: skip
 
     def is_known(self, manifest: dict[str, Any], quiet: bool) -> bool:
         """Say whether the checkpoint of a manifest was evaluated already, and report it.
@@ -208,15 +206,9 @@ class EvaluationRecorder:
         if self._journal is not None:
             batch = self._session.steps.evaluation_batch
             self._progress.of_checkpoint(
-                index,
-                max(self._count, index + 1),
-                done,
-                examples,
-                batch,
-                begin,
-                restored.step,
+                index, max(self._count, index + 1), done, examples, batch, begin, restored.step,
                 always,
-            )
+            )  # fmt: skip
 
     def end(self, status: str) -> None:
         """Write the last event."""

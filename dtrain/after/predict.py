@@ -59,20 +59,12 @@ class Predict(Action):
     trains = False
 
     def __init__(
-        self,
-        run: str,
-        checkpoint: str | None,
-        weights: Literal["raw", "ema"],
-        to: str,
-        workers: int,
-        shard: str | None,
-        split: str | None,
-        function: str | Callable[[Any], Any] | None,
-        include: list[str],
-        format: Literal["parquet", "npy", "jsonl", "csv"],
-        piece_rows: int | None,
+        self, run: str, checkpoint: str | None, weights: Literal["raw", "ema"], to: str,
+        workers: int, shard: str | None, split: str | None,
+        function: str | Callable[[Any], Any] | None, include: list[str],
+        format: Literal["parquet", "npy", "jsonl", "csv"], piece_rows: int | None,
         batch: int | None,
-    ):
+    ):  # fmt: skip
         self._rundir = RunDir(run)
         self._checkpoint = checkpoint
         self._weights = weights

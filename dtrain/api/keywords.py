@@ -120,12 +120,13 @@ def option(data: str) -> str:
 
 def refusal(value: Any, key: str) -> UsageError:
     """Return the refusal of an object where a function or class is asked for."""
+    keras: Any = sys.modules.get("keras")
     shown = f"{type(value).__name__} {shortened(value)}"
     accepted = "a function or class that makes it, in the processes that train"
     if isinstance(value, functools.partial):
         problem = "has arguments without their names"
         hint = f"{key}=functools.partial(build, width=64)"
-    elif _is_model(value):
+    elif keras is not None and isinstance(value, keras.Model):
         problem = "was made in this process, and each process that trains makes its own"
         hint = "def build(): return keras.Sequential([...]), and model=build"
     elif callable(getattr(type(value), "get_config", None)) or hasattr(value, "on_epoch_end"):
@@ -135,11 +136,6 @@ def refusal(value: Any, key: str) -> UsageError:
         problem = "is no function or class"
         hint = f"{key}=build, or functools.partial(build, width=64), of a function of yours"
     return UsageError(key, shown, problem, accepted, hint)
-
-
-def _is_model(value: Any) -> bool:
-    keras: Any = sys.modules.get("keras")
-    return keras is not None and isinstance(value, keras.Model)
 
 
 #: Short words for keys; everything else is typed in ``overrides=[...]``.

@@ -307,13 +307,10 @@ def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
         UsageError, OSError: as of :func:`overrides`.
     """
     found = overrides(folder, data)
-    held = [text.replace(".", ".validation_", 1) for text in found if _is_role(text)]
+    roles = tuple(f"dataset.{key}=" for key in _PARTS.values())
+    held = [text.replace(".", ".validation_", 1) for text in found if text.startswith(roles)]
     path = next(text for text in found if text.startswith("dataset.path="))
     return [*found, *held], Path(path.strip("'")).stem
-
-
-def _is_role(text: str) -> bool:
-    return text.partition("=")[0] in [f"dataset.{key}" for key in _PARTS.values()]
 
 
 def _take(

@@ -329,7 +329,7 @@ class Store:
             for name, data in encode(self._format, f"part-{piece:06d}", first, columns):
                 writing.write_bytes(self._pieces / name, data, lasting=True)
         except FileNotFoundError:
-            if not self.is_joined():  # by another worker, which has done this piece as well
+            if not self.has(piece):  # else another worker, which has done it as well, has ended
                 raise
         if self.is_joined():
             writing.remove(self._pieces)  # in which this one may have been written too late

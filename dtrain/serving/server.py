@@ -37,13 +37,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from dtrain.errors import DtrainError, printable
 from dtrain.serving.batching import Batcher
 from dtrain.serving.options import Options
-from dtrain.serving.signature import (
-    InferRequest,
-    Invocation,
-    Signature,
-    labels,
-    model_inputs,
-)
+from dtrain.serving.signature import InferRequest, Invocation, Signature, labels, model_inputs
 
 #: Seconds that an idle connection is kept: longer than clients and proxies do.
 _KEEP_ALIVE = 75

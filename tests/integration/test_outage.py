@@ -118,17 +118,6 @@ def scene(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> It
     scene.proxy.close()
 
 
-@pytest.mark.faults
-def test_points_arrive_while_the_run_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # slow is not away
-    scene.write(5)
-    scene.wait_for_points(5)
-    scene.write(5)  # without another start
-    scene.wait_for_points(10)
-    assert scene.tracker.finish("FINISHED", 2000.0)
-    assert scene.said.empty()
-
-
 @pytest.mark.parametrize("ways", sampled(["requests answers", "answers"]))
 def test_a_server_that_falls_silent_in_mid_run(ways: str, scene: Scene) -> None:
     """Of ``answers`` alone every request is done, and none is known to be."""

@@ -72,10 +72,15 @@ class Export(OfModel):
                     activity.end()
                     _print(made, trained, origin)
                     code = errors.FAILED if made.refused else code
-            except UsageError:
-                if not follow or (self.rundir.checkpoints / str(word)).exists():
+            except UsageError as error:
+                # A run that went back saves a step again: what was exported of it stays.
+                if follow and (place / str(word)).exists():
+                    print(printable(f"error: {error}"), file=sys.stderr)
+                    code = errors.FAILED
+                elif not follow or (self.rundir.checkpoints / str(word)).exists():
                     raise
-                print(f"step {word} is not exported: the run has removed it", file=sys.stderr)
+                else:
+                    print(f"step {word} is not exported: the run has removed it", file=sys.stderr)
             finally:
                 activity.end()
         return code
