@@ -154,7 +154,8 @@ def run(master: Master, source: Source) -> int:
                     shown.message(f"{jobs(len(todo) + to_come)}, {count} at a time")
                     if launcher is None:
                         shown.message(f"starting: {FRAMEWORKS[config.backend.name].importing}")
-                    _wait_for_server(todo)
+                    assert todo[0].checked is not None
+                    todo[0].checked.launcher.ready(todo[0].plan().cluster)
                 signals.started = True
                 runner.run(signals)
             except KeyboardInterrupt:
@@ -206,11 +207,6 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
             ", ".join(found) or "a sweep of several jobs",
             f"sweep.baseline={near or 'KEY=VALUE'}",
         )  # fmt: skip
-
-
-def _wait_for_server(todo: list[Draft]) -> None:
-    assert todo[0].checked is not None
-    todo[0].checked.launcher.ready(todo[0].plan().cluster)
 
 
 def _finish(

@@ -8,7 +8,6 @@ import math
 import queue
 import threading
 import traceback
-import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -128,7 +127,7 @@ class Runner:
         record: Record,
         table: Table,
         fail_fast: bool,
-        submitted: Mapping[int, SlurmJob] = types.MappingProxyType({}),
+        submitted: Mapping[int, SlurmJob],
     ):
         self._source = source
         self._composer = composer

@@ -11,7 +11,6 @@ from pathlib import Path
 from dtrain.controller.launchers.cluster_env.slurm import in_step
 from dtrain.controller.launchers.slurm import Slurm, client
 from dtrain.controller.slurm_job import SlurmJob
-from dtrain.controller.supervisor import Requests
 from dtrain.controller.sweep.compose import Composer, Draft
 from dtrain.controller.sweep.state import Record
 from dtrain.errors import ALONE, UsageError
@@ -127,7 +126,7 @@ def submit(
         for draft in todo:
             submitted[draft.number] = SlurmJob(
                 draft.config, draft.plan(), _launcher(draft), record.folder / str(draft.number),
-                composer.command(draft), Requests(),
+                composer.command(draft),
             )  # fmt: skip
         for drafts in _arrays([draft for draft in todo if not submitted[draft.number].is_running]):
             _submit_array(record, drafts, submitted, parallel)
