@@ -203,9 +203,22 @@ def _group(group: str) -> list[str]:
         parts += [f"{title}:\n", _rows(common)]
     for option in found:
         own = {k: v for k, v in _keys(option, prefix).items() if k not in common}
+        first = _first_of_kind(option, found)
+        if first is not option:
+            alike = _keys(first, prefix)
+            own = {key: given for key, given in own.items() if alike[key] != given}
         if own:
-            parts += [f"### {group}={option.name}\n", _rows(own)]
+            parts.append(f"### {group}={option.name}\n")
+            if first is not option:
+                parts.append(f"The keys of `{group}={first.name}`, of which these differ:\n")
+            parts.append(_rows(own))
     return parts
+
+
+def _first_of_kind(option: Option, options: list[Option]) -> Option:
+    """Return the option with the same schema whose file says the least: others differ from it."""
+    alike = [each for each in options if each.kind is option.kind]
+    return min(alike, key=lambda each: sum(value is not None for value in each.values.values()))
 
 
 def _keys(option: Option, prefix: str) -> dict[str, Help]:
@@ -228,6 +241,8 @@ def _keys(option: Option, prefix: str) -> dict[str, Help]:
                     f"{made.help} Built-in models have their own, in conf/{option.group}/{name}/."
                 )
                 made = made._replace(help=about)
+            if name == "name" and made.default == option.name:
+                made = made._replace(default="OPTION")  # the same row in every table
             found[f"{prefix}.{name}"] = made
     return found
 
@@ -244,13 +259,18 @@ def _typed(value: Any) -> str:
 
 def _sweepers() -> list[str]:
     parts = ["## hydra/sweeper\n", "What a sweep (`-m`) tries: see [sweeps](sweeps.md).\n"]
-    for name, kind in SWEEPERS.items():
+    above: dict[str, Help] = {}
+    for name, kind in SWEEPERS.items():  # each has the keys of those before it
         rows = {
             f"hydra.sweeper.{key}": given
             for key, given in key_help.described(kind, "hydra.sweeper").items()
             if key != "_target_"
         }
-        parts += [f"### hydra/sweeper={name}\n", _rows(rows)]
+        parts.append(f"### hydra/sweeper={name}\n")
+        if above:
+            parts.append("Those above, and:\n")
+        parts.append(_rows({k: v for k, v in rows.items() if k not in above}))
+        above |= rows
     return parts
 
 

@@ -23,7 +23,8 @@ import pytest
 
 from dtrain import errors
 from dtrain.controller.commands import predict
-from dtrain.controller.launchers.agents import facts, mirror, placing, stream
+from dtrain.controller.launchers.agents import facts, mirror, stream
+from dtrain.controller.launchers.agents import host as hosts
 from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
 from dtrain.controller.launchers.agents.stream import Stream, packed
 from dtrain.errors import TrainingError, UsageError
@@ -168,7 +169,7 @@ def test_an_end_in_the_midst_of_what_is_sent(pair: Pair) -> None:
     ],
 )
 def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
-    assert placing.listed(given) == found
+    assert hosts.listed(given) == found
 
 
 @pytest.mark.parametrize(
@@ -177,12 +178,12 @@ def test_listed_hosts(given: list[str], found: list[tuple[str, int]]) -> None:
 )
 def test_what_is_no_host(given: str) -> None:
     with pytest.raises(UsageError, match="is no host"):
-        placing.listed([given])
+        hosts.listed([given])
 
 
 def test_a_host_is_given_once() -> None:
     with pytest.raises(UsageError, match=r"is given twice.*a:3"):
-        placing.listed(["a", "b", "a:2"])
+        hosts.listed(["a", "b", "a:2"])
 
 
 def test_a_file_of_hosts(tmp_path: Path) -> None:
@@ -191,13 +192,13 @@ def test_a_file_of_hosts(tmp_path: Path) -> None:
         "# mine\n\na slots=2\nb   # one\nc slots = 4 max_slots=8\nme@d max-slots=2 slots=3\n"
         "a slots=1\ne:2\nf slots=0\n"
     )
-    assert placing.in_file(str(path)) == [("a", 3), ("b", 1), ("c", 4), ("me@d", 3), ("e", 2)]
+    assert hosts.in_file(str(path)) == [("a", 3), ("b", 1), ("c", 4), ("me@d", 3), ("e", 2)]
     for line, problem in (("a slots=x", "line 1 is 'a slots=x'"), ("a,b", "is no host")):
         path.write_text(line)
         with pytest.raises(UsageError, match=re.escape(problem)):
-            placing.in_file(str(path))
+            hosts.in_file(str(path))
     with pytest.raises(UsageError, match="cannot be read"):
-        placing.in_file(str(tmp_path / "other"))
+        hosts.in_file(str(tmp_path / "other"))
 
 
 # --- reaching each other
@@ -354,10 +355,8 @@ def test_a_stopped_agent_is_silent_and_then_lost(tmp_path: Path, cluster: Cluste
 LAUNCH = """
 import sys
 sys.argv[:1] = ["-m"]
-from pathlib import Path
-from dtrain.run import checkpoint
-from dtrain.run.cluster import Cluster, Task
-from dtrain.run.folder import LOCK, RunDir, read_json
+from dtrain.run.cluster import Cluster
+from dtrain.run.folder import RunDir, read_json
 from tests.agents import Together
 settings = {"grace_seconds": 5, "start_timeout": 60, "stall_timeout": None, "max_restarts": 0}
 launcher = Together((1, 1, 1), **settings)
@@ -425,11 +424,6 @@ def test_an_agent_that_gets_nonsense_says_so(together: Together) -> None:
         host.send(kind)
         with pytest.raises(TrainingError, match=said):
             together._inbox.gather([host], "danced", 10, "dance")
-
-
-def test_too_few_places(together: Together, several: Cluster) -> None:
-    with pytest.raises(UsageError, match="has 3 tasks, and there are places for 1"):
-        together.check(several, {"strategy.name": "ps"})
 
 
 def test_tasks_with_a_device_each_share_a_place(several: Cluster) -> None:

@@ -11,11 +11,11 @@ from unittest import mock
 import pytest
 
 from dtrain.controller.launchers import Env, Local, auto
-from dtrain.controller.launchers.automatic import ENVIRONMENTS as PLATFORMS
-from dtrain.controller.launchers.automatic import found
 from dtrain.controller.launchers.cluster_env.base import Platform, Started, check
 from dtrain.controller.launchers.cluster_env.platforms import SageMaker
-from dtrain.controller.launchers.rendezvous.chief import Place
+from dtrain.controller.launchers.external import ENVIRONMENTS as PLATFORMS
+from dtrain.controller.launchers.external import found
+from dtrain.controller.launchers.rendezvous.sides import Place
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task

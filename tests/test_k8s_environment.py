@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.controller.launchers import automatic
+from dtrain.controller.launchers import external
 from dtrain.controller.launchers.cluster_env import platforms
 from dtrain.controller.launchers.cluster_env.base import Started
 from dtrain.controller.launchers.cluster_env.platforms import read_pod
@@ -95,13 +95,13 @@ def test_a_pod_of_another_kind_is_by_itself(monkeypatch: pytest.MonkeyPatch, mis
     for name, value in OWN.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(missing)
-    assert automatic.found() is None
+    assert external.found() is None
 
 
 def test_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platforms.socket, "getfqdn", lambda: f"digits-worker-1-0.{DOMAIN}")
     for name, value in OURS.items():
         monkeypatch.setenv(name, value)
-    platform = automatic.found()
+    platform = external.found()
     assert platform is not None
     assert platform[1].what == "JobSet digits"

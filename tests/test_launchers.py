@@ -16,7 +16,7 @@ import pytest
 
 from dtrain import errors
 from dtrain.config import load
-from dtrain.controller.launchers import Env, Inline, Launcher, Local, LocalProcesses
+from dtrain.controller.launchers import Env, Inline, Launcher, Local
 from dtrain.controller.launchers import external as launch
 from dtrain.controller.launchers import local as module
 from dtrain.controller.launchers.cluster_env.tf_config import TFConfig
@@ -409,13 +409,6 @@ def test_one_process_is_not_several_tasks(cluster: Cluster, several: Cluster) ->
         launcher.check(several, {})
     assert "launcher=inline: one process cannot be 3 tasks" in str(caught.value)
     assert "type: launcher=local" in str(caught.value)
-
-
-def test_what_a_launcher_need_not_do(cluster: Cluster) -> None:
-    launcher = Inline(**SETTINGS)
-    assert launcher.followed(cluster) == cluster.tasks
-    assert (launcher.poll(0), launcher.exit_codes()) == ([], {})
-    assert not isinstance(launcher, LocalProcesses)
 
 
 # --- one task of many

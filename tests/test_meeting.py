@@ -1,22 +1,24 @@
-"""Where the commands of a job meet without ports of their own, and what they agree on."""
+"""Where the commands of a job meet without ports of their own, what they agree on, and the key."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from dtrain.controller.launchers import meeting
+from dtrain import secrets
 from dtrain.controller.launchers.cluster_env.base import Started
+from dtrain.controller.launchers.cluster_env.tf_config import joined
+from dtrain.controller.launchers.external import CANDIDATES, Meeting
 from dtrain.controller.launchers.local import FIRST, LAST, around_proxies
-from dtrain.controller.launchers.meeting import Meeting
-from dtrain.controller.launchers.rendezvous import messages
-from dtrain.controller.launchers.rendezvous import peer as peers
-from dtrain.controller.launchers.rendezvous.chief import Host, Place, _at
-from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.launchers.rendezvous import cluster_key, messages, sides
+from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place, _at
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from tests.test_rendezvous import FACTS, KEY, LONG, PLACE, connect, ended
@@ -25,17 +27,17 @@ STEP = Started("SLURM step 7.0", 1, 3, chief=("n1",), job="SLURM step 7.0 of ci,
 
 
 def of(started: Started = STEP, network: str | None = None, chief: str | None = None) -> Meeting:
-    return meeting.of(started, network, chief, lambda host: f"{host}.reached")
+    return Meeting.of(started, network, chief, lambda host: f"{host}.reached")
 
 
 def test_where_a_job_meets() -> None:
     found = of()
-    assert found == of() and len(found.ports) == meeting.CANDIDATES
+    assert found == of() and len(found.ports) == CANDIDATES
     assert all(FIRST <= port <= LAST for port in found.ports)
     assert found.addresses == [f"n1.reached:{port}" for port in found.ports]
     assert of(chief="boss").hosts == ("boss.reached",)
     assert of(network="lo").own == "127.0.0.1"
-    assert meeting.at("fe80::1", 7) == "[fe80::1]:7"
+    assert joined("fe80::1", 7) == "[fe80::1]:7"
 
 
 def test_no_two_jobs_meet() -> None:
@@ -101,7 +103,7 @@ def test_a_port_that_another_program_has(
     free: list[str], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chief takes the next one, and its peer passes over what does not prove the key."""
-    monkeypatch.setattr(peers, "PROVE", 0.2)
+    monkeypatch.setattr(sides, "PROVE", 0.2)
     host, port = free[0].split(":")
     with socket.create_server((host, int(port))):  # it accepts, and never says a word
         peer = Peer(free, "worker-0", FACTS, KEY, LONG, ":20002")
@@ -211,3 +213,91 @@ def test_tasks_are_reached_without_a_proxy() -> None:
     assert around_proxies(cluster, kept) == "127.0.0.1,localhost,n1,fd00::2,example.org"
     both = {**kept, "no_grpc_proxy": "other"}
     assert around_proxies(cluster, both) == "127.0.0.1,localhost,n1,fd00::2,other"
+
+
+SECRET = "0123456789abcdef"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv(cluster_key.VARIABLE, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def file(home: Path) -> Path:
+    (home / ".dtrain").mkdir()
+    return home / ".dtrain" / "cluster.key"
+
+
+def test_there_is_none(home: Path) -> None:
+    assert cluster_key.find() is None
+    assert list(home.iterdir()) == []
+
+
+def test_the_variable_comes_first(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("another key than that of the variable\n")
+    monkeypatch.setenv(cluster_key.VARIABLE, SECRET)
+    assert cluster_key.find() == SECRET.encode()
+    assert SECRET not in secrets.mask(f"a text with {SECRET} in it")
+
+
+def test_a_file(file: Path) -> None:
+    file.write_text(f"{SECRET}\n")
+    file.chmod(0o600)
+    assert cluster_key.find() == SECRET.encode()
+
+
+@pytest.mark.parametrize("key", [SECRET[:-1], "x"])
+def test_a_short_key(key: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cluster_key.VARIABLE, key)
+    with pytest.raises(UsageError, match="is too short; accepted: 16 characters or more"):
+        cluster_key.find()
+
+
+def test_an_empty_file(file: Path) -> None:
+    file.touch(0o600)
+    with pytest.raises(UsageError, match="too short"):
+        cluster_key.find()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602, 0o604])
+def test_a_file_that_others_can_use(mode: int, file: Path) -> None:
+    file.write_text(SECRET)
+    file.chmod(mode)
+    with pytest.raises(UsageError, match=r"may be read by others.*chmod 600"):
+        cluster_key.find()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_what_is_no_file(kind: str, file: Path, tmp_path: Path) -> None:
+    if kind == "link":
+        (tmp_path / "elsewhere").write_text(SECRET)
+        file.symlink_to(tmp_path / "elsewhere")
+    elif kind == "fifo":
+        os.mkfifo(file, 0o600)
+    else:
+        file.mkdir()
+    with pytest.raises(UsageError, match=r"cluster\.key"):
+        cluster_key.find()
+
+
+def test_several_commands_make_one(home: Path) -> None:
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.append(cluster_key.make())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(found)) == 1 and len(found[0]) == 64
+    assert [path.name for path in (home / ".dtrain").iterdir()] == ["cluster.key"]
+    assert (home / ".dtrain" / "cluster.key").stat().st_mode & 0o777 == 0o600
+    assert (home / ".dtrain").stat().st_mode & 0o777 == 0o700
+    assert cluster_key.find() == found[0]
+
+
+def test_no_place_for_a_key(home: Path) -> None:
+    (home / ".dtrain").write_text("a file")
+    with pytest.raises(UsageError, match=r"no key can be made.*DTRAIN_CLUSTER_KEY"):
+        cluster_key.make()

@@ -1,10 +1,16 @@
-"""Copies of run folders: the referees are the readers of a run, after every single change."""
+"""Copies of run folders and working trees.
+
+The referees are the readers of a run, after every single change.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import shutil
+import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.controller.launchers.agents import mirror
-from dtrain.errors import CheckpointError, DamagedFile
+from dtrain.controller.launchers.agents import facts, mirror
+from dtrain.errors import CheckpointError, DamagedFile, DtrainError, UsageError
 from dtrain.run import checkpoint, journal
 from dtrain.run.checkpoint.writer import Writer
 from dtrain.run.folder import RunDir, write_json
@@ -347,3 +353,72 @@ def test_a_checkpoint_that_does_not_arrive_whole(tmp_path: Path) -> None:
 def test_what_is_no_part_of_a_file(message: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         mirror.of_message(**message)
+
+
+def made(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def test_a_folder_without_git(tmp_path: Path) -> None:
+    made(tmp_path, "a.py", "b/c.py", ".hidden", ".x/y", "outputs/z", "v/pyvenv.cfg", "v/lib.py")
+    assert [str(path) for path in mirror.files(tmp_path)] == ["a.py", "b/c.py"]
+
+
+def test_a_checkout(tmp_path: Path) -> None:
+    made(tmp_path, "a.py", "new.py", "data.bin", "gone.py")
+    (tmp_path / ".gitignore").write_text("*.bin\n")
+    for words in (["init", "-q"], ["add", "a.py", "gone.py"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    (tmp_path / "gone.py").unlink()
+    assert [str(path) for path in mirror.files(tmp_path)] == [".gitignore", "a.py", "new.py"]
+
+
+def test_it_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path / "here", "a.py", "b/c.py")
+    (tmp_path / "there").mkdir()
+    monkeypatch.setattr(mirror, "_PIECE", 50)
+    incoming = mirror.Incoming(tmp_path / "there")
+    pieces = list(mirror.messages(mirror.archive(tmp_path / "here")))
+    done = [incoming.take(data, b'"last": true' in head) for head, data in pieces]
+    assert done == [False] * (len(pieces) - 1) + [True] and len(pieces) > 1
+    assert (tmp_path / "there" / "b" / "c.py").read_text() == "b/c.py"
+
+
+def test_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, "a.py", "large")
+    (tmp_path / "large").write_bytes(bytes(range(256)) * 100)
+    monkeypatch.setattr(mirror, "MOST", 100)
+    with pytest.raises(UsageError, match="the largest is large"):
+        mirror.archive(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "link"])
+def test_nothing_gets_out(name: str, tmp_path: Path) -> None:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        if name == "link":
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(member)
+    (tmp_path / "in").mkdir()
+    with pytest.raises(DtrainError, match="cannot be unpacked"):
+        mirror.Incoming(tmp_path / "in").take(held.getvalue(), True)
+    assert not list((tmp_path / "in").iterdir()) and not (tmp_path / "out").exists()
+
+
+def test_no_archive(tmp_path: Path) -> None:
+    with pytest.raises(DtrainError, match="cannot be unpacked"):
+        mirror.Incoming(tmp_path).take(b"nonsense", True)
+
+
+def test_modules_by_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made(tmp_path, "one_code.py", "two_code/__init__.py", "two_code/a.py")
+    before = facts.modules(["one_code", "two_code", "no_such_code"])
+    assert before["no_such_code"] is None and before["one_code"] != before["two_code"]
+    (tmp_path / "two_code" / "a.py").write_text("other")
+    after = facts.modules(["one_code", "two_code"])
+    assert after["one_code"] == before["one_code"] and after["two_code"] != before["two_code"]

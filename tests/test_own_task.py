@@ -15,7 +15,7 @@ from dtrain import errors
 from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.controller import own_task, result
-from dtrain.controller.launchers.rendezvous.chief import Place
+from dtrain.controller.launchers.rendezvous.sides import Place
 from dtrain.errors import TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
@@ -259,6 +259,7 @@ def test_a_task_that_trains_has_its_own_code(
         f"worker-0: started; its log is mine/{CHIEFS}/logs/worker-0.log",
     ]
     assert ("worker-0: my last lines" in lines) == (code == errors.FAILED)
+    assert told.peer_.left == (code, "my last lines" if code == errors.FAILED else "")
     assert lines[-1] == f"worker-0: ended with exit code {code}"
 
 
@@ -291,13 +292,6 @@ def test_a_task_that_dies(
     assert run(told, tmp_path) == errors.FAILED
     assert f"{name}: ended by SIGSEGV: my last lines" in capsys.readouterr().err
     assert told.peer_.signal == 11
-
-
-def test_the_chief_is_told_how_a_task_ended(story: Any, tmp_path: Path) -> None:
-    told = story("worker-0")
-    told.looks = [told.end_with(errors.FAILED)]
-    assert run(told, tmp_path) == errors.FAILED
-    assert told.peer_.left == (errors.FAILED, "my last lines")
 
 
 def test_a_chief_that_is_silent(
@@ -387,11 +381,15 @@ def test_a_request_to_stop(story: Any, tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.count(said) == 1
 
 
-def test_a_task_that_was_asked_to_stop(story: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_a_terminal", [False, True])
+def test_a_task_that_was_asked_to_stop(at_a_terminal: bool, story: Any, tmp_path: Path) -> None:
+    """Ctrl-C at a terminal reaches this command and its task, which says so: one request."""
     told = story("ps-0")
     told.looks = [told.word("stop"), lambda: None, told.chief_ends(errors.INTERRUPTED)]
+    if at_a_terminal:
+        told.looks.insert(0, ctrl_c)
     assert run(told, tmp_path) == errors.INTERRUPTED
-    assert told.peer_.asked == 1
+    assert told.peer_.asked >= 1
 
 
 def test_a_second_request(story: Any, tmp_path: Path) -> None:
@@ -400,13 +398,6 @@ def test_a_second_request(story: Any, tmp_path: Path) -> None:
     assert run(told, tmp_path) == errors.FAILED
     assert told.now < 1001
     assert told.asked == ["start", "stop", "kill"]
-
-
-def test_ctrl_c_at_a_terminal_is_one_request(story: Any, tmp_path: Path) -> None:
-    """It reaches the task too, which says so."""
-    told = story("ps-0")
-    told.looks = [ctrl_c, told.word("stop"), lambda: None, told.chief_ends(errors.INTERRUPTED)]
-    assert run(told, tmp_path) == errors.INTERRUPTED
 
 
 def test_ctrl_c_while_the_chief_is_looked_for(story: Any, tmp_path: Path) -> None:

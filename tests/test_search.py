@@ -144,7 +144,7 @@ def test_a_killed_search_draws_and_prunes_what_an_undisturbed_one_does(
 def test_a_search_that_draws_otherwise_is_refused(tmp_path: Path) -> None:
     jobs = [{"number": 0, "overrides": ["x=1"], "status": "WAITING", "objective": None}]
     with pytest.raises(ValueError, match=r"x=.* of job 0"):
-        tpe().ahead(Record(tmp_path, {"jobs": jobs, "objective": None}))
+        tpe().ahead(Record(tmp_path, {"jobs": jobs, "objective": None, "course": [["asked", 0]]}))
 
 
 @pytest.mark.parametrize("make", [lambda: Random(WORDS, 0, 0), lambda: tpe(trials=0)])

@@ -21,6 +21,7 @@ from dtrain.controller.launchers import slurm as launchers
 from dtrain.controller.launchers.slurm import Slurm, batch, client
 from dtrain.controller.launchers.slurm import launcher as launcher_module
 from dtrain.controller.slurm_job import SlurmJob
+from dtrain.controller.sweep import slurm as sweep
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 
@@ -303,6 +304,21 @@ def test_a_sweep_that_is_refused_leaves_no_job_and_no_folder(
     assert not [path for path in Path("outputs").rglob("*") if path.is_file()]
 
 
+def test_a_sweep_that_is_killed_as_it_submits_is_followed_later(dtrain, quick, command) -> None:
+    # Each job of SLURM is asked for when the record of the sweep is there.
+    command("sbatch", "cp outputs/multirun/*/*/sweep.json killed.json; echo 77")
+    words = ("-m", *quick, "launcher=slurm", "launcher.follow=false", "seed=1,2")
+    assert dtrain(*words).code == errors.OK
+    [record] = Path().glob("outputs/multirun/*/*/sweep.json")
+    os.replace("killed.json", record)
+    rows = [f"77_{n}|RUNNING|n1|None|{record.parent.absolute() / client.SCRIPT}" for n in (0, 1)]
+    command("squeue", f"printf '%s\\n' '{rows[0]}' '{rows[1]}'")
+    command("sbatch", "exit 1")
+    again = dtrain(f"sweep.resume={record.parent}", "launcher.follow=false")
+    assert again.code == errors.OK, again.output
+    assert "SLURM job 77 is submitted" in again.output
+
+
 def test_a_sweep_is_planned_for_the_nodes_and_not_for_this_machine(dtrain, quick, command) -> None:
     words = ("-m", *quick, "launcher=slurm", "hardware=gpu", "launcher.gpus_per_node=2")
     run = dtrain(*words, "strategy=mirrored", "seed=0,1", "dry_run=true")
@@ -310,9 +326,37 @@ def test_a_sweep_is_planned_for_the_nodes_and_not_for_this_machine(dtrain, quick
     assert run.output.count("2 GPU") == 2
 
 
+@pytest.mark.parametrize("launcher", ["local", "auto", "inline", "slurm"])
+def test_a_sweep_of_several_tasks_is_refused_whatever_the_launcher(
+    launcher: str, dtrain, quick, monkeypatch
+) -> None:
+    words = ("-m", *quick, f"launcher={launcher}", "seed=0,1")
+    for name, value in {**STEP, "SLURM_STEP_NUM_TASKS": "2"}.items():
+        monkeypatch.setenv(name, value)
+    run = dtrain(*words)
+    assert run.code == errors.USAGE, run.output
+    assert "-m: SLURM step 7.0 has 2 tasks, and each would do the whole sweep" in run.output
+    assert "hint: srun -n1 ... -m launcher=local sweep.parallel=2" in run.output
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"SLURM_NNODES": "4", "SLURM_NTASKS": "4"},  # srun -n1 in a larger allocation
+        {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PTY_PORT": "1"},  # srun --pty bash
+        {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": str(0xFFFF_FFFA)},  # salloc
+    ],
+)
+def test_a_sweep_of_one_command_is_none_of_several(more: dict[str, str], monkeypatch) -> None:
+    for name, value in {**STEP, **more}.items():
+        monkeypatch.setenv(name, value)
+    sweep.check_alone()
+
+
 def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None:
     monkeypatch.setattr(client, "_PAUSE", 0.0)
-    client.watch.add(["77"])
+    client.watch.add("77")
     sentences = []
     for line in ("exit 1", "exit 1", "echo '77|RUNNING|n1|None|x'", "true"):
         command("squeue", line)

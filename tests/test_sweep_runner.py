@@ -85,12 +85,6 @@ def test_a_sweep_that_ends_well(capfd: pytest.CaptureFixture[str]) -> None:
         assert part in output
 
 
-@pytest.mark.faults
-def test_least_is_best() -> None:
-    assert swept("seed=20", "seed=10", words=("objective_mode=min",)) == errors.OK
-    assert told()["best"] == 1
-
-
 def test_jobs_run_beside_each_other_on_cores_of_their_own() -> None:
     """Each of the first two waits for the other."""
     words = (lasts(s1="wait:began-2", s2="wait:began-1"),)

@@ -7,6 +7,12 @@ from collections.abc import Iterable
 from dtrain.config.overrides import parse
 from dtrain.errors import ALONE, UsageError
 
+#: Where the classes of cluster environments are, and those of them whose module was another.
+_PLACE = "launcher.environment._target_=dtrain.controller.launchers.cluster_env"
+_MOVED = (
+    "kubernetes.KubernetesPod", "open_mpi.OpenMPI", "sagemaker.SageMaker", "torchrun.Torchrun",
+    "torchrun.TorchVariables", "torchrun.of_variables", "vertex.Vertex",
+)  # fmt: skip
 #: What stands in the place of each, and what to type. A name is a command (``tune``), one with an
 #: option of it (``export --x``), a key, which stands for all keys below it too, or a key with a
 #: value (``hardware=tuned``). RUN_DIR and VALUE stand for the value that was typed.
@@ -43,6 +49,13 @@ REMOVED: dict[str, tuple[str, str]] = {
         "launcher=slurm without it, an array of jobs; or launcher=local in an allocation (salloc)",
         "-m launcher=local sweep.parallel=2",
     ),
+    # -- platforms of clusters
+    **{
+        f"{_PLACE}.{old}": (
+            "the module of all platforms", f"{_PLACE}.platforms.{old.partition('.')[2]}"
+        )
+        for old in _MOVED
+    },
     # -- evaluations and exports beside a training
     "sidecar": (
         "from another shell: python -m dtrain evaluate RUN follow=true",

@@ -14,9 +14,8 @@ from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.controller import result
 from dtrain.controller.launchers import Env
-from dtrain.controller.launchers.rendezvous.chief import Place
 from dtrain.controller.launchers.rendezvous.messages import BEAT
-from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.launchers.rendezvous.sides import Peer, Place
 from dtrain.controller.outcome import cause
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
 from dtrain.errors import DamagedFile, UsageError

@@ -17,7 +17,7 @@ from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.controller import latest
 from dtrain.controller.folders import lock, open_existing, read_command, runs_below
-from dtrain.controller.launchers import automatic
+from dtrain.controller.launchers import external
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity, schemas
@@ -338,7 +338,7 @@ def nothing_to_do(config: Config) -> str | None:
     changes = other or load.select(config, "dataset.accept_changes")
     whole = any(path.exists() for path in (rundir.model, rundir.weights, rundir.state))
     # Where other programs start tasks of the job, these would wait for this one.
-    if result.get("status") != "FINISHED" or changes or not whole or automatic.found() is not None:
+    if result.get("status") != "FINISHED" or changes or not whole or external.found() is not None:
         return None
     starts = [e for e in Follower(rundir.journal).events() if e["event"] == "start"]
     per_epoch = starts[-1].get("steps_per_epoch") if starts else None

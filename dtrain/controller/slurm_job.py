@@ -185,7 +185,7 @@ class SlurmJob:
         state = "has the run already" if self.is_running else "is submitted"
         self._view.detail(f"SLURM job {self.number} {state}")
         assert self.number is not None
-        client.watch.add([self.number])
+        client.watch.add(self.number)
         code = self._follow(signals) if self._launcher.follow else None
         if code is not None:
             return self._finish(code, signals.count > 0)

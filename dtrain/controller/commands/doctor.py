@@ -20,7 +20,7 @@ from dtrain.config.values import settle
 from dtrain.controller import cli
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
-from dtrain.controller.launchers import automatic
+from dtrain.controller.launchers import external
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources import devices
@@ -64,7 +64,7 @@ class Doctor(cli.OneConfiguration):
         })  # fmt: skip
         programs = [program for program in _PROGRAMS if shutil.which(program) is not None]
         self._print("where this command was started", {
-            "cluster": self._look("cluster", automatic.found, _cluster),
+            "cluster": self._look("cluster", external.found, _cluster),
             "cluster key": self._look("cluster key", cluster_key.find, _key),
             "programs": ", ".join(programs) or f"none of {', '.join(_PROGRAMS)}",
         })  # fmt: skip

@@ -3,9 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dtrain.controller.launchers.automatic import auto
 from dtrain.controller.launchers.base import Elsewhere, Launcher, LocalProcesses
-from dtrain.controller.launchers.external import Env
+from dtrain.controller.launchers.external import Env, auto
 from dtrain.controller.launchers.local import Inline, Local
 
 if TYPE_CHECKING:

@@ -1,35 +1,107 @@
-"""One task of a cluster that another program starts: its environment says which."""
+"""One task of a cluster that another program starts: its environment says which.
+
+``launcher=auto`` is the cluster that this command is a part of, if it is of one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 import os
 import re
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers import meeting
-from dtrain.controller.launchers.base import Work
-from dtrain.controller.launchers.cluster_env import tf_config
-from dtrain.controller.launchers.cluster_env.base import ClusterEnvironment, Platform, Ranked
-from dtrain.controller.launchers.local import Local
+from dtrain.controller.launchers.base import Launcher, Work
+from dtrain.controller.launchers.cluster_env import platforms, slurm, tf_config
+from dtrain.controller.launchers.cluster_env.base import (
+    ClusterEnvironment,
+    Platform,
+    Ranked,
+    Started,
+)
+from dtrain.controller.launchers.local import FIRST, LAST, Local
 from dtrain.controller.launchers.rendezvous import cluster_key
-from dtrain.controller.launchers.rendezvous.chief import Host, Place
 from dtrain.controller.launchers.rendezvous.messages import BEAT, Message, is_name
-from dtrain.controller.launchers.rendezvous.peer import Peer
+from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
+from dtrain.host import network as networks
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 
 #: Variable that names a file, which is there once the commands have met: a pod is ready then.
 READY = "DTRAIN_READY_FILE"
+
+#: Ports at which a job's chief may wait, where the platform gives it none: each may be taken by
+#: another program.
+CANDIDATES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Meeting:
+    """The meeting of one job, whose tasks agree there on their addresses.
+
+    Attributes:
+        hosts: that the chief may be on, the likeliest first.
+        ports: that it may wait at, in this order.
+        own: this machine's address, for the other tasks; empty for the one that they see.
+        job: what no other job of this user has.
+    """
+
+    hosts: tuple[str, ...]
+    ports: tuple[int, ...]
+    own: str
+    job: str
+
+    @property
+    def addresses(self) -> list[str]:
+        """Return ``host:port``, at one of which the chief is."""
+        return [tf_config.joined(host, port) for host in self.hosts for port in self.ports]
+
+    def key(self, key: bytes) -> bytes:
+        """Return the key of this job alone: another one of the user's may wait at the same port."""
+        return hmac.digest(key, f"job {self.job}".encode(), hashlib.sha256).hex().encode()
+
+    @classmethod
+    def of(
+        cls, started: Started, wanted: str | None, chief: str | None, reach: Callable[[str], str]
+    ) -> Meeting:
+        """Return where the commands meet that a platform has started without ports of their own.
+
+        Args:
+            started: what the platform says.
+            wanted: ``launcher.network``.
+            chief: ``launcher.chief``.
+            reach: from a host's name to one by which it is reached.
+
+        Raises:
+            UsageError: the chief's host is not known, or this machine is not in the network.
+        """
+        own = "" if wanted is None else networks.own_address(wanted)
+        hosts = started.chief if chief is None else (chief,)
+        if started.is_on_one_machine:
+            hosts = ("127.0.0.1",)
+        elif not hosts:
+            raise UsageError(
+                "launcher.chief", "null",
+                f"{started.what} does not say on which host its task 0 is",
+                "the name or address of that host, the same for all tasks", "launcher.chief=HOST",
+            )  # fmt: skip
+        elif started.rank:
+            hosts = tuple(map(reach, hosts))
+        digest = hashlib.sha256(started.job.encode()).digest()
+        numbers = [int.from_bytes(digest[i : i + 4], "big") for i in range(0, 4 * CANDIDATES, 4)]
+        ports = dict.fromkeys(FIRST + number % (LAST - FIRST + 1) for number in numbers)
+        return cls(hosts, tuple(ports), own, started.job)
 
 
 class Env(Local):
@@ -67,7 +139,7 @@ class Env(Local):
         self._environment, self._network = environment, network
         self._started_by = environment.started() if isinstance(environment, Platform) else None
         self._chief = chief
-        self._meeting: meeting.Meeting | None = None  # where addresses are agreed
+        self._meeting: Meeting | None = None  # where addresses are agreed
         if self._started_by is not None:
             self.commands = self._started_by.number
             self.where = self._started_by.where or f"a host of {self._started_by.what}"
@@ -137,7 +209,7 @@ class Env(Local):
         environment, started = self._environment, self._started_by
         if started is not None and not started.addresses:
             reach = environment.reach if isinstance(environment, Ranked) else str
-            self._meeting = meeting.of(started, self._network, self._chief, reach)
+            self._meeting = Meeting.of(started, self._network, self._chief, reach)
             return started.is_on_one_machine or started.same_home
         for key, value in (("network", self._network), ("chief", self._chief)):
             if value is not None:
@@ -219,7 +291,7 @@ class Env(Local):
             assert cluster.chief.address is not None
             return [cluster.chief.address], key, ""
         [port] = self._ports.take(1)
-        own = meeting.at(self._meeting.own, port)
+        own = tf_config.joined(self._meeting.own, port)
         return self._meeting.addresses, self._meeting.key(key), own
 
     def poll(self, timeout: float) -> list[tuple[str, str]]:
@@ -315,3 +387,43 @@ def _identified(rundir: RunDir, cluster: Cluster) -> tuple[Cluster, Place]:
 
 def _print(text: str) -> None:
     print(f"dtrain: {text}", file=sys.stderr)
+
+
+#: What is looked for, in this order: what is nearest to the command comes first. Open MPI may have
+#: been started in a step of SLURM, which runs one daemon a node, and torchrun in any of them.
+ENVIRONMENTS: tuple[type[Platform], ...] = (
+    platforms.Torchrun, tf_config.TFConfig, platforms.OpenMPI, slurm.Slurm, platforms.Vertex,
+    platforms.SageMaker, platforms.KubernetesPod, platforms.TorchVariables,
+)  # fmt: skip
+
+
+def found() -> tuple[Platform, Started] | None:
+    """Return the platform that has started this command, and what it has started.
+
+    Raises:
+        UsageError: there is one, and what its environment says cannot be.
+    """
+    for kind in ENVIRONMENTS:
+        environment = kind()
+        started = environment.started()
+        if started is not None:
+            return environment, started
+    return None
+
+
+def auto(network: str | None = None, chief: str | None = None, **settings: Any) -> Launcher:
+    """Return the launcher of the cluster that the environment speaks of, else one of this machine.
+
+    Args:
+        network, chief: as of :class:`Env`.
+        settings: as of every launcher.
+
+    Raises:
+        UsageError: the environment is of a cluster, and cannot be right.
+    """
+    platform = found()
+    if platform is not None and not platform[1].is_alone:
+        return Env(environment=platform[0], network=network, chief=chief, **settings)
+    launcher = Local(**settings)
+    launcher.commands = None if platform is None else 1
+    return launcher

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.agents import Agents, Command, Transport, facts, mirror, placing
-from dtrain.controller.launchers.agents.host import Host, Inbox
+from dtrain.controller.launchers.agents import Agents, Command, Transport, facts, mirror
+from dtrain.controller.launchers.agents.host import Host, Inbox, Unreached, in_file, listed
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.host import network as network_of
@@ -113,9 +113,9 @@ class Ssh(Agents):
                 "launcher.hostfile=FILE", "'launcher.hosts=[a,b]'",
             )  # fmt: skip
         if self._given:
-            return placing.listed(self._given)
+            return listed(self._given)
         assert self._hostfile is not None
-        found = placing.in_file(self._hostfile)
+        found = in_file(self._hostfile)
         if not found:
             raise UsageError(
                 "launcher.hostfile", self._hostfile, "names no host", "host slots=N in each line",
@@ -182,7 +182,7 @@ class Ssh(Agents):
         """
         try:
             return super().place(cluster)
-        except placing.Unreached as error:
+        except Unreached as error:
             raise UsageError(
                 "launcher.network", self._network or "null", str(error),
                 "a network in which the ports of the hosts, from 20000 to 32767, are open to the "

@@ -41,10 +41,12 @@ def run(master: Master, source: Source) -> int:
         source: says which jobs there are.
 
     Raises:
-        UsageError: a job that is known cannot be run; nothing is left behind.
+        UsageError: a job that is known cannot be run, or each task of a step of SLURM would run
+            all; nothing is left behind.
         HydraException, OmegaConfBaseException: the overrides of a known job do not compose;
             nothing is left behind.
     """
+    slurm.check_alone()
     settings = master.config.sweep
     past, lock = None, None
     if settings.resume is not None:

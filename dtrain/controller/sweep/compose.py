@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import consent, environment, given, groups, guard, load, targets, values
-from dtrain.config.overrides import key_of, parse
+from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.config.values import settle
 from dtrain.controller import resume
@@ -260,11 +260,6 @@ def common_name(names: Sequence[str]) -> str:
 def _key_and_value(override: str) -> tuple[str, str]:
     given = parse(override)
     return given.name, given.value or ""
-
-
-def _deciding(words: Sequence[str]) -> list[str]:
-    """Return the overrides that make a job this very one."""
-    return [each for each in words if key_of(each).partition(".")[0] not in identity.OUTSIDE]
 
 
 def _fixed(jobs: Sequence[Sequence[str]], words: list[str]) -> set[str]:

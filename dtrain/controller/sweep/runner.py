@@ -281,7 +281,7 @@ class Runner:
         elif kind in ("start", "objective"):
             self._compare_by(*chosen([news]))
             if kind == "start":
-                self._record.train()
+                self._record.trained = True
         elif kind == "free":
             running.row.state = "recording"
             self._slots.give(running.slot)

@@ -1,19 +1,38 @@
-"""Sweeps on SLURM: arrays of jobs."""
+"""Sweeps on SLURM: arrays of jobs; in a step, a sweep of one task."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dtrain.controller.launchers.cluster_env.slurm import in_step
 from dtrain.controller.launchers.slurm import Slurm, client
 from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import Requests
 from dtrain.controller.sweep.compose import Composer, Draft
 from dtrain.controller.sweep.state import Record
-from dtrain.errors import UsageError
+from dtrain.errors import ALONE, UsageError
 from dtrain.run.folder import short
+
+
+def check_alone() -> None:
+    """Refuse a sweep that each task of a step of SLURM would do, whatever its launcher.
+
+    Raises:
+        UsageError: ``srun`` has started this command more than once. In a shell of several tasks
+            (``srun --pty``) it runs once.
+    """
+    number = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if in_step(os.environ) and "SLURM_PTY_PORT" not in os.environ and number not in ("", "1"):
+        step = f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}"
+        raise UsageError(
+            "-m", ALONE, f"SLURM step {step} has {number} tasks, and each would do the whole sweep",
+            "one task, which has jobs beside each other on its node",
+            "srun -n1 ... -m launcher=local sweep.parallel=2",
+        )  # fmt: skip
 
 
 def launcher_of(drafts: Sequence[Draft]) -> Slurm | None:
@@ -101,6 +120,9 @@ def submit(
         UsageError: SLURM does not take them. Those that it has taken are cancelled, and the folders
             are as they were; of jobs that cannot be cancelled they stay.
     """
+    if not record.resumed:
+        # ORDER: before SLURM has jobs: where this command is killed, another one can follow them.
+        enter(record, todo)
     try:
         for draft in todo:
             submitted[draft.number] = SlurmJob(

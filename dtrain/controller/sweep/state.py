@@ -37,7 +37,7 @@ class Record:
         resumed: an earlier command began the sweep.
 
     Attributes:
-        trained: a job of this command has begun to train.
+        trained: a job of this command has begun to train: what an earlier one wrote is of the past.
         refused: why jobs of this command could not be run.
     """
 
@@ -87,13 +87,9 @@ class Record:
 
     @property
     def course(self) -> list[list[Any]]:
-        """What a search asked for and heard; as of one job at a time where none is recorded."""
-        done = [each for each in self.jobs if each["status"] == "FINISHED" or each.get("pruned")]
-        return self.data.get("course") or [
-            [event, job["number"]]
-            for job in self.jobs
-            for event in ("asked", *["ended"] * (job in done))
-        ]
+        """What a search asked for and heard."""
+        course: list[list[Any]] = self.data.get("course", [])
+        return course
 
     def values(self, number: int) -> list[tuple[int, float]]:
         """Return the objectives that a job has written, and their steps."""
@@ -139,11 +135,6 @@ class Record:
         """Note that a job runs, and where."""
         self._job(number).update(status="RUNNING", folder=folder.name)
         self.write()
-
-    def train(self) -> None:
-        """Note that a job trains: what an earlier command wrote is of the past."""
-        if not self.trained:
-            self.trained = True
 
     @property
     def is_refused(self) -> bool:

@@ -233,9 +233,9 @@ class Agent:
     def _look(self) -> None:
         """Pass on what the tasks report."""
         for name, event in self._tasks.poll(0):
-            more: Any = {"code": self._tasks.exit_codes()[name]} if event == "ended" else {}
             if event == "ended":
-                self._send_after("event", task=name, event=event, **more)
+                code = self._tasks.exit_codes()[name]
+                self._send_after("event", task=name, event=event, code=code)
             else:
                 self._stream.send("event", task=name, event=event)
         if self._asked and self._tasks.live:

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dtrain import errors
-from dtrain.controller.launchers.agents import facts, mirror, placing
-from dtrain.controller.launchers.agents.host import Host, Inbox, Lost
+from dtrain.controller.launchers.agents import facts, mirror
+from dtrain.controller.launchers.agents.host import Host, Inbox, Lost, placed
 from dtrain.controller.launchers.agents.stream import BEAT, Message, Transport
 from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
@@ -50,7 +50,6 @@ class Agents(Launcher, LocalProcesses):
         self._codes: dict[str, int] = {}
         self._losses: dict[str, str] = {}  # tasks of hosts that are gone, and how
         self._cluster: Cluster | None = None
-        self._rundir: RunDir | None = None
 
     @abstractmethod
     def transports(self) -> list[tuple[Transport, int]]:
@@ -180,7 +179,7 @@ class Agents(Launcher, LocalProcesses):
         Raises:
             TrainingError: they do not reach each other.
         """
-        return placing.placed(cluster, self._hosts, self._inbox, self.start_timeout)
+        return placed(cluster, self._hosts, self._inbox, self.start_timeout)
 
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
         """Have the agents start the tasks.
@@ -195,7 +194,6 @@ class Agents(Launcher, LocalProcesses):
             cluster = self.place(cluster)
             self.prepare(cluster)
         self._codes, self._losses = {}, {}
-        self._rundir, self._given_up = rundir, False
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)

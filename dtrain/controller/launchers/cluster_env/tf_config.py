@@ -25,12 +25,23 @@ class TFConfig:
     """The cluster environment of TensorFlow: Kubernetes' training operator, Vertex AI, shells."""
 
     def started(self) -> Started | None:
-        """Return what ``TF_CONFIG`` speaks of, None where it is not set or empty.
+        """Return how many tasks ``TF_CONFIG`` speaks of, None where it is not set or empty.
+
+        The rest is for :func:`read`, which knows what was planned.
 
         Raises:
             UsageError: it is no JSON of a cluster and a task.
         """
-        return started(os.environ.get("TF_CONFIG"))
+        text = os.environ.get("TF_CONFIG", "")
+        if not text.strip():
+            return None
+        value = _parse(text)
+        task, listed = value["task"], value["cluster"]
+        counts = {role: len(each) for role, each in listed.items() if isinstance(each, list)}
+        addresses = tuple(str(address) for each in counts for address in listed[each])
+        leads = "chief" if counts.get("chief") else "worker"
+        is_first = (task.get("type"), task.get("index")) == (leads, 0)
+        return Started("TF_CONFIG", 0 if is_first else 1, len(addresses), addresses=addresses)
 
     def find(self, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
         """Find the planned cluster, and this command's task in it, in ``TF_CONFIG``.
@@ -42,28 +53,6 @@ class TFConfig:
             UsageError: TF_CONFIG is wrong in itself, or is not the cluster that was planned.
         """
         return read(os.environ.get("TF_CONFIG"), planned, strategy, on_hosts)
-
-
-def started(text: str | None) -> Started | None:
-    """Return how many tasks a cluster has.
-
-    The rest is for :func:`read`, which knows what was planned.
-
-    Args:
-        text: value of the environment variable; None where it is not set.
-
-    Raises:
-        UsageError: it is not empty, and no JSON of a cluster and a task.
-    """
-    if text is None or not text.strip():
-        return None
-    value = _parse(text)
-    task, listed = value["task"], value["cluster"]
-    counts = {role: len(each) for role, each in listed.items() if isinstance(each, list)}
-    addresses = tuple(str(address) for each in counts for address in listed[each])
-    leads = "chief" if counts.get("chief") else "worker"
-    is_first = (task.get("type"), task.get("index")) == (leads, 0)
-    return Started("TF_CONFIG", 0 if is_first else 1, len(addresses), addresses=addresses)
 
 
 def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> tuple[Cluster, Task]:
@@ -127,6 +116,11 @@ def host_port(address: str) -> tuple[str, int]:
     if len(parts["port"]) > 5 or not 0 < int(parts["port"]) < 65536:
         raise ValueError(f"has a port out of range, {parts['port'][:9]}")
     return parts["six"] or parts["host"], int(parts["port"])
+
+
+def joined(host: str, port: int | str) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_local(host: str) -> bool:

@@ -8,7 +8,6 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 from dtrain.errors import UsageError
@@ -182,10 +181,10 @@ class Watch:
         self._reported: str | None = None
         self.problem: str | None = None
 
-    def add(self, jobs: Iterable[str]) -> None:
-        """Ask for these jobs, too."""
+    def add(self, job: str) -> None:
+        """Ask for this job, too."""
         with self._lock:
-            self._numbers.update(job.partition("_")[0] for job in jobs)
+            self._numbers.add(job.partition("_")[0])
             self._asked_at = 0.0
 
     def state(self, job: str) -> QueuedJob | None:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.controller.launchers.automatic import auto
 from dtrain.controller.launchers.base import Elsewhere, Launcher, Work
 from dtrain.controller.launchers.cluster_env.slurm import in_step
+from dtrain.controller.launchers.external import auto
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.slurm import client
