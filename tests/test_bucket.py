@@ -250,6 +250,25 @@ def test_a_place_where_a_run_is_or_was_begun(
     assert not remote.is_unfinished_copy(copy)
 
 
+def test_a_copy_that_was_downloaded_before_takes_the_place_of_nothing_newer(
+    tmp_path: Path, memory: str
+) -> None:
+    address, server = f"{memory}/run", fsspec.filesystem("memory")
+    store = Bucket(address, "resume")
+    store.set_owner("trains")
+    for name in ("command.json", "checkpoints/latest"):
+        server.pipe_file(f"runs/exp/1/run/{name}", b"4")
+    copy = remote.fetched(address, "resume")
+    server.pipe_file("runs/exp/1/run/checkpoints/latest", b"8")
+    with pytest.raises(UsageError, match=f"{address} is newer"):
+        remote.Output(copy, store).open(True)
+    assert store.owner() == "trains"
+    output = remote.Output(remote.fetched(address, "resume"), store)
+    output.open(True)
+    output.finish(False)
+    assert store.owner() == output.name
+
+
 def test_a_run_of_which_nothing_was_uploaded_is_found(
     tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import platform
 import queue
+import random
 import shutil
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from dtrain.tracking import delivery
 from dtrain.tracking.base import TrackedRun, Tracker
 from dtrain.tracking.delivery import Delivery, RunDelivery, ship_folder
 from dtrain.tracking.mlflow.store import import_mlflow, prepare, uri
-from dtrain.tracking.mlflow.tracker import MLflow, tags
+from dtrain.tracking.mlflow.tracker import MLflow, Steps, tags
 from tests.test_schema import composed
 
 CLUSTER = Cluster((Task("chief", 0, 1),), "cpu", 1, {})
@@ -504,3 +506,18 @@ def test_provenance_is_that_of_the_run(shipper: Any) -> None:
     assert (values["host"], values["tensorflow"], values["keras"]) == ("node7", "2.1", "3.0")
     assert values["git_commit"] == values["mlflow.source.git.commit"] == "c" * 40
     assert values["git_dirty"] == "true" and "mlflow" not in values
+
+
+def test_steps_in_any_order() -> None:
+    steps, every = Steps(), random.Random(0).sample(range(20_000), 300)
+    for step in every:
+        steps.add(step)
+    assert [step for step in range(-5, 20_005) if step in steps] == sorted(every)
+
+
+def test_the_steps_of_a_long_run_take_little_memory() -> None:
+    steps = Steps()
+    for step in range(10, 2_000_001, 10):
+        steps.add(step)
+    assert 1_999_990 in steps and 1_999_991 not in steps
+    assert sum(map(sys.getsizeof, steps._pages.values())) < 500_000

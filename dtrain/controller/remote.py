@@ -36,7 +36,7 @@ from dtrain.data.files import is_address
 from dtrain.errors import UsageError
 from dtrain.files import addresses, reading, writing
 from dtrain.run.checkpoint.format import MANIFEST, STATE
-from dtrain.run.checkpoint.store import ASIDE
+from dtrain.run.checkpoint.store import ASIDE, POINTER
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.mirror import ChangedFile, Changes, Removed, checkpoint_of, problem_of
 from dtrain.tracking.delivery import INTERVAL, Delivery
@@ -83,12 +83,18 @@ class Bucket:
         paths = search(f"{self._at}/{pattern}".rstrip("/"))
         return [str(each).lstrip("/").removeprefix(f"{self._at}/") for each in paths]
 
-    def owner(self) -> str | None:
-        """Return the name of the folder that is uploaded there; None where no run is."""
+    def read(self, path: str) -> bytes | None:
+        """Return what a small file has; None where it is not there."""
         self._server.invalidate_cache()
         try:
-            data = self._server.cat_file(f"{self._at}/{_OWNER}")
+            data: bytes = self._server.cat_file(f"{self._at}/{path}")
         except FileNotFoundError:
+            return None
+        return data
+
+    def owner(self) -> str | None:
+        """Return the name of the folder that is uploaded there; None where no run is."""
+        if (data := self.read(_OWNER)) is None:
             return None
         with contextlib.suppress(UsageError):
             return str(reading.parse_json(data, Path(_OWNER)).get("owner"))
@@ -213,6 +219,7 @@ class Output:
             UsageError: it cannot be written, has another run, or another machine has resumed this.
         """
         key = self._bucket.key
+        latest = self._folder / "checkpoints" / POINTER
         # A job of a sweep, whose name is a number, may begin anew.
         new = not resumed and self.name is None and not self._folder.name.isdecimal()
         try:
@@ -220,6 +227,13 @@ class Output:
                 raise UsageError(
                     key, self.address, "holds another run", "a place where no run is",
                     f"resume={self.address} to resume it, or another place",
+                )  # fmt: skip
+            newest = self._bucket.read(f"checkpoints/{POINTER}") if resumed else None
+            own = reading.read_bytes(latest) if latest.is_file() else b""
+            if self.name is None and newest not in (None, own):
+                raise UsageError(
+                    key, short(self._folder), f"was downloaded before: {self.address} is newer",
+                    "its address", f"{key}={self.address}",
                 )  # fmt: skip
             self._claim()
         except UsageError:
