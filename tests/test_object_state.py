@@ -134,7 +134,7 @@ def test_what_a_checkpoint_from_elsewhere_may_not_do(tmp_path: Path) -> None:
         return {"as": "made", "of": [[name, is_new, list(args)], [False, None], None, None]}
 
     writes, place = Writes("mine"), tmp_path / "evil"
-    kept = Kept("p", lambda: {"0": owner(writes)}, lambda: ())
+    kept = Kept("p", lambda: {"0": owner(writes)}, dict)
     tree = {
         "_path": "/b", "on_epoch_end": 5, "__class__": 5, "api_key": "x", "phase": "second",
         "run": made("os:system", f"touch {place}"), "exec": made("builtins:exec", "1"),
@@ -157,7 +157,7 @@ def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
 
     writes = Writes("mine")
     writes.draws = (each for each in [1])
-    kept = Kept("p", lambda: {"0": owner(writes)}, lambda: ())
+    kept = Kept("p", lambda: {"0": owner(writes)}, dict)
     kept.begin()
     assert kept.lost == {"Writes.draws"}  # before anything is trained
     writes.file = (tmp_path / "a").open("w")
@@ -194,7 +194,7 @@ def test_objects_that_refer_to_each_other(tmp_path: Path) -> None:
     def kept(**attributes: Any) -> tuple[Any, Kept]:
         writes = Writes("mine")
         vars(writes).update(attributes)
-        kept = Kept("p", lambda: {"0": owner(writes)}, lambda: ())
+        kept = Kept("p", lambda: {"0": owner(writes)}, dict)
         kept.begin()
         return writes, kept
 
@@ -220,3 +220,34 @@ def test_objects_that_refer_to_each_other(tmp_path: Path) -> None:
     assert (new.phase_of, new.late) == (Phase.LAST, None)
     assert new.both == old.both and new.both[0] is new.both[2]
     assert new.child.before.before is new.child and new.child.before.loss == 2.0
+
+
+@pytest.mark.task(backend="torch")
+def test_a_state_is_not_taken_for_what_stood_there_before() -> None:
+    from dtrain.task.model.object_state import Kept, owner
+
+    class Source:
+        rows = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"rows": self.rows}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.rows = state["rows"]
+
+    class Holder:
+        pass
+
+    def saved() -> dict[int, Any]:
+        made = [{"rows": number} for number in range(100)]  # gone, unless the caller holds them
+        return {id(each): each for each in made}
+
+    holder = Holder()
+    vars(holder)["source"] = Source()
+    kept = Kept("p", lambda: {"0": owner(holder)}, saved)
+    kept.begin()
+    holder.source.rows = 3
+    arrays = kept.arrays()
+    holder.source.rows = 0
+    kept.restore(arrays)
+    assert holder.source.rows == 3

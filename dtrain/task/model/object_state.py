@@ -81,7 +81,7 @@ class Kept:
     Args:
         place: begins the names of the arrays that hold them.
         owners: returns the objects, by names that are the same in every process.
-        shared: returns the identities of what is saved with the model.
+        shared: returns what is saved with the model, by identity.
 
     Attributes:
         lost: what changes, or may, and cannot be kept.
@@ -91,7 +91,7 @@ class Kept:
         self,
         place: str,
         owners: Callable[[], Mapping[str, Owner]],
-        shared: Callable[[], Collection[int]],
+        shared: Callable[[], Mapping[int, Any]],
     ):
         self._place, self._owners, self._shared = place, owners, shared
         self._before: dict[str, tuple[str, int]] = {}  # digests, and how much cannot be kept
@@ -106,9 +106,9 @@ class Kept:
 
     def _packed(self) -> Iterator[tuple[str, _Packer, Any]]:
         owners = self._owners()
-        shared = {id(each.object) for each in owners.values()}.union(
-            self._shared() if owners else ()
-        )
+        # With the objects: another would have the identity of one that is gone.
+        shared = {id(each.object): each.object for each in owners.values()}
+        shared |= self._shared() if owners else {}
         for place, each in owners.items():
             for name, value in each.values.items():
                 packer = _Packer(shared, type(each.object).__module__)
@@ -186,7 +186,9 @@ class _Packer:
         if type(value) in PLAIN:
             return value
         variables = _variables(value) or [value]  # of a layer's seed, which the model has
-        if isinstance(value, _CODE) or all(id(each) in self._shared for each in variables):
+        is_optimizer = isinstance(value, keras.optimizers.Optimizer) and id(value) in self._shared
+        is_saved = is_optimizer or all(id(each) in self._shared for each in variables)
+        if isinstance(value, _CODE) or is_saved:
             is_maker = isinstance(value, type) and _MAKERS.fullmatch(_name(value))
             return {"as": "class", "of": _name(value)} if is_maker else _AS_IT_IS
         if id(value) in self._nodes:  # each is looked into once, however many have it

@@ -91,14 +91,17 @@ def objects(model: keras.Model) -> list[Kept]:
     return _KEPT.get(model, [])
 
 
-def saved(model: keras.Model) -> set[int]:
-    """Return the identities of what is saved by :func:`variables`, or in Keras' lists of it."""
+def saved(model: keras.Model) -> dict[int, Any]:
+    """Return, by identity, what is saved by :func:`variables`, or is in Keras' lists of it.
+
+    Some are made by the call: while the caller holds them no other object has their identity.
+    """
     named = [getattr(each, "variable", each) for each in variables(model).values()]
     values = [each.value for each in named if isinstance(each, keras.Variable)]
     owned = [*keras_internals.layers(model), *model.metrics, *optimizers.named(model).values()]
     if (plain := runtime().PLAIN) is not None:
         owned += plain.unwrapped(model).modules()
-    return {id(each) for each in (*named, *values, *owned)}
+    return {id(each): each for each in (*named, *values, *owned)}
 
 
 def snapshot(model: keras.Model, strategy: Backend) -> dict[str, np.ndarray]:

@@ -91,7 +91,7 @@ class Callbacks:
         #: What a later start compares with: values and the learning rate when the run began.
         self.began: dict[str, Any] = {}
         self._kept = Kept(
-            "callbacks/objects", self._owners, lambda: train_state.saved(model) | {id(model)}
+            "callbacks/objects", self._owners, lambda: train_state.saved(model) | {id(model): model}
         )
         self._behind = [_Behind(share, logged) for _ in callbacks]
         guard = [_Unchanged(callbacks)] if callbacks else []
