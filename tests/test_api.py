@@ -28,7 +28,7 @@ from dtrain.compare.load_folders import public
 from dtrain.config import consent, given
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.host import python_path
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import FORMAT, RunDir
 from tests.conftest import Commands
 
 SCRIPT = """
@@ -610,7 +610,7 @@ def test_what_is_imported_is_trusted_for_its_run(
     def call(arguments: list[str], line: Any, **options: Any) -> Done:
         asked.append({"arguments": arguments, **options})
         if "reserved" in options:
-            (options["reserved"] / "command.json").write_text("{}")
+            (options["reserved"] / "command.json").write_text(f'{{"format": {FORMAT}}}')
         return Done(0, [], False)
 
     monkeypatch.setattr(command, "call", call)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
 from dtrain import __main__, errors
-from dtrain.config import removed
+from dtrain.config import preset_files, removed
+from dtrain.config.section import Node
+from dtrain.errors import UsageError
+from dtrain.run import strategy_plan
+from tests.test_schema import composed
 
 
 @pytest.fixture
@@ -47,3 +54,22 @@ def test_every_name_is_answered_with_what_is_there_now(name: str) -> None:
     instead, hint = removed.REMOVED[name]
     assert instead
     assert name not in hint.split()
+
+
+@pytest.mark.parametrize("experiment", [False, True])
+def test_a_preset_that_has_one_is_refused_with_its_line(tmp_path: Path, experiment: bool) -> None:
+    group, text = "strategy", "sync_every: 4\n"
+    if experiment:
+        group, text = "experiment", "# @package _global_\nstrategy:\n  sync_every: 4\n"
+    (tmp_path / group).mkdir()
+    (tmp_path / group / "mine.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"strategy\.sync_every=4: .*\(.*mine.yaml, line \d"):
+        preset_files.check(["--config-dir", str(tmp_path), f"{group}=mine"])
+
+
+def test_a_run_of_a_version_without_plans_is_refused() -> None:
+    config = composed("strategy=mirrored")
+    node = {key: value for key, value in config.strategy.items() if key != "plan"}
+    config = dataclasses.replace(config, strategy=Node(node))
+    with pytest.raises(UsageError, match=r"another version of dtrain wrote it, and this is dt"):
+        strategy_plan.of(config)
