@@ -242,6 +242,18 @@ def test_a_job_that_waits_in_a_queue_is_not_started_by_us(server: Server) -> Non
     assert jobset["spec"]["suspend"] is True
 
 
+def test_a_job_whose_command_was_killed_as_it_created_it_is_created_to_the_end(
+    server: Server,
+) -> None:
+    killed = job()
+    killed._apply({**killed._job, "spec": {**killed._job["spec"], "suspend": True}})
+    job().create()
+    [jobset] = server.all("jobsets")
+    assert jobset["spec"]["suspend"] is False
+    [secret] = server.all("secrets")
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == jobset["metadata"]["uid"]
+
+
 def test_a_job_that_another_has_deleted(
     followed: Callable[..., tuple[int, str]],
 ) -> None:

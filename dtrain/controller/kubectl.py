@@ -74,15 +74,17 @@ class Job:
         """
         there = self._run("get", self._reference, "--ignore-not-found", "--output=json")
         if there:
-            meta = json.loads(there)["metadata"]
-            mine = self._job["metadata"]["annotations"]
-            if mine.items() <= (meta.get("annotations") or {}).items():
+            job = json.loads(there)
+            meta, mine = job["metadata"], self._job["metadata"]["annotations"]
+            if not mine.items() <= (meta.get("annotations") or {}).items():
+                raise UsageError(
+                    "launcher.job_name", self._name, "the cluster has another job of this name",
+                    "a name that is free, or the very command that created it, which follows it",
+                    f"kubectl delete {self._reference}, or launcher.job_name=ANOTHER",
+                )  # fmt: skip
+            if not job["spec"].get("suspend") or self._job["spec"].get("suspend"):
                 return str(meta["namespace"])
-            raise UsageError(
-                "launcher.job_name", self._name, "the cluster has another job of this name",
-                "a name that is free, or the very command that created it, which follows it",
-                f"kubectl delete {self._reference}, or launcher.job_name=ANOTHER",
-            )  # fmt: skip
+            # Else the command that created it was killed before all was there.
         spec = self._job["spec"]
         meta = self._apply({**self._job, "spec": {**spec, "suspend": True}})["metadata"]
         owner = {"apiVersion": self._job["apiVersion"], "kind": self._job["kind"],

@@ -20,6 +20,7 @@ from dtrain import errors
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import DamagedFile, UsageError
+from dtrain.host import terminal
 
 HOST = "127.0.0.1"
 RUNS, _NEWEST = 100, 10  # in one address of a comparison: of a sweep, and of runs without one
@@ -58,6 +59,8 @@ def serve(output_dir: Path, port: int) -> int:
     except KeyboardInterrupt:
         return errors.OK
     finally:
+        for number in terminal.STOPS:  # for the impatient: it takes _STOP_SECONDS at most
+            signal.signal(number, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)

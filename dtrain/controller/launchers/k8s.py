@@ -30,7 +30,6 @@ from dtrain.run.cluster import Cluster
 
 Object = dict[str, Any]
 
-CONTAINER = "dtrain"
 INSTANCE, MANAGED, COMPONENT = (
     f"app.kubernetes.io/{part}" for part in ("instance", "managed-by", "component")
 )
