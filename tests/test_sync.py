@@ -107,9 +107,7 @@ DAMAGES: dict[str, Callable[[RunDir], object]] = {
     "config.yaml has an alias": lambda run: run.config.write_text("a: &a 1\nb: *a\n"),
     "journal.jsonl has more than": lambda run: run.journal.write_bytes(b"\n" * 100_001),
     ".lock is a folder": lambda run: (run.path / ".lock").mkdir(),
-    "sweep.json: name is not there": lambda run: (run.path / "sweep.json").write_text(
-        '{"format": 2}'
-    ),
+    "sweep.json: name is not there": lambda run: write_json(run.path / "sweep.json", {"format": 2}),
 }
 
 
