@@ -107,6 +107,13 @@ def test_options_come_before_all_words(begun) -> None:
     assert resume.arguments([word, "seed=1,2", "-m"]) == [*WORDS, word, "seed=1,2", "-m"]
 
 
+def test_a_job_of_an_experiment_of_a_sweep_is_one_run(begun: Any) -> None:
+    word = f"resume={begun(*WORDS, 'experiment=speed').path}"
+    own = [*WORDS, "experiment=speed"]
+    assert resume.arguments([word]) == [*own, "hydra.mode=RUN", word]
+    assert resume.arguments(["-m", word, "seed=1,2"]) == ["-m", *own, word, "seed=1,2"]
+
+
 def test_the_config_dir_of_the_run(begun) -> None:
     rundir = begun()
     write_json(rundir.command, resume.command(["seed=1"], "/conf"))

@@ -115,6 +115,10 @@ def of_run(
             key_of(override) == name or key_of(override).startswith(f"{name}.") for name in replaced
         )
     ]
+    if any(key_of(override) == "experiment" for override in kept) and not any(
+        word in ("-m", "--multirun") or key_of(word) == "hydra.mode" for word in given
+    ):
+        kept.append("hydra.mode=RUN")  # an experiment of a sweep says the other
     flags = []
     if config_dir and not any(override.startswith(("--config-dir", "-cd")) for override in given):
         flags = ["--config-dir", config_dir]

@@ -13,7 +13,7 @@ from dtrain.config.schema import Config
 from dtrain.controller import remote
 from dtrain.controller.code_recorder import Recorder
 from dtrain.controller.folders import unwritable
-from dtrain.files import reading, writing
+from dtrain.files import writing
 from dtrain.run import checkpoint, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, write_json, write_text
@@ -35,8 +35,8 @@ class Before:
     def __init__(self, rundir: RunDir):
         names = ("config", "command", "cluster", "progress", "tracking")
         paths: list[Path] = [getattr(rundir, name) for name in names]
-        self._contents = {
-            path: reading.read_bytes(path) if os.path.lexists(path) else None for path in paths
+        self._kept = {
+            path: writing.keep_aside(path) if os.path.lexists(path) else None for path in paths
         }
         self._journal, self._logs = rundir.journal, rundir.logs
         self._sizes = {path: path.stat().st_size for path in self._growing()}
@@ -54,11 +54,11 @@ class Before:
         Raises:
             OSError: one cannot be written.
         """
-        for path, content in self._contents.items():
-            if content is None:
+        for path, kept in self._kept.items():
+            if kept is None:
                 writing.remove(path)
             else:
-                writing.write_bytes(path, content, lasting=True)
+                writing.put_back(kept, path)
         for path in self._growing():
             if path != self._journal and not logs:
                 continue
@@ -66,6 +66,11 @@ class Before:
                 writing.remove(path)
             elif self._sizes[path] < path.stat().st_size:
                 writing.truncate(path, self._sizes[path])
+
+    def forget(self) -> None:
+        """Let the files of now count."""
+        for kept in filter(None, self._kept.values()):
+            writing.remove(kept)
 
 
 class RunFiles:
@@ -181,6 +186,8 @@ class RunFiles:
             OSError: it cannot be done.
         """
         writing.remove(self._rundir.result)
+        if self._before is not None:
+            self._before.forget()
         self._before, self._began = None, True
         if self._code is not None:
             self._code.write()

@@ -114,6 +114,22 @@ def aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
+def keep_aside(path: Path) -> Path:
+    """Give what is at ``path`` another name, and return it: on a full disk it can be put back."""
+    kept = aside(path)
+    try:
+        os.link(path, kept, follow_symlinks=False)
+    except OSError:  # a file system without links
+        copy(path, kept)
+    return kept
+
+
+def put_back(kept: Path, path: Path) -> None:
+    """Let ``path`` be what :func:`keep_aside` kept."""
+    os.replace(kept, path)
+    remove(kept)  # which stays where both are names of one file
+
+
 @contextlib.contextmanager
 def made_aside(path: Path) -> Iterator[Path]:
     """Yield a name beside ``path`` for what is made before it gets that one.

@@ -48,7 +48,7 @@ class Record:
         self.trained = False
         self.refused: list[str] = []
         self._others = 0  # jobs of this command that ended otherwise
-        self._before: dict[Path, bytes] | None = None  # files of an earlier command
+        self._before: dict[Path, Path] = {}  # files of an earlier command, and where they are kept
 
     @classmethod
     def begin(cls, folder: Path, command: dict[str, Any], name: str, config: Config) -> Record:
@@ -149,7 +149,7 @@ class Record:
         """
         try:
             writing.remove_leftovers(self.folder)
-            self._before = {path: reading.read_bytes(path) for path in self._files()}
+            self._before = {path: writing.keep_aside(path) for path in self._files()}
         except OSError as error:
             raise unwritable(
                 "sweep.resume", self.folder, "it cannot be resumed", error
@@ -165,11 +165,10 @@ class Record:
             writing.discard(self.folder)
             return
         try:
-            for path in self._files() if self._before is not None else ():
-                if path not in (self._before or {}):
-                    writing.remove(path)
-            for path, content in (self._before or {}).items():
-                writing.write_bytes(path, content, lasting=True)
+            for path in set(self._files()) - self._before.keys() if self._before else ():
+                writing.remove(path)
+            for path, kept in self._before.items():
+                writing.put_back(kept, path)
         except OSError as error:
             print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
 
@@ -220,6 +219,8 @@ class Record:
         """Note how the sweep ended."""
         self.data.update(status=status, ended=time.time())
         self.write()
+        for kept in self._before.values():
+            writing.remove(kept)
 
     def write(self) -> None:
         """Write the file; the jobs continue where that fails."""
