@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from dtrain.config import groups, load
@@ -141,6 +142,7 @@ def master(*words: str) -> Master:
         loader = GlobalHydra.instance().config_loader()
         given = [*WORDS, *words, "hydra.mode=MULTIRUN"]
         config = loader.load_configuration("config", given, run_mode=RunMode.MULTIRUN)
+    HydraConfig.instance().set_config(config)  # as Hydra does
     return Master(loader, config)
 
 
