@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from dtrain.config import groups
-from dtrain.host.columns import aligned
+from dtrain.host.terminal import aligned
 
 ROOT = groups.folder("conf").parent
 TUTORIAL = ROOT / "docs" / "coming-from.md"
