@@ -35,6 +35,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
         (["-m", "+group.old=3"], "type: group.new=3"),
         (["group.old.below=3"], "type: group.new=3"),
         (["evaluate", "run", "group.kept=old"], "type: group.kept=new"),
+        (["-m", "group.kept=new,old"], "type: group.kept=new"),
+        (["~group.old"], "group.new=VALUE"),
     ],
 )
 def test_is_refused(line: list[str], hint: str, monkeypatch, capsys) -> None:

@@ -83,8 +83,20 @@ REMOVED: dict[str, tuple[str, str]] = {
     "dataset.decode=bytes": ("a function of yours (docs/data.md, ArrayRecord)", "dataset=custom"),
     "dataset.identity": ("a sample of the data, always", "the command without it"),
     # -- predictions
+    "predict.function._target_=dtrain.after.functions.top_k": (
+        "the module of columns", "predict.function._target_=dtrain.after.columns.top_k"
+    ),
+    "predict.function._target_=dtrain.after.functions.argmax": (
+        "the module of columns", "predict.function._target_=dtrain.after.columns.argmax"
+    ),
     # -- remote output
     # -- debug
+    **{
+        f"debug._target_=dtrain.debug.{old}": (
+            "the module of all checks", f"debug._target_=dtrain.debug.{old.partition('.')[2]}"
+        )
+        for old in ("nan.Nan", "one_batch.OneBatch", "overfit.Overfit")
+    },
     "debug=shapes": (
         "a table of the model's layers with the data", "python -m dtrain data --layers"
     ),
@@ -114,8 +126,11 @@ def check(words: Iterable[str], command: str | None = None) -> None:
         if word.startswith("-") and name in REMOVED:
             raise _error(word, ALONE, *REMOVED[name])
         override = parse(word)
-        if override.value is not None and (error := refusal(override.key, override.value)):
-            raise error
+        if override.sign == "~" and override.value is None and override.key in REMOVED:
+            raise _error(word, ALONE, *REMOVED[override.key])
+        for value in [] if override.value is None else override.value.split(","):  # of a sweep
+            if (error := refusal(override.key, value)) is not None:
+                raise error
 
 
 def check_command(name: str) -> None:
@@ -146,5 +161,6 @@ def _error(
     key: str, value: object, instead: str, hint: str, where: str | None = None
 ) -> UsageError:
     place = f" ({where})" if where else ""
-    hint = hint.replace("RUN_DIR", str(value)).replace("VALUE", str(value))
+    if value is not ALONE:
+        hint = hint.replace("RUN_DIR", str(value)).replace("VALUE", str(value))
     return UsageError(key, value, f"is not in this version any more{place}", instead, hint)
