@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config import early_stopping, forms
+from dtrain.config import forms, objective
 from dtrain.config.forms import (
     CALLBACKS,
     CHECKPOINT,
@@ -238,7 +238,7 @@ class Trainer(Section):
     class_weight: Any = formed(None, CLASS_WEIGHT)
     metrics: Any = formed("auto", METRICS)
     callbacks: list[Any] = formed([], CALLBACKS)
-    early_stopping: Any | None = formed(None, early_stopping.FORM)
+    early_stopping: Any | None = formed(None, objective.STOPPING)
     max_time: Any | None = formed(None, forms.DURATION)
     terminate_on_nan: bool = True
     deterministic: bool = False

@@ -35,7 +35,6 @@ EARLY = {
     "an option as a key": (["optimizer.name=sgd"], ["type: optimizer=sgd"]),
     "a dot for a slash": (["optimizer.schedule=cosine"], ["type: optimizer/schedule=cosine"]),
     "nothing near": (["optimizer=sophia"], ["no such option", "hint: one of these"]),
-    "objective": (["objective=accuracy_val"], ["type: objective=val_accuracy"]),
     "name of a callback": (
         ["trainer.callbacks=[ReduceLROnPlateau]"],
         ["type: 'trainer.callbacks=[{_target_:keras.callbacks.ReduceLROnPlateau}]'"],

@@ -16,10 +16,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import (
     data_forms,
-    early_stopping,
     forms,
     groups,
     launcher_forms,
+    objective,
     schema,
     strategies,
     values,
@@ -75,7 +75,7 @@ NAMES = (data_forms.ARRAYS, data_forms.COLUMNS, data_forms.PATHS)
 #: What is wrong elsewhere, and one of these forms.
 RIGHT: list[tuple[Form, list[Any]]] = [
     (forms.DURATION, [3]),
-    (early_stopping.FORM, [3]),
+    (objective.STOPPING, [3]),
     (forms.LOSS, [{"a": None}]),
     (forms.METRICS, [[], [[]], {"a": []}, {"a": None}]),
     (forms.LOSS_WEIGHTS, [[3], {"a": 1}, {"a": None}]),
