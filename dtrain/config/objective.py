@@ -111,10 +111,10 @@ def monitored(callbacks: Iterable[Any], stopping: Any) -> Iterator[tuple[str, st
 def _problem(value: Any) -> str | None:
     """Say why ``value`` is neither a patience nor such a mapping."""
     if not isinstance(value, dict):
-        return None if _is_patience(value) else "is no number of epochs, and no mapping"
+        return None if not _PATIENCE.problem(value) else "is no number of epochs, and no mapping"
     if unknown := [str(name) for name in value if name not in _KEYS]:
         return f"has the key {unknown[0]}"
-    if not _is_patience(value.get("patience")):
+    if _PATIENCE.problem(value.get("patience")):
         return "has no patience, a number of epochs"
     if not isinstance(value.get("restore_best", False), bool):
         return "has a restore_best that is neither true nor false"
@@ -126,10 +126,7 @@ def _problem(value: Any) -> str | None:
     return problem and f"has a min_delta that {problem}"
 
 
-def _is_patience(value: Any) -> bool:
-    return isinstance(value, int) and not Range(1, MANY).problem(value)
-
-
+_PATIENCE = Range(1, MANY, whole=True)
 _KEYS = ("patience", "monitor", "restore_best", "min_delta", "mode")
 STOPPING = Form(
     f"null, a number of epochs, or a mapping with patience and perhaps {', '.join(_KEYS[1:])}",

@@ -18,12 +18,12 @@ from dtrain.config import (
     data_forms,
     forms,
     groups,
-    launcher_forms,
     objective,
     schema,
     strategies,
     values,
 )
+from dtrain.config.presets import launchers
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
 from tests.test_schema import GIVEN, node
@@ -81,8 +81,8 @@ RIGHT: list[tuple[Form, list[Any]]] = [
     (forms.LOSS_WEIGHTS, [[3], {"a": 1}, {"a": None}]),
     (data_forms.WEIGHTS, [{"a": 1}]),
     (data_forms.SKIP_ROWS, [3, [3]]),
-    (launcher_forms.POD_SPEC, [{"a": 1}, {"a": None}, {"a": []}]),
-    (launcher_forms.OPTIONS, [{"a": 1}]),
+    (launchers.POD_SPEC, [{"a": 1}, {"a": None}, {"a": []}]),
+    (launchers.OPTIONS, [{"a": 1}]),
 ]
 
 
