@@ -432,7 +432,7 @@ def test_shell_of_a_foreign_run_folder_is_refused(dtrain, quick, monkeypatch, tm
     refused = dtrain(f"resume={folder}", "trainer.epochs=2")
     assert refused.code == errors.USAGE
     assert "launcher.setup" in refused.output
-    assert "the run folder gives it" in refused.output
+    assert "the run folder names it" in refused.output
 
 
 def test_the_first_task_knows_whether_the_script_lives(monkeypatch, tmp_path: Path) -> None:
