@@ -73,7 +73,7 @@ def table(
         encoding: of text, a name of Python's; None: it is found out.
         skip_rows: how many lines of text to leave out above the names, or the numbers of lines.
         comment: what lines of text begin with that are left out; None: nothing.
-        quote: character around cells of text; ``none``: there is none; None: it is found out.
+        quote: character around cells of text; ``none``: there is none; None: a double quote.
         columns: kinds by name: number, boolean, date, category, text, or skip; or the form of
             dates, as ``strptime`` has it. Or all of that in JSON.
         classes: number of classes; None: those of the target's column, which is read for it.

@@ -67,8 +67,7 @@ class ArrowTable(Table):
     ):
         self.files = list(files)
         reading = reading or Reading()
-        first, *others = [_part_of(file, reading) for file in files]
-        self._parts = _alike([first, *(_named(part, first, reading) for part in others)], reading)
+        self._parts = _alike([_part_of(file, reading) for file in files], reading)
         declared_keys = {key: getattr(reading, key) for key in dialects.KEYS[2:]}
         self.reading = ", ".join(f"{k}={v}" for k, v in declared_keys.items() if v is not None)
         schemas = {part.file.name: part.schema for part in self._parts}
@@ -173,19 +172,6 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
                 types[name] = pa.string()
     again = dataclasses.replace(reading, types=types)
     return [_part_of(part.file, again) for part in parts]
-
-
-def _named(part: Part, first: Part, reading: Reading) -> Part:
-    """Return a text file whose first line is a row as a part with the names of the first file."""
-    names, own = first.schema.names, part.schema.names
-    if not (part.is_text and len(own) == len(names) and not set(own) & set(names)):
-        return part
-    again = _part_of(part.file, dataclasses.replace(reading, names=tuple(names)))
-    texts, wanted = (list(map(pa.types.is_string, of.schema.types)) for of in (again, first))
-    if texts != wanted or all(texts):
-        return part
-    notice = f"its first line is a row, and its columns are those of {first.file.name}"
-    return dataclasses.replace(again, notices=(*again.notices, f"{part.file.name}: {notice}"))
 
 
 def _text_among_numbers(worded: Part, other: Part, name: str) -> UsageError:
@@ -388,7 +374,7 @@ def _mapped(file: DataFile) -> tuple[list[pa.RecordBatch], bool]:
 
 def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
     types = sorted((name, str(of)) for name, of in reading.types.items())
-    own = [kind, *(getattr(reading, key) for key in dialects.KEYS), reading.names, types]
+    own = [kind, *(getattr(reading, key) for key in dialects.KEYS), types]
     return ["table of text 2", file.place(), file.stamp(), *own, *reading.empty]
 
 
@@ -399,9 +385,7 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
             "dataset.format", kind, "is no format of a table", ", ".join(EXTENSIONS),
             "dataset.format=null",
         )  # fmt: skip
-    if kind == "csv" and dialects.is_json(file):
-        notices.append(f"{file.name}: its lines are objects of JSON, and it is read as such")
-    elif kind == "csv":
+    if kind == "csv":
         dialect = dataclasses.replace(dialects.dialect_of(file, reading), empty=reading.empty)
         first = 1 if dialect.word == "row" else dialect.first
         notices += dialect.notices
