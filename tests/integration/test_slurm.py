@@ -230,11 +230,7 @@ def without_its_step(cluster: Slurm, job: str) -> None:
     kill(cluster, f"{sys.executable} -m dtrain resume=")
 
 
-def without_its_script(cluster: Slurm, job: str) -> None:
-    kill(cluster, f"{sys.executable} -m dtrain.controller.launchers.slurm.batch")
-
-
-DEATHS = (signalled, at_its_limit, without_its_daemon, without_its_step, without_its_script)
+DEATHS = (signalled, at_its_limit, without_its_daemon, without_its_step)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.faults)])
