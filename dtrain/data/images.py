@@ -228,12 +228,16 @@ class ImageFiles(Captured):
 
     @property
     def info(self) -> Info:
-        """The files, one an image, and the classes."""
+        """The files, one an image, and the classes, which are a part of the identity."""
         return Info(
-            files=lambda: [DataFile(path) for path in self._originals],
+            files=lambda: [DataFile(path) for path in self._originals], reading=self._labelling,
             place=lambda i: self._originals[i],
             class_names=lambda: self._names, labels=lambda: self.y,
         )  # fmt: skip
+
+    @functools.cached_property
+    def _labelling(self) -> str:
+        return hashlib.sha256(self.y.tobytes()).hexdigest()
 
     def __getitem__(self, indices: np.ndarray) -> tuple[Any, Any]:
         """Read: int64 ``[b]`` to arrays, as :meth:`gather` has tensors.
