@@ -422,8 +422,6 @@ def _write(place: Path, part: Part, lasts: bool = False) -> None:
         size = os.fstat(file.fileno()).st_size
         if size != part.offset:
             raise ValueError(f"{part.path} has {size:,} bytes and not {part.offset:,}")
-        rest = memoryview(part.data)
-        while rest:  # less is written where the disk fills up
-            rest = rest[os.write(file.fileno(), rest) :]
+        writing.write_all(file.fileno(), part.data)
         if lasts and part.last:
             os.fsync(file.fileno())
