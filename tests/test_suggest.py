@@ -28,7 +28,7 @@ def known(override: str) -> bool:
     if sign or name == "to" or name.startswith(("-", "model._target_", "hydra")):
         return True
     if name in groups.GROUPS:
-        return value in suggest.options_of(name)
+        return value in groups.options(name)
     return name.replace("/", ".") in KEYS
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 
 import dtrain
 from dtrain.config import strategies
@@ -33,46 +35,29 @@ GROUPS = {
     "launcher": "auto",
 }
 
+
+def _of_functions(module: ModuleType, base: type = object) -> dict[str, type]:
+    """Return classes of keys by their functions or classes: ``sgd``, ``schedule_free_adamw``.
+
+    Args:
+        module: of the classes.
+        base: of each of them.
+    """
+    found: dict[str, type] = {}
+    for kind in vars(module).values():
+        target = vars(kind).get("_target_", MISSING) if isinstance(kind, type) else MISSING
+        if target != MISSING and issubclass(kind, base):
+            name = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", target.rpartition(".")[2])
+            found[name.lower()] = kind
+    return found
+
+
 #: Schema of each option, by the group and name that ``conf/`` refers to it with.
 SCHEMAS: dict[str, dict[str, type]] = {
-    "model": {
-        "mlp": models.Mlp,
-        "wide_deep": models.WideDeep,
-        "cnn": models.Cnn,
-        "resnet": models.Resnet,
-        "transformer": models.Transformer,
-    },
-    "dataset": {
-        "digits": datasets.Digits,
-        "synthetic": datasets.Synthetic,
-        "npz": datasets.Npz,
-        "npy": datasets.Npy,
-        "table": datasets.TableFiles,
-        "huggingface": datasets.HuggingFace,
-        "image_folder": datasets.ImageFolder,
-        "text": datasets.Text,
-        "mixture": datasets.Mixture,
-        "tfrecord": datasets.TFRecord,
-        "array_record": datasets.ArrayRecord,
-        "tfds": datasets.Tfds,
-    },
-    "optimizer": {
-        "adadelta": optimizers.Adadelta,
-        "adafactor": optimizers.Adafactor,
-        "adagrad": optimizers.Adagrad,
-        "adam": optimizers.Adam,
-        "adamax": optimizers.Adamax,
-        "adamw": optimizers.AdamW,
-        "ftrl": optimizers.Ftrl,
-        "lamb": optimizers.Lamb,
-        "lion": optimizers.Lion,
-        "muon": optimizers.Muon,
-        "nadam": optimizers.Nadam,
-        "rmsprop": optimizers.RmsProp,
-        "schedule_free_adamw": optimizers.ScheduleFreeAdamW,
-        "sgd": optimizers.Sgd,
-    },
-    "optimizer/schedule": {"cosine": optimizers.Cosine, "warmup": optimizers.Warmup},
+    "model": _of_functions(models),
+    "dataset": _of_functions(datasets),
+    "optimizer": _of_functions(optimizers, optimizers.Optimizer),
+    "optimizer/schedule": _of_functions(optimizers, optimizers.Schedule),
     "strategy": strategies.SCHEMAS,
     "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
     "debug": {
@@ -118,6 +103,11 @@ def folder(name: str) -> Path:
     return installed if installed.is_dir() else package.parent / name
 
 
+def options(group: str) -> list[str]:
+    """Return the options of a group of dtrain's."""
+    return sorted(path.stem for path in (folder("conf") / group).glob("*.yaml"))
+
+
 def option_as_text(override: str) -> str:
     """Return an override with the option of a group in quotes where Hydra would take a number.
 
@@ -141,10 +131,9 @@ def refuse_removed(choices: Mapping[str, str | None]) -> None:
     """
     for group, default in GROUPS.items():
         if choices.get(group) is None:
-            options = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
             raise UsageError(
                 group, "null", "a group cannot be left out", "one of its options",
-                f"{group}={'none' if 'none' in options else default}",
+                f"{group}={'none' if 'none' in options(group) else default}",
             )  # fmt: skip
 
 

@@ -89,8 +89,7 @@ def _help(kind: type, field: dataclasses.Field[Any], key: str) -> Help:
     line = lines(kind)[field.name]
     group = key.replace(".", "/")
     if group in groups.GROUPS:
-        options = sorted(path.stem for path in (groups.folder("conf") / group).glob("*.yaml"))
-        return Help("group", groups.GROUPS[group], ", ".join(options), line)
+        return Help("group", groups.GROUPS[group], ", ".join(groups.options(group)), line)
     if key in sections():
         return Help("group", None, f"{key}.KEY=VALUE", line)
     return Help(_type(field), _default(field), accepted(field), line)

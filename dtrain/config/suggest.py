@@ -94,7 +94,7 @@ def assigned(key: str, value: str) -> str | None:
     if key == "trainer.callbacks":
         return callbacks(value)
     if key in groups.GROUPS:
-        options = options_of(key)
+        options = groups.options(key)
         found = of_file(value) if key == "dataset" and value not in options else None
         near = value if value in options else nearest(value, options)
         return found or (near and f"{key}={near}")
@@ -130,7 +130,7 @@ def of_help(key: str) -> str | None:
     named = [found[1] or found[0]] if found else []
     near = nearest(key, keys())
     named += keys_named(key.rpartition(".")[2]) or ([near] if near else [])
-    named += [group for group in groups.GROUPS if key in options_of(group)]
+    named += [group for group in groups.GROUPS if key in groups.options(group)]
     return f"python -m dtrain --help {named[0]}" if named else None
 
 
@@ -223,11 +223,6 @@ def keys_named(name: str) -> list[str]:
     found = [] if near is None else known[near]
     # What stands alone, as a group does, is meant before what stands below one.
     return [key for key in found if "." not in key] or found
-
-
-def options_of(group: str) -> list[str]:
-    """Return the options of a group of dtrain's."""
-    return sorted(path.stem for path in (groups.folder("conf") / group).glob("*.yaml"))
 
 
 def options_with(group: str, name: str) -> list[str]:
