@@ -18,7 +18,7 @@ from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 from dtrain.host import forkserver
 from dtrain.run import initial
-from dtrain.tracking import choose
+from dtrain.tracking.base import make_tracker
 
 #: Keys that may differ between the commands of one cluster.
 _OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name")
@@ -50,7 +50,7 @@ def check_address(config: Config) -> None:
         UsageError: a run folder, or a preset of it, names one.
     """
     uri = load.address(config)
-    if uri is not None and choose.tracker(config).address is not None:
+    if uri is not None and make_tracker(config).address is not None:
         consent.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
     for key, value in _texts(section.plain(config.dataset), "dataset"):
         if is_address(value):
@@ -92,7 +92,7 @@ def check(
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
     if not kind.is_run:
         launcher = launcher.here(kind.trains)
-    logging_models.check(config, choose.tracker(config))
+    logging_models.check(config, make_tracker(config))
     if kind.trains:
         _check_model(config)
         if launcher.sees_data:

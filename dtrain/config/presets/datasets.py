@@ -274,7 +274,7 @@ class TableFiles(Encoded):
         encoding: of text, such as cp1252 or shift_jis; null: it is found out.
         skip_rows: lines of text to leave out: how many above the names, or a list of their numbers.
         comment: lines of text that begin so are left out; null: none.
-        quote: character around cells of text; none: there is none; null: it is found out.
+        quote: character around cells of text; none: there is none; null: a double quote.
     """
 
     _target_: str = target("dtrain.datasets.table")

@@ -98,7 +98,7 @@ class Train(Action):
                 "seed": config.seed,
                 "config": identity.fingerprints(config),
                 "versions": identity.versions(config.backend),
-                "data": data_identity.digests(session.data.identity),
+                "data": session.data.identity,
                 "evaluated": data_identity.evaluated(config, session.data.identity),
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
