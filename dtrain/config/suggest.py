@@ -9,8 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dtrain.config import groups, kinds
-from dtrain.config.key_help import help_of, keys, sections
-from dtrain.config.key_help import kinds as classes
+from dtrain.config.groups import help_of, keys
 from dtrain.config.other_tools import KEYS, VALUES
 from dtrain.errors import UsageError, nearest
 
@@ -111,16 +110,6 @@ def corrected(key: str, value: str) -> str | None:
     group = key.replace(".", "/")  # a dot is typed for the slash
     found = assigned(group if group in groups.GROUPS else key, value)
     return None if found == quoted(key, value) else found
-
-
-def none_of(key: str) -> str | None:
-    """Return the override by which a key is to have none, where that is no null."""
-    return VALUES.get(f"{key}=null")
-
-
-def is_help(key: str) -> bool:
-    """Say whether there is a help of a key or a group."""
-    return key.replace("/", ".") in keys()
 
 
 def of_help(key: str) -> str | None:
@@ -240,7 +229,7 @@ def options_with(group: str, name: str) -> list[str]:
 def keys_of_type(name: str) -> list[str]:
     """Return the keys of a dataclass of the configuration, by its name as OmegaConf prints it."""
     known = [kind for options in groups.SCHEMAS.values() for kind in options.values()]
-    known += [kind for group in ("", *sections()) for kind in classes(group)]
+    known += [kind for group in ("", *groups.sections()) for kind in groups.kinds(group)]
     found = next((kind for kind in known if kind.__name__ == name), None)
     return [] if found is None else sorted(_fields(found))
 
