@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from dtrain.controller.commands.checkpoint import main
-from dtrain.run import checkpoint
 from tests.test_checkpoint_store import flip, point, truncate
 from tests.test_checkpoint_writer import writer
 
