@@ -40,6 +40,7 @@ def found() -> dict[str, Any]:
     interfaces, with their names; ``time``: of its clock; ``folder``: where tasks look for files.
     """
     here = machine()
+    connection = os.environ.get("SSH_CONNECTION", "").split()  # of the client, as sshd sees it
     return {
         "dtrain": dtrain.__version__,
         **{name: version(name) for each in FRAMEWORKS.values() for name in each.packages},
@@ -49,18 +50,12 @@ def found() -> dict[str, Any]:
         "gpus": here.gpus,
         "cores": here.cores,
         "name": socket.gethostname(),
-        "address": own_address(),
+        "address": connection[2] if len(connection) == 4 else None,
         "addresses": [[name, str(address)] for name, address in network.interfaces()],
         "time": time.time(),
         "folder": os.getcwd(),
         "pid": os.getpid(),
     }
-
-
-def own_address() -> str | None:
-    """Return the address by which the OpenSSH client that has connected here reaches this host."""
-    parts = os.environ.get("SSH_CONNECTION", "").split()
-    return parts[2] if len(parts) == 4 else None
 
 
 @functools.cache
@@ -231,7 +226,7 @@ def problem(facts: dict[str, Any], here: dict[str, Any]) -> tuple[str, str] | No
             "its code of dtrain is another than this machine's, of the same version",
             "the same checkout on every host",
         )
-    off = skew(facts)
+    off = float(facts["time"]) - float(facts["came"])  # when its greeting came
     if abs(off) > CLOCK:
         way = "ahead of" if off > 0 else "behind"
         return f"its clock is {abs(off):.0f} s {way} this machine's", "the time by NTP, there"
@@ -256,11 +251,6 @@ def _other(
     if theirs is not None:
         has = f"has {what} {theirs}, and this machine {ours}"
     return has, f"pip install {key}=={ours}, there"
-
-
-def skew(facts: dict[str, Any]) -> float:
-    """Return by how many seconds the clock of a host was ahead when its greeting came."""
-    return float(facts["time"]) - float(facts["came"])
 
 
 def table(hosts: list[Host], problems: dict[str, str]) -> str:
