@@ -13,7 +13,6 @@ import importlib.machinery
 import os
 import platform
 import re
-import selectors
 import socket
 import sys
 import threading
@@ -126,53 +125,46 @@ class Doors:
     """
 
     def __init__(self, ports: list[int], secret: str):
-        self._secret = secret.encode()
-        self._selector = selectors.DefaultSelector()
         self._listeners: list[socket.socket] = []
-        self._over, self._ender = socket.socketpair()
-        self._selector.register(self._over, selectors.EVENT_READ)
+        self._threads: list[threading.Thread] = []
         try:
             for port in ports:
                 self._listeners.append(_listener(port))
+                arguments = (self._listeners[-1], secret.encode())
+                thread = threading.Thread(target=_answer, args=arguments, daemon=True)
+                thread.start()
+                self._threads.append(thread)
         except BaseException:
-            self._release()
+            self.close()
             raise
-        for listener in self._listeners:
-            self._selector.register(listener, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._serve, name="doors", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._over:
-                    return
-                with contextlib.suppress(OSError):  # it may have gone again
-                    visitor, _ = key.fileobj.accept()  # type: ignore[union-attr]
-                    with visitor:
-                        visitor.setblocking(False)
-                        visitor.send(self._secret)
 
     def close(self) -> None:
         """Free the ports."""
-        if self._ender.fileno() < 0:
-            return
-        self._ender.close()
-        self._thread.join()
-        self._release()
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):  # it was closed before
+                listener.shutdown(socket.SHUT_RDWR)  # which ends what waits there
+        for thread in self._threads:
+            thread.join()
 
-    def _release(self) -> None:
-        for each in (*self._listeners, self._over, self._ender):
-            each.close()
-        self._selector.close()
+
+def _answer(listener: socket.socket, secret: bytes) -> None:
+    with listener:
+        while True:
+            try:
+                visitor, _ = listener.accept()
+            except ConnectionError:  # it has gone again
+                continue
+            except OSError:
+                return
+            with visitor, contextlib.suppress(OSError):
+                visitor.setblocking(False)
+                visitor.send(secret)
 
 
 def _listener(port: int) -> socket.socket:
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
-    found = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=64)
-    found.setblocking(False)
-    return found
+    return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=64)
 
 
 def tried(addresses: list[str], secret: str, seconds: float) -> dict[str, str | None]:
