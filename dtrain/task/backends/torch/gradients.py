@@ -29,7 +29,7 @@ from torch import distributed
 from dtrain.errors import UsageError
 from dtrain.task.backends import across
 from dtrain.task.backends.torch.keras_internals import (
-    divide,
+    change,
     divide_added_losses,
     is_transformed,
 )
@@ -207,7 +207,7 @@ def reduced(
         distributed.all_reduce(flat)
         *sums, used = flat.split([each.numel() for each in vectors] + [len(own)])
         if not step.summed:
-            divide(sums, step.replicas)
+            change("div_", sums, step.replicas)
         # Where this replica has all of them, so have they together: nothing is read of a GPU.
         counts = [1.0] * len(own) if is_whole else used.tolist()
         for i, total, count in zip(places, sums, counts, strict=True):

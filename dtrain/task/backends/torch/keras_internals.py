@@ -73,25 +73,8 @@ def summed_states(metric: Any) -> dict[str, torch.Tensor] | None:
 
 
 @torch.no_grad()
-def copy(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Set each tensor to its value."""
-    _each("copy_", tensors, values)
-
-
-@torch.no_grad()
-def add(tensors: Sequence[torch.Tensor], number: int) -> None:
-    """Add a number to each tensor."""
-    _each("add_", tensors, number)
-
-
-@torch.no_grad()
-def divide(tensors: Sequence[torch.Tensor], number: int) -> None:
-    """Divide each tensor by a number."""
-    _each("div_", tensors, number)
-
-
-def _each(name: str, tensors: Sequence[torch.Tensor], value: Sequence[torch.Tensor] | int) -> None:
-    """Call a method of each tensor, with one value for all, or with one for each."""
+def change(name: str, tensors: Sequence[torch.Tensor], value: Sequence[torch.Tensor] | int) -> None:
+    """Call ``copy_``, ``add_`` or ``div_`` of each tensor, with a value for all or one for each."""
     function = getattr(torch, f"_foreach_{name}", None)
     if function is not None and tensors:
         function(list(tensors), value if isinstance(value, int) else list(value))

@@ -22,7 +22,7 @@ from dtrain.task.backends.torch import plain
 from dtrain.task.backends.torch.arrays import computed, put
 from dtrain.task.backends.torch.draws import hashed
 from dtrain.task.backends.torch.hardware import configure, overlooked
-from dtrain.task.backends.torch.keras_internals import Watching, copy, gradient_lines
+from dtrain.task.backends.torch.keras_internals import Watching, change, gradient_lines
 from dtrain.task.backends.torch.plain import buffers
 from dtrain.task.backends.torch.replica import exchange
 from dtrain.task.backends.tracing import now, tracing
@@ -239,7 +239,7 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
                 computed = True
                 return call(*arguments, **kwargs)
             after = [value.detach().clone() for value in state]
-            copy(state, before)
+            change("copy_", state, before)
             try:
                 # Perhaps in another thread, as of a GPU.
                 again = tracing(step=traced.step, rows=traced.rows, inside=True)
@@ -247,7 +247,7 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
                 with contexts.replaced(passed), again, losses:
                     return call(*arguments, **kwargs)
             finally:
-                copy(state, after)
+                change("copy_", state, after)
 
         return checkpoint.checkpoint(compute, *args, use_reentrant=False)
 

@@ -32,7 +32,7 @@ from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws
-from dtrain.task.backends.torch.keras_internals import copy
+from dtrain.task.backends.torch.keras_internals import change
 from dtrain.task.backends.torch.plain import check_parameters
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import HostPipeline, Inputs
@@ -66,7 +66,7 @@ class Rows(rows.Rows):
     def begin(self) -> None:
         """Let metrics begin anew."""
         # In one operation: `reset_state` of each has several for each variable.
-        copy([variable.value for variable in self.variables], self._begun)
+        change("copy_", [variable.value for variable in self.variables], self._begun)
 
     @torch.no_grad()
     def row(self, logs: dict[str, Any], count: int, training: bool) -> torch.Tensor:
