@@ -78,7 +78,7 @@ def elsewhere(sources: dict[str, str]) -> list[str]:
     everywhere = {name for tree in trees.values() for name in own_names(tree)}
     found = []
     for path, tree in trees.items():
-        if "/keras_internals/" in path:
+        if "/keras_internals" in path:
             continue
         task, here = path.split("/")[0] in TASK, own_names(tree)
         for line, name, own in used(tree):
@@ -122,7 +122,6 @@ def test_a_private_name_elsewhere_is_found(line: str) -> None:
 
 def test_every_module_of_them_is_there() -> None:
     """What the package's docstring lists is what there is."""
-    assert len(HOMES) == 4
     for home in HOMES:
         text = ast.get_docstring(ast.parse((home / "__init__.py").read_text())) or ""
         listed = re.findall(r"^``(\w+)``", text, re.M)
