@@ -163,6 +163,7 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
         ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "dataset.target=knd"),
         ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "trainer.batch_size=64"),
         ("datset=csv",),
+        ("dataset=mixture", "dataset.members={a:{_target_:dtrain.datasets.text,tokens:bites}}"),
         ("trainer.epochs=1,2",),
         ("dataset=custom", "dataset._target_=os.getcwd"),
         ("strategy=mirrored", "hardware.devices=2", "trainer.batch_size=7"),

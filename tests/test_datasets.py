@@ -135,10 +135,6 @@ def test_inputs_that_are_damaged_are_refused_when_they_are_read() -> None:
 
 #: (what makes the file, function, arguments, key and value, parts of the message, what to type)
 REFUSED: dict[str, tuple[Callable[[], object] | None, str, dict[str, Any], str, list[str], str]] = {
-    "no examples": (
-        None, "synthetic", {"examples": 0}, "dataset.examples=0", ["1 or more"],
-        "dataset.examples=1",
-    ),
     "fraction of 1": (
         None, "digits", {"validation_split": 1}, "dataset.validation_split=1", ["but not 1"],
         "dataset.validation_split=0.2",
@@ -195,10 +191,6 @@ UNUSABLE = {
     "npz of no rows": (
         save(x=np.zeros((0, 2)), y=np.zeros(0)), "npz", {"path": "a.npz"},
         "dataset.validation_split=0.2", ["0 examples"], "dataset.validation_split=0",
-    ),
-    "image size": (
-        images, "image_folder", {"path": "images", "size": [64]}, "dataset.size=[64]",
-        ["height and width"], "'dataset.size=[64,64]'",
     ),
 }  # fmt: skip
 

@@ -185,16 +185,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         write(b"caf\xe9 and more"), "text", {"path": "a.txt", "tokens": "characters"},
         "dataset.path=a.txt", ["is no UTF-8 (byte 0xe9 at offset 3)"], "dataset.tokens=bytes",
     ),
-    "length": (
-        None, "text", {"length": 0}, "dataset.length=0", ["1 or more"], "dataset.length=64",
-    ),
-    "stride": (
-        None, "text", {"stride": 0}, "dataset.stride=0", ["1 or more"], "dataset.stride=64",
-    ),
-    "tokens": (
-        None, "text", {"tokens": "character"}, "dataset.tokens=character", ["bytes or characters"],
-        "dataset.tokens=characters",
-    ),
 }  # fmt: skip
 
 

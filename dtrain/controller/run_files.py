@@ -47,15 +47,23 @@ class Before:
         Raises:
             OSError: one cannot be written.
         """
-        for path, kept in self._kept.items():
-            if kept is None:
-                writing.remove(path)
-            else:
-                writing.put_back(kept, path)
-        if self._size:
-            writing.truncate(self._journal, self._size)
-        else:
-            writing.remove(self._journal)
+        again: list[Path] = []
+        for path in [*self._kept, self._journal]:
+            try:
+                self._restore(path)
+            except OSError:
+                again.append(path)
+        for path in again:  # the others may have made room on a full disk
+            self._restore(path)
+
+    def _restore(self, path: Path) -> None:
+        kept = self._kept.get(path)
+        if path == self._journal and self._size:
+            writing.truncate(path, self._size)
+        elif kept is None:
+            writing.remove(path)
+        elif os.path.lexists(kept):
+            writing.put_back(kept, path)
 
     def forget(self) -> None:
         """Let the files of now count."""

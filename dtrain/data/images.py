@@ -50,7 +50,7 @@ def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
                 ", ".join(n for n in names if not source.table.columns[n].is_number) or "none",
                 "dataset.images={COLUMN:[64,64,3]}",
             )  # fmt: skip
-        if len(size) != 3 or min(size) < 1 or size[2] not in (1, 3):
+        if size[2] not in (1, 3):
             raise UsageError(
                 "dataset.images", f"{{{name}: {list(size)}}}", "is not height, width, channels",
                 "two numbers of pixels, and 1 (gray) or 3 (colors)",
