@@ -380,10 +380,10 @@ def test_it_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     made(tmp_path / "here", "a.py", "b/c.py")
     (tmp_path / "there").mkdir()
     monkeypatch.setattr(mirror, "_PIECE", 50)
-    incoming = mirror.Incoming(tmp_path / "there")
     pieces = list(mirror.messages(mirror.archive(tmp_path / "here")))
-    done = [incoming.take(data, b'"last": true' in head) for head, data in pieces]
-    assert done == [False] * (len(pieces) - 1) + [True] and len(pieces) > 1
+    last = [b'"last": true' in head for head, _ in pieces]
+    assert last == [False] * (len(pieces) - 1) + [True] and len(pieces) > 1
+    mirror.unpack(b"".join(data for _, data in pieces), tmp_path / "there")
     assert (tmp_path / "there" / "b" / "c.py").read_text() == "b/c.py"
 
 
@@ -405,13 +405,13 @@ def test_nothing_gets_out(name: str, tmp_path: Path) -> None:
         tar.addfile(member)
     (tmp_path / "in").mkdir()
     with pytest.raises(DtrainError, match="cannot be unpacked"):
-        mirror.Incoming(tmp_path / "in").take(held.getvalue(), True)
+        mirror.unpack(held.getvalue(), tmp_path / "in")
     assert not list((tmp_path / "in").iterdir()) and not (tmp_path / "out").exists()
 
 
 def test_no_archive(tmp_path: Path) -> None:
     with pytest.raises(DtrainError, match="cannot be unpacked"):
-        mirror.Incoming(tmp_path).take(b"nonsense", True)
+        mirror.unpack(b"nonsense", tmp_path)
 
 
 def test_modules_by_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
