@@ -406,4 +406,4 @@ def test_shell_of_a_foreign_run_folder_is_refused(dtrain, quick, monkeypatch, tm
     refused = dtrain(f"resume={folder}", "trainer.epochs=2")
     assert refused.code == errors.USAGE
     assert "launcher.setup" in refused.output
-    assert "the run folder gives it" in refused.output
+    assert "the run folder names it" in refused.output

@@ -29,7 +29,7 @@ from dtrain.host import memory, network
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 from dtrain.host.terminal import aligned
-from dtrain.tracking import choose
+from dtrain.tracking.base import make_tracker
 
 _VERSIONS = {"dtrain": "dtrain", "TensorFlow": "tensorflow", "Keras": "keras",
              "MLflow": "mlflow", "Hydra": "hydra-core", "NumPy": "numpy"}  # fmt: skip
@@ -128,7 +128,7 @@ class Doctor(cli.OneConfiguration):
             there = there.parent
         if far is None and not os.access(there, os.W_OK | os.X_OK):
             self._doubt("output_dir", f"nothing can be written in {there}")
-        address = choose.tracker(config).address
+        address = make_tracker(config).address
         if address is not None and address.startswith(("http://", "https://")):
             parts = urlsplit(address)
             port = parts.port or (443 if parts.scheme == "https" else 80)
