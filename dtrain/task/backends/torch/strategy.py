@@ -99,8 +99,9 @@ class OneDevice:
                 if id(variable.value) not in reached:  # LoRA's, of which zero_grad knows nothing
                     model.register_parameter(f"parameter_{number}", variable.value)
         if self.tasks.size > 1:
-            variables = train_state.variables(model).values()
-            replica.share([variable.value for variable in variables])
+            with torch.no_grad():
+                for variable in train_state.variables(model).values():
+                    torch.distributed.broadcast(variable.value, 0)
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Leave an optimizer as it is: its gradients are those of the global batch."""
