@@ -150,7 +150,7 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
     from dtrain.task import keras_internals as internals
     from dtrain.task.backends.tensorflow import keras_internals as of_tensorflow
     from dtrain.task.backends.tensorflow.keras_internals import additions as order
-    from dtrain.task.backends.tensorflow.keras_internals import collectives
+    from dtrain.task.backends.tensorflow.keras_internals import updates
     from dtrain.task.keras_internals import contexts, model, training
 
     nothing: Any = SimpleNamespace()
@@ -172,10 +172,10 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
         assert "has losses (scale_loss_for_distribution), and computes them" in text
         patch.setattr(contexts, "MODULE", "keras.not_there")
         assert "leave hardware.remat empty" in refused(contexts.check)
-        patch.setattr(collectives, "MODULE", "tensorflow.not_there")
-        with collectives.local_devices(["GPU:0", "GPU:1"]), collectives.local_devices(["CPU:0"]):
+        patch.setattr(updates, "COLLECTIVES", "tensorflow.not_there")
+        with updates.local_devices(["GPU:0", "GPU:1"]), updates.local_devices(["CPU:0"]):
             pass  # nothing is replaced for them
-        made = collectives.local_devices(["CPU:0", "CPU:1"])
+        made = updates.local_devices(["CPU:0", "CPU:1"])
         assert "TensorFlow 2." in refused(made.__enter__)
         patch.setattr(order, "GRAPHS", "tensorflow.not_there")
         assert "marks the operations of a graph" in refused(order.keep_order)
