@@ -518,40 +518,6 @@ def test_classes_of_parts() -> None:
         assert facts.known_classes(Mixture([*parts, other], [1, 1, 1])) is None
 
 
-SHOWN = [
-    (np.array([0.123456]), "0.1235"),
-    (np.array([1234567]), "1234567"),
-    (np.array([1.5e9]), "1.5e+09"),
-    (np.array([True]), "true"),
-    (np.array([[1, 2]]), "1, 2"),
-    (np.arange(20)[None], "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (20 in all)"),
-    (np.array(["é"]), '"é"'),
-    (np.array(["x" * 70]), f'"{"x" * 59}…" (70 characters)'),
-    (np.array(["é".encode()], object), '"é"'),
-    (np.array([b"\xff" * 99], object), "99 bytes: " + " ".join(["ff"] * 12)),
-    (np.array([["a", "b"]]), '"a", "b"'),
-    (np.zeros((1, 0)), ""),
-]
-SPREAD = [
-    (np.array([3, 1, 2]), "1 to 3"),
-    (np.array([2.0, 2.0]), "2"),
-    (np.array([1.0, np.nan, np.inf]), "1 and 2 NaN or infinite"),
-    (np.array([False, True]), "false to true"),
-    (np.array(["ab", "c"]), "1 to 2 characters"),
-    (np.array([b"ab"], object), "2 bytes"),
-    (np.array([1j]), "complex numbers"),
-    (np.zeros((0, 3)), "no values"),
-]
-
-
-@pytest.mark.task
-def test_values_in_short() -> None:
-    from dtrain.inspection import facts
-
-    assert [facts.shown(value) for value, _ in SHOWN] == [text for _, text in SHOWN]
-    assert [facts.spread(value) for value, _ in SPREAD] == [text for _, text in SPREAD]
-
-
 @pytest.mark.task
 def test_what_images_look_like() -> None:
     from dtrain.inspection import facts

@@ -34,7 +34,7 @@ def _load(folder: Path) -> Any:
     """
     files = Store(folder, read(folder)).files()
     table = np.concatenate([np.load(file, allow_pickle=False) for file in files])
-    names = [name for name in table.dtype.names if name != INDEX]
+    names = [name for name in table.dtype.names or () if name != INDEX]
     arrays = {name: np.ascontiguousarray(table[name]) for name in names}
     only = list(set(arrays) - {CLASS})
     return arrays[only[0]] if len(only) == 1 else arrays

@@ -47,11 +47,6 @@ class ColumnSpec(NamedTuple):
     dtype: str
 
     @property
-    def is_float(self) -> bool:
-        """Whether it is of floating-point numbers."""
-        return "float" in self.dtype
-
-    @property
     def bytes(self) -> int:
         """Its size; of a text, about."""
         size = {"string": 32, "bool": 1}.get(self.dtype)

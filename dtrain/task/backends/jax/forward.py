@@ -22,7 +22,7 @@ from dtrain.data.sources import Source
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.host import HostForward, as_data
-from dtrain.task.model import local_calls, train_state
+from dtrain.task.model import calls, train_state
 
 #: Part of the path of a variable in which Keras keeps the state of a seed.
 STATE = "seed_generator_state"
@@ -67,7 +67,7 @@ class Forward(HostForward):
         return outputs
 
 
-class LocalCalls(local_calls.LocalCalls):
+class LocalCalls(calls.LocalCalls):
     """Computes with arrays of this process."""
 
     @contextlib.contextmanager

@@ -29,7 +29,7 @@ from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.reading import take
 from dtrain.task.backends.tensorflow.replica import evaluation_seeds
 from dtrain.task.backends.tensorflow.replicas import Replicas
-from dtrain.task.model import local_calls, train_state
+from dtrain.task.model import calls, train_state
 
 #: Calls at once on a device that is no CPU: one computes, and one reads or is copied.
 OVERLAPPING = 2
@@ -133,7 +133,7 @@ class Forward:
             return self._model.predict_step(data)
 
 
-class LocalCalls(local_calls.LocalCalls):
+class LocalCalls(calls.LocalCalls):
     """Computes with variables of TensorFlow's own, which are made once."""
 
     def __init__(self, model: keras.Model, strategy: Backend):
