@@ -331,16 +331,16 @@ ENVIRONMENTS: dict[str, Recorded] = {
         "Vertex", "worker-0", {"rank": 1},
     ),
     "a CLUSTER_SPEC of something else": Recorded(
-        WHERE, {"CLUSTER_SPEC": "my-cluster"}, sentence="CLUSTER_SPEC=my-cluster: is not JSON",
+        WHERE, {"CLUSTER_SPEC": "my-cluster"}, sentence="CLUSTER_SPEC=my-cluster: is no JSON",
     ),
     "a replica of no pool": Recorded(
         WHERE, vertex({"type": "workerpool1", "index": 5}, workerpool0=pool(0, 0),
                       workerpool1=pool(1, 0)),
-        sentence='"task" is none of "cluster"',
+        sentence="workerpool1 has no 5",
     ),
     "a replica without a port": Recorded(
         WHERE, vertex({"type": "workerpool0", "index": 0}, workerpool0=["a"], workerpool1=["b"]),
-        sentence="a is not host:port",
+        sentence="is not host:port",
     ),
     # --- SageMaker
     "two instances": Recorded(
@@ -365,7 +365,7 @@ ENVIRONMENTS: dict[str, Recorded] = {
     ),
     "instances that are no list": Recorded(
         WHERE, {"SM_HOSTS": '"algo-1"', "SM_CURRENT_HOST": "algo-1"},
-        sentence="is no list of different hosts",
+        sentence="is no list of hosts",
     ),
     # --- PyTorch
     "torchrun on two hosts": Recorded(

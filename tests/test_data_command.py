@@ -163,6 +163,7 @@ def test_a_table(show: Any, tmp_path: Path) -> None:
         ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "dataset.target=knd"),
         ("dataset=csv", "model=mlp", "dataset.path=rows.csv", "trainer.batch_size=64"),
         ("datset=csv",),
+        ("dataset=mixture", "dataset.members={a:{_target_:dtrain.datasets.text,tokens:bites}}"),
         ("trainer.epochs=1,2",),
         ("dataset=custom", "dataset._target_=os.getcwd"),
         ("strategy=mirrored", "hardware.devices=2", "trainer.batch_size=7"),
@@ -516,31 +517,6 @@ def test_classes_of_parts() -> None:
         other = Arrays(np.zeros((6, 2)), y)
         assert facts.known_classes(other) is None
         assert facts.known_classes(Mixture([*parts, other], [1, 1, 1])) is None
-
-
-@pytest.mark.task
-def test_what_images_look_like() -> None:
-    from dtrain.inspection import facts
-
-    def one(*numbers: float) -> np.ndarray:
-        return np.array(numbers, "f4").reshape(1, 1, -1)
-
-    def drawn(*parts: np.ndarray) -> list[list[int]]:
-        return [part.reshape(-1).tolist() for part in facts.drawable(parts)]
-
-    assert drawn(one(0, 0.2, 1)) == [[0, 51, 255]]
-    assert drawn(one(0, 51, 255)) == [[0, 51, 255]]
-    assert drawn(one(-1, 0, 1), one(3, np.nan, 1)) == [[0, 63, 127], [255, 0, 127]]
-    assert drawn(one(7, 7).astype("u1"), one(0, 1)) == [[7, 7], [0, 255]]
-    assert drawn(one(300, 300)) == [[0, 0]]
-    assert facts.small(np.zeros((2, 300, 130, 3))).shape == (2, 100, 44, 3)
-
-    y = np.array([1, 0])
-    assert facts.captions([y], ["a", "b"], 2) == ["b", "a"]
-    assert facts.captions([np.eye(3)[y]], (), 2) == ["1", "0"]
-    assert facts.captions([np.ones((2, 3)), y[:, None] / 3], (), 2) == ["0.3333", "0"]
-    assert facts.captions([np.array([b"x\xff", b"y"], object)], (), 2) == ["x\ufffd", "y"]
-    assert facts.captions([np.ones((2, 3))], (), 2) == ["0", "1"]
 
 
 def test_captions_that_a_font_has_not() -> None:

@@ -238,6 +238,18 @@ def test_another_encoding_is_other_data() -> None:
     assert len(set(digests)) == 3
 
 
+def test_an_image_in_another_class_is_other_data() -> None:
+    from PIL import Image
+
+    for number, name in enumerate("aabb"):
+        Path("pets", name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(f"pets/{name}/{number}.png")
+    before = record(datasets.image_folder("pets", [4, 4], validation_split=0).train)
+    Path("pets/a/1.png").rename("pets/b/1.png")  # where it is in the same place of all
+    after = record(datasets.image_folder("pets", [4, 4], validation_split=0).train)
+    assert before["digest"] != after["digest"]
+
+
 class Checkpoint:
     def __init__(self, meta: dict[str, Any]):
         self.meta = meta

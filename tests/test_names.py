@@ -34,6 +34,7 @@ def test_names_of_keras_are_looked_up() -> None:
         (trainer(loss="mze"), "trainer.loss=mze: is no loss that Keras knows"),
         (trainer(metrics=["f2"]), r"trainer.metrics=f2: is no metric that Keras "),
         (trainer(metrics={"a": ["f2"]}), "trainer.metrics=f2: is no metric"),
+        (trainer(loss="torch.nn.functional.huber_los"), "does not exist.*functional.huber_loss$"),
         (trainer(loss=["mse", "torch.os.system"]), r"trainer\.loss\._target_=torch\.os\.system: "),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=problem):

@@ -437,29 +437,6 @@ def test_what_is_no_such_file(kind: str, content: bytes) -> None:
         splits(kind, "b", validation="a")
 
 
-@both
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"target": "labels"}, "dataset.target=labels: a has no such column; accepted: vec, label"),
-        (
-            {"inputs": ["vec"]},
-            "dataset.inputs=['vec']: the columns of a list become one array, and",
-        ),
-        ({"inputs": []}, "dataset.inputs=[]: names no columns"),
-        ({"weight": "word"}, "dataset.weight=word: holds text or bytes, and weights are numbers"),
-        ({"images": {"vec": [8, 8, 3]}}, "dataset.images=vec: is no input of encoded images"),
-        ({"images": {"word": [8, 8, 2]}, "inputs": "word"}, "dataset.images={word: [8, 8, 2]}: is"),
-        ({"validation_split": 1}, "dataset.validation_split=1: is no fraction"),
-    ],
-)
-def test_what_is_refused(kind: str, options: Any, message: str) -> None:
-    WRITE[kind]("a", [b""])
-    with pytest.raises(UsageError) as caught:
-        splits(kind, "a", **options)
-    assert str(caught.value).startswith(message)
-
-
 @pytest.mark.task
 @pytest.mark.parametrize(
     ("pad", "message"),

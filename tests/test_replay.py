@@ -159,14 +159,15 @@ def test_what_is_left_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (project / "runs").mkdir()
     (project / "runs" / "config.yaml").write_text("x\n")
     os.mkfifo(project / "pipe")
+    (project / ".gitmodules").write_text('[submodule "lib"]\n\tpath = their lib\n\turl = x\n')
     tree, patch = code_recorder.capture(project, [project / "runs"])
     secret, large = "holds what looks like a secret", f"is larger than {code.FILE:,} bytes"
     assert tree["left_out"] == {
         "helper.py": secret, "url.py": secret, "packed": secret, ".env": "is named like a secret",
         "api_key.txt": "is named like a secret", "big.npy": large, "data.bin": large,
-        "other/": "is a repository of its own",
+        "other/": "is a repository of its own", "their lib": "is a submodule",
     }  # fmt: skip
-    assert tree["changed"] == 2 and b"gone = 1" in patch and b"hidden = 1" in patch
+    assert tree["changed"] == 3 and b"gone = 1" in patch and b"hidden = 1" in patch
     assert b"canary" not in patch
 
 
@@ -260,6 +261,9 @@ def test_points_are_compared_by_their_bits(
         journal.close()
     lines, equal = bits.report(made[0], made[1], whole)
     assert equal is same and any(sentence in line for line in lines), lines
+    made[1].command.write_text("{}")
+    with pytest.raises(UsageError, match=r"--bits=.* is of dtrain 0\.1\.0"):
+        bits.report(*made)
 
 
 def test_data_that_no_record_holds_is_linked(tmp_path: Path) -> None:

@@ -238,9 +238,6 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "no such column": (
         ROWS, {"columns": {"cty": "text"}}, "dataset.columns=cty: a.csv has no such column; ",
     ),
-    "no such kind": (
-        ROWS, {"columns": {"city": "txt"}}, "dataset.columns={city: txt}: is no kind of a column; ",
-    ),
     "words that are numbers": (
         ROWS, {"columns": {"city": "number"}},
         "column=city: a.csv, line 2: 'Rome' is no number; ",

@@ -162,7 +162,7 @@ def test_check_refuses(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 ELSEWHERE = {
     "model": [
         "dtrain.controller.folders.remove", "dtrain.run.folder.write_text",
-        "dtrain.run.checkpoint.disk.write", "dtrain.models.layers.Lambda",
+        "dtrain.files.writing.write_new", "dtrain.models.layers.Lambda",
         "dtrain.host.forkserver.Process", "dtrain.models.mlp.__call__",
         "keras.models.load_model", "keras.saving.load_model", "keras.models.Model.from_config",
         "keras.Model.__init__.__globals__.x", "keras.src.utils.python_utils.func_load",

@@ -11,7 +11,7 @@ from dtrain.errors import DtrainError, printable
 from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint.format import STATE, read_manifest
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, check_format
 from dtrain.run.journal import Follower
 from dtrain.run.times import is_of_the_machine
 
@@ -29,8 +29,11 @@ def report(run: RunDir, other: RunDir, whole: bool = True) -> tuple[list[str], b
         whole: every point of ``run`` is to be in ``other``.
 
     Raises:
+        UsageError: one is of another version of dtrain.
         DamagedFile, OSError: a journal cannot be read.
     """
+    for each in (run, other):
+        check_format(each.path, "--bits")
     (one, data), (two, other_data) = read(run.journal), read(other.journal)
     names = sorted({*one, *two}, key=lambda name: (name != "loss", name))
     rows = [["metric", "points", "same bits", "largest difference", "first at step"]]

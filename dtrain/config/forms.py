@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import re
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,7 +69,7 @@ def _store(value: Any) -> str | None:
         return "has no scheme: MLflow keeps no runs in plain files any more"
     if scheme == "file":
         return "MLflow keeps no runs in plain files any more"
-    if scheme not in _STORES and scheme not in _plugins():
+    if scheme not in _STORES and scheme not in entry_points(group="mlflow.tracking_store").names:
         return f"MLflow has no store of the scheme {scheme!r}"
     try:
         parts = urlsplit(value)
@@ -96,10 +96,6 @@ def _driver(address: str) -> str | None:
     except Exception as error:  # of its own, for each way to be no address
         return f"is no address of a database ({' '.join(str(error).split())})"
     return None
-
-
-def _plugins() -> set[str]:
-    return {found.name for found in importlib.metadata.entry_points(group="mlflow.tracking_store")}
 
 
 def node_problem(value: Any) -> str | None:

@@ -119,6 +119,7 @@ def _check_text(name: str, value: str) -> None:
     key, (what, module, more) = f"trainer.{name}", _TEXTS[name]
     if value.startswith(TORCH):
         targets.check({"_target_": value}, key)
+        _check_public(key, value)
         return
     names = {*_public("keras")[f"keras.{module}.get"], *more}
     if value in names or not _is_of_this_version("keras"):

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 #: Where a field keeps its rule.
 METADATA = "dtrain"
@@ -25,20 +25,6 @@ YEAR = 31_536_000
 WIDE = 2**24
 #: Largest clipping norm, scale and the like: far below where float32 ends.
 LARGE = 1e12
-
-
-class Rule(Protocol):
-    """Which values a field takes, of those of its type."""
-
-    @property
-    def accepted(self) -> str:
-        """The values, in words."""
-
-    def problem(self, value: Any) -> str | None:
-        """Return why ``value`` is none of them, None where it is one."""
-
-    def instead(self, value: Any) -> Any:
-        """Return one of them, as it is typed; None where that is for the user to know."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,19 +77,15 @@ class Form:
 
     Attributes:
         accepted: what they are, in words.
-        why: returns why a value is none of them, None where it is one.
+        problem: returns why a value is none of them, None where it is one.
         example: one of them.
         values: all of them, where they can be listed.
     """
 
     accepted: str
-    why: Callable[[Any], str | None]
+    problem: Callable[[Any], str | None]
     example: str | None = None
     values: tuple[str, ...] = ()
-
-    def problem(self, value: Any) -> str | None:
-        """Return why ``value`` has another form."""
-        return self.why(value)
 
     def instead(self, value: Any) -> Any:
         """Return the example."""
@@ -148,6 +130,11 @@ class Each:
     def instead(self, value: Any) -> Any:
         """Return the example."""
         return self.example
+
+
+#: Which values a field takes, of those of its type: ``accepted`` in words, ``problem`` of one that
+#: is none, and ``instead`` one that is, as it is typed.
+Rule = Range | Form | Each
 
 
 def within(

@@ -291,7 +291,7 @@ class Job:
             status, problem, log = "KILLED", self.unsaved, None
         kept = self._resumed and not self._trained and code != errors.OK
         if kept:
-            self._leave(functools.partial(self._files.put_back, logs=False))
+            self._leave(self._files.put_back)
         found = self._result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,

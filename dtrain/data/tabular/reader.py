@@ -350,11 +350,6 @@ def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
 
 def _text(file: DataFile, kind: str, reading: Reading) -> Part:
     dialect, first, notices = None, 0, list[str]()
-    if kind not in ("csv", "json"):
-        raise UsageError(
-            "dataset.format", kind, "is no format of a table", ", ".join(EXTENSIONS),
-            "dataset.format=null",
-        )  # fmt: skip
     if kind == "csv":
         dialect = dataclasses.replace(dialects.dialect_of(file, reading), empty=reading.empty)
         first = 1 if dialect.word == "row" else dialect.first

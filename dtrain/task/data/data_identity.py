@@ -60,8 +60,8 @@ def records(splits: Splits) -> dict[str, dict[str, Any]]:
 
 
 def _record(source: Source | Stream) -> dict[str, Any]:
-    at = np.zeros(1, np.int64)
-    one = first(source, 1) if isinstance(source, Stream) else arrays(source, at)
+    row = np.zeros(1, np.int64)
+    one = first(source, 1) if isinstance(source, Stream) else arrays(source, row)
     examples = examples_in(source)
     structure = nest.outline(one)  # the first axis is that of the batch, of one example
     digest = _digest(source)
