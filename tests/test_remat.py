@@ -206,7 +206,7 @@ def test_memory() -> None:
 def test_what_is_chosen() -> None:
     import keras
 
-    from dtrain.task.model.remat import rematerialize
+    from dtrain.task.model.finetune import rematerialize
 
     def changed(*patterns: str) -> list[str]:
         keras.utils.clear_session()
@@ -250,19 +250,6 @@ def test_what_cannot_be_computed_twice() -> None:
     with pytest.raises(UsageError, match=r"hardware\.remat=stray: changes variables that are not"):
         after("Default", 1, ["stray"], model=made)
     after("Default", 1, ["^dense"], model=made)
-
-
-@pytest.mark.task
-def test_another_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.errors import TrainingError
-    from dtrain.task.keras_internals import contexts
-
-    monkeypatch.setattr(contexts, "NAMES", (contexts.NAMES[0], "autocasts"))
-    with pytest.raises(
-        TrainingError, match=r"Keras 3\S+ passes training .*leave hardware\.remat empty"
-    ):
-        prepare("Default", 1, settings(hardware={"remat": ["dense"]}))
-    prepare("Default", 1, settings())
 
 
 @pytest.mark.task
