@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from omegaconf import OmegaConf
 from dtrain import compare
 from dtrain.api.run import rows as api_rows
 from dtrain.compare import load_folders as runs
-from dtrain.compare import load_tracked, plots
+from dtrain.compare import plots
 from dtrain.compare.comparison import Comparison
 from dtrain.compare.load_folders import Run, of_folders, public
 from dtrain.compare.table import columns, curves_csv, runs_csv, text
 from dtrain.controller.commands.compare import main
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
@@ -463,18 +462,6 @@ def test_an_address_of_no_store(uri: str, capsys: pytest.CaptureFixture[str]) ->
     assert main(["f" * 32, "--uri", uri]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: --uri={uri}: ") and error.count("\n") == 1
-
-
-def test_a_store_that_answers_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No wait between two bytes is long, and there is no end of them."""
-    monkeypatch.setattr(load_tracked, "SECONDS", 0.1)
-    ended = threading.Event()
-    with pytest.raises(DtrainError, match=r"does not answer within"):
-        load_tracked._bounded(ended.wait)
-    ended.set()
-    assert load_tracked._bounded(lambda: 3) == 3
-    with pytest.raises(DtrainError, match=r"cannot be read: .odd"):
-        load_tracked._bounded(lambda: {}["odd"])
 
 
 def test_what_nobody_should_read(tmp_path: Path) -> None:

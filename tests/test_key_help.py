@@ -30,20 +30,6 @@ def test_every_field_has_one_line_of_help_and_every_line_a_field(kind: type) -> 
     assert [name for name, text in key_help.lines(kind).items() if not text.endswith(".")] == []
 
 
-def test_a_field_without_help_is_found() -> None:
-    @dataclasses.dataclass
-    class Bare(strategies.Mesh):
-        """A mesh.
-
-        Attributes:
-            batch: parts of the batch.
-        """
-
-        depth: int = 1
-
-    assert set(key_help.lines(Bare)) == {"batch", "model"}
-
-
 @pytest.mark.parametrize("key", key_help.keys())
 def test_every_key_can_be_asked_for(key: str) -> None:
     found = key_help.help_of(key)

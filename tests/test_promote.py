@@ -21,7 +21,7 @@ from dtrain.errors import CheckpointError, UsageError
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.samples import Sample
 from dtrain.tracking import delivery
-from dtrain.tracking.choose import tracker
+from dtrain.tracking.base import make_tracker
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests.conftest import QUICK
 from tests.test_data_command import Shown
@@ -430,9 +430,9 @@ def test_a_run_at_work_is_taken_as_it_is(tmp_path: Path) -> None:
     lock, config = rundir.lock(), composed(f"output_dir={tmp_path}/outputs")
     assert lock is not None
     with pytest.raises(UsageError, match="is at work, and MLflow does not have it yet"):
-        promote_command._record(tracker(config), config, rundir)
-    about = {"uri": tracker(config).address, "experiment_id": "1", "token": "0" * 32}
+        promote_command._record(make_tracker(config), config, rundir)
+    about = {"uri": make_tracker(config).address, "experiment_id": "1", "token": "0" * 32}
     write_json(rundir.tracking, {**about, "run_id": "1" * 32})
-    promote_command._record(tracker(config), config, rundir)
+    promote_command._record(make_tracker(config), config, rundir)
     os.close(lock)
     assert not (tmp_path / "outputs/mlflow.db").exists(), "nothing was shipped"

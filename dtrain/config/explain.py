@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dtrain.config import command_line, groups, key_help, schema, suggest
 from dtrain.config.overrides import parse
+from dtrain.config.ranges import typed
 from dtrain.config.search_space import number
 from dtrain.errors import ALONE, DtrainError, UsageError, nearest
 
@@ -299,7 +300,7 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
         problem = "is no value of this key"
     if accepted in ("whole numbers", "a value of the default's type") and range_of is not None:
         accepted = range_of.accepted
-    return UsageError(key, value, problem, accepted, right or f"{key}={_typed(default)}")
+    return UsageError(key, value, problem, accepted, right or f"{key}={typed(default)}")
 
 
 def _as_list(key: str, value: str, default: Any) -> str | None:
@@ -329,14 +330,6 @@ def _right(parent: str, name: str, value: str, names: list[str]) -> str:
         return f"+{key}={value}"
     help_of = parent if parent in key_help.sections() else ""
     return suggest.meant(key, value, names) or f"python -m dtrain --help {help_of}".strip()
-
-
-def _typed(example: Any) -> str:
-    """Return a value as one types it."""
-    words = {True: "true", False: "false", None: "null"}
-    if example is None or isinstance(example, bool):
-        return words[example]
-    return str(getattr(example, "name", example))
 
 
 def _first_line(error: BaseException) -> str:

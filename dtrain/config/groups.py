@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 import dtrain
 from dtrain.config import strategies
 from dtrain.config.overrides import parse
-from dtrain.config.presets import datasets, debug, launchers, models, optimizers, tables
+from dtrain.config.presets import datasets, debug, launchers, models, optimizers
 from dtrain.config.schema import Action, Config, Evaluate, Launcher, MLflow, Predict, Tracking
 from dtrain.errors import UsageError
 
@@ -47,14 +47,14 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "synthetic": datasets.Synthetic,
         "npz": datasets.Npz,
         "npy": datasets.Npy,
-        "table": tables.TableFiles,
-        "huggingface": tables.HuggingFace,
+        "table": datasets.TableFiles,
+        "huggingface": datasets.HuggingFace,
         "image_folder": datasets.ImageFolder,
         "text": datasets.Text,
         "mixture": datasets.Mixture,
-        "tfrecord": tables.TFRecord,
-        "array_record": tables.ArrayRecord,
-        "tfds": tables.Tfds,
+        "tfrecord": datasets.TFRecord,
+        "array_record": datasets.ArrayRecord,
+        "tfds": datasets.Tfds,
     },
     "optimizer": {
         "adadelta": optimizers.Adadelta,

@@ -49,12 +49,14 @@ class Range:
         low, high: the bounds.
         above: ``low`` itself is none of them.
         below: likewise ``high``.
+        whole: only whole numbers.
     """
 
     low: float
     high: float
     above: bool = False
     below: bool = False
+    whole: bool = False
 
     @property
     def accepted(self) -> str:
@@ -74,7 +76,7 @@ class Range:
             return f"must be {'above' if self.above else 'at least'} {_text(self.low)}"
         if value > self.high or (self.below and value == self.high):
             return f"must be {'below' if self.below else 'at most'} {_text(self.high)}"
-        return None
+        return "is not a whole number" if self.whole and not isinstance(value, int) else None
 
     def instead(self, value: Any) -> Any:
         """Return the bound that ``value`` misses, or a number beside it."""

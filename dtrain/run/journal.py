@@ -121,9 +121,7 @@ class Journal:
         with self._lock:
             before = os.fstat(self._file).st_size
             try:
-                rest = memoryview(data)
-                while rest:  # less is written where the disk fills up
-                    rest = rest[os.write(self._file, rest) :]
+                writing.write_all(self._file, data)
             except OSError:
                 writing.truncate(self._path, before)  # half a line would spoil the next one
                 raise

@@ -30,13 +30,6 @@ Name = Annotated[str, reading.component]
 Identifier = Annotated[str, fields.like(_HEXADECIMAL, "32 hexadecimal digits")]
 
 
-class Course(TypedDict, total=False):
-    """``result.json``, as far as it says what happened on the way."""
-
-    restarts: Count
-    pruned: bool
-
-
 class Result(TypedDict):
     """``result.json``."""
 

@@ -32,7 +32,7 @@ from dtrain.host import memory, network
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 from dtrain.host.terminal import aligned
-from dtrain.tracking import choose
+from dtrain.tracking.base import make_tracker
 
 _VERSIONS = {"dtrain": "dtrain", "TensorFlow": "tensorflow", "Keras": "keras",
              "MLflow": "mlflow", "Hydra": "hydra-core", "NumPy": "numpy"}  # fmt: skip
@@ -141,7 +141,7 @@ class Doctor(cli.OneConfiguration):
         output_dir = Path(config.output_dir)
         far = addresses.address_of(output_dir)
         rows = {"output_dir": far or self._disk("output_dir", output_dir)}
-        address = choose.tracker(config).address
+        address = make_tracker(config).address
         if address is not None and address.startswith(("http://", "https://")):
             parts = urlsplit(address)
             port = parts.port or (443 if parts.scheme == "https" else 80)

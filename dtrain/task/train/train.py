@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from dtrain import errors
-from dtrain.config import early_stopping, names
+from dtrain.config import objective as metrics
 from dtrain.config.objective import AUTO, ORDER, SPEED, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
@@ -48,18 +48,18 @@ class Train(Action):
         if has_own(model, "train_step", "compute_metrics"):
             return
         trainer = config.trainer
-        metrics = [name for name, _ in named("", model.get_metrics_result())]
+        names = [name for name, _ in named("", model.get_metrics_result())]
         if schedule.validation_examples:
-            metrics += [f"val_{name}" for name in metrics]
-        metrics += trainer.log
-        self._names = metrics
+            names += [f"val_{name}" for name in names]
+        names += trainer.log
+        self._names = names
         if any(not str(each.get("_target_")).startswith("keras.") for each in
                trainer.callbacks):  # fmt: skip
-            self._names = [name for name in metrics if name == ORDER[0]]  # one of theirs may be it
+            self._names = [name for name in names if name == ORDER[0]]  # one of theirs may be it
             return
-        for key, name in names.monitored(trainer.callbacks, trainer.early_stopping):
-            names.check_monitor(key, name, metrics)
-        names.check_objective(config.objective, metrics)
+        for key, name in metrics.monitored(trainer.callbacks, trainer.early_stopping):
+            metrics.check(key, name, names, "learning_rate")
+        metrics.check("objective", config.objective, names, AUTO, SPEED)
 
     def run(self, session: Session) -> None:
         """Train; a task without a journal keeps nothing.
@@ -135,7 +135,7 @@ def _early_stopping(
     # Of a model whose metrics are known after the first epoch alone no objective is chosen yet.
     if name in (None, SPEED):
         name, mode = "val_loss" if schedule.validation_examples else "loss", "min"
-    return [early_stopping.node(value, str(name), str(mode))]
+    return [metrics.stopping(value, str(name), str(mode))]
 
 
 def _begun(process: Process, model: keras.Model, steps: Steps) -> None:

@@ -333,7 +333,7 @@ class MLflow(Tracker):
         """
         assert self._store is not None and self._run is not None, "after open"
         rundir, call = self._run.rundir, self._store.call
-        result: Any = schemas.read(rundir.result, schemas.Course) or {}
+        result: Any = schemas.read(rundir.result, schemas.Result) or {}
         for name in ("restarts", "pruned"):
             if name in result:
                 call("set_tag", self._run_id, name, str(result[name]).lower())

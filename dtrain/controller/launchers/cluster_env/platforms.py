@@ -27,7 +27,6 @@ https://github.com/kubernetes-sigs/jobset/blob/main/api/jobset/v1alpha2/jobset_t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -88,8 +87,7 @@ def _mpi_hosts(environ: Mapping[str, str]) -> Iterator[str]:
     # 1000144896.0;tcp://192.0.2.2,10.0.0.2:47451;tcp6://[fd00::2]:45933
     for addresses in re.findall(r"tcp6?://([^;]*):\d+", environ.get("OMPI_MCA_orte_hnp_uri", "")):
         yield from (address.strip("[]") for address in addresses.split(","))
-    with contextlib.suppress(ValueError):
-        yield from slurm.hosts(environ.get("SLURM_JOB_NODELIST", ""))[:1]
+    yield from filter(None, [slurm.first_host(environ.get("SLURM_JOB_NODELIST", ""))])
     yield from environ.get("LSB_HOSTS", "").split()[:1]  # of LSF
 
 

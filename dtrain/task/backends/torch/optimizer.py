@@ -27,7 +27,7 @@ def _each(parameters: list[torch.Tensor], limit: float) -> None:
         torch.nn.utils.clip_grad_norm_(parameter, limit)
 
 
-#: By arguments of Keras' optimizers (:data:`dtrain.config.names.CLIPS`), what clips gradients.
+#: By arguments of Keras' optimizers, what clips gradients.
 CLIPS: dict[str, Callable[[list[torch.Tensor], float], Any]] = {
     "clipnorm": _each,
     "global_clipnorm": torch.nn.utils.clip_grad_norm_,
