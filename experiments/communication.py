@@ -52,7 +52,7 @@ def task(arguments: argparse.Namespace) -> None:
     from dtrain.config.schema import Hardware
     from dtrain.run.cluster import Cluster, Task
     from dtrain.task.backends.tensorflow import hardware
-    from dtrain.task.backends.tensorflow.replica import reduction
+    from dtrain.task.backends.tensorflow.replica import gradients
     from dtrain.task.strategies import MultiWorker
 
     rank, cores = arguments.task, os.cpu_count() or 1
@@ -68,17 +68,15 @@ def task(arguments: argparse.Namespace) -> None:
 
     strategy = MultiWorker(devices, cluster, tasks[rank], "ring")
 
-    class Alone(reduction.Packed):
-        """Each task takes its own gradients for those of all."""
+    def alone(vector: tf.Tensor) -> tf.Tensor:
+        """Take a task's own gradients for those of all."""
+        return vector * float(len(tasks))
 
-        def total(self, gradients: tf.Tensor) -> tf.Tensor:
-            return gradients * float(len(tasks))
-
-    known = {"alone": Alone(), "ring": reduction.Packed()}
+    known = {"alone": alone, "ring": gradients.collective}
     steps: dict[str, Any] = {}
     model: Any = None
     for name in arguments.ways:
-        reduction.use(strategy.engine, known[name])
+        gradients.add_up_together(strategy.engine, known[name])
         steps[name], model = made(strategy, arguments.model, len(tasks))
         steps[name].train(1)
     ways = {name: known[name] for name in steps}
@@ -116,7 +114,7 @@ def sums_of(strategy: Any, ways: dict[str, Any], model: Any) -> dict[str, float]
 
     def summing(way: Any) -> Any:
         def replica(vector: tf.Tensor) -> tf.Tensor:
-            return way.total(tf.identity(vector))[:1]
+            return way(tf.identity(vector))[:1]
 
         run = strategy.engine.run
         return tf.function(lambda vector: run(replica, args=(vector,)), autograph=False)

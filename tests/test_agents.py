@@ -413,7 +413,7 @@ def test_all_hosts_are_left_at_once(together: Together, monkeypatch: pytest.Monk
     together._hosts = [
         Host(cast(Any, SimpleNamespace(host=f"h{n}")), 1, queue.SimpleQueue()) for n in range(5)
     ]
-    monkeypatch.setattr(together, "_wait", lambda *_: None)
+    monkeypatch.setattr(together._inbox, "gather", lambda *_: None)
     together.kill()
     assert meeting.n_waiting == 0 and not meeting.broken
 

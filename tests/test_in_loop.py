@@ -20,7 +20,7 @@ def trained(in_loop: bool, start: int = 0, **changed: Any) -> tuple[list[bytes],
     import keras
 
     from dtrain.task import strategies
-    from dtrain.task.backends.tensorflow.in_loop import InLoop
+    from dtrain.task.backends.tensorflow.input_pipeline import InLoop
 
     keras.utils.set_random_seed(0)
     strategy = strategies.OneDevice(["CPU:0"])
@@ -44,7 +44,7 @@ def test_the_bits_are_the_iterators() -> None:
 def test_what_the_loop_does_not_read_itself() -> None:
     from dtrain.data.mixture import Mixture
     from dtrain.data.sources import Arrays, Windows
-    from dtrain.task.backends.tensorflow.in_loop import in_loop
+    from dtrain.task.backends.tensorflow.input_pipeline import in_loop
     from dtrain.task.data.inputs import Inputs
 
     class Own(Arrays):
@@ -66,7 +66,7 @@ def test_what_the_loop_does_not_read_itself() -> None:
 @pytest.mark.task
 def test_a_step_of_few_bytes_is_not_asked_how_long_it_waits() -> None:
     from dtrain.data.sources import Arrays
-    from dtrain.task.backends.tensorflow.in_loop import QUICK, InLoop
+    from dtrain.task.backends.tensorflow.input_pipeline import QUICK, InLoop
     from dtrain.task.data.inputs import Inputs
 
     for columns, quick in ((QUICK // 16 - 2, True), (QUICK // 16, False)):
@@ -79,9 +79,9 @@ def test_a_step_of_few_bytes_is_not_asked_how_long_it_waits() -> None:
 @pytest.mark.task
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_a_quick_batch_has_no_timestamps(monkeypatch, limit) -> None:
-    from dtrain.task.backends.tensorflow import in_loop
+    from dtrain.task.backends.tensorflow import input_pipeline
 
-    monkeypatch.setattr(in_loop, "QUICK", limit)
+    monkeypatch.setattr(input_pipeline, "QUICK", limit)
     steps = prepare("OneDevice", 1)[2]
     traced = steps._train.get_concrete_function().graph.as_graph_def()
     kinds = [node.op for function in traced.library.function for node in function.node_def]

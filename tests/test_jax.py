@@ -457,7 +457,7 @@ def test_a_result_may_be_the_variable_itself(kind: str, backend: str) -> None:
 def test_the_private_name_of_gloo_is_there_and_put_back() -> None:
     import importlib
 
-    from dtrain.task.backends.jax.keras_internals import gloo
+    from dtrain.task.backends.jax import keras_internals as gloo
 
     library = importlib.import_module(gloo.LIBRARY)._jax
     made = getattr(library, gloo.GLOO)

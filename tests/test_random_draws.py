@@ -176,7 +176,7 @@ def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
     import numpy as np
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.replica import host_random
+    from dtrain.task.backends.tensorflow.replica import random_draws
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     drawn: dict[int, list[float]] = {}
@@ -184,7 +184,7 @@ def test_python_and_numpy_draw_the_same_on_all_replicas() -> None:
     def replica() -> Any:
         context: Any = tf.distribute.get_replica_context()
         own = drawn.setdefault(threading.get_ident(), [])
-        with host_random.seeded(7):
+        with random_draws.seeded(7):
             for _ in range(3):
                 own += [random.random(), np.random.rand()]
                 context.merge_call(lambda _: None)

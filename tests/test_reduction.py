@@ -17,10 +17,10 @@ def reduced(op: str) -> tuple[dict[str, Any], dict[str, int]]:
     """
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.replica import reduction
+    from dtrain.task.backends.tensorflow.replica import gradients
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    reduction.use(engine, reduction.Packed())
+    gradients.add_up_together(engine)
 
     def numbers(shape: list[int], dtype: Any) -> Any:
         count = math.prod(shape)
@@ -41,7 +41,7 @@ def reduced(op: str) -> tuple[dict[str, Any], dict[str, int]]:
                 numbers([1, 2], tf.float32), tf.constant([3]), tf.constant([5, 2])
             ),
         }
-        found = reduction.reduce(list(given.values()), tf.distribute.ReduceOp[op])
+        found = gradients.reduce(list(given.values()), tf.distribute.ReduceOp[op])
         assert [each.dtype for each in found] == [each.dtype for each in given.values()]
         for each, own in zip(found, given.values(), strict=True):
             assert own.shape.is_compatible_with(each.shape)
@@ -78,16 +78,16 @@ def test_a_sum_has_a_gradient() -> None:
     """Of the second order: each replica's loss is of what all have."""
     import tensorflow as tf
 
-    from dtrain.task.backends.tensorflow.replica import reduction
+    from dtrain.task.backends.tensorflow.replica import gradients
 
     engine = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    reduction.use(engine, reduction.Packed())
+    gradients.add_up_together(engine)
 
     def replica() -> Any:
         x = tf.constant([2.0, 3.0])
         with tf.GradientTape() as tape:
             tape.watch(x)
-            [total] = reduction.reduce([x * x], tf.distribute.ReduceOp.SUM)
+            [total] = gradients.reduce([x * x], tf.distribute.ReduceOp.SUM)
         return tape.gradient(total, x)
 
     found = tf.function(lambda: engine.run(replica), autograph=False)()

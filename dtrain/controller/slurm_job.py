@@ -37,8 +37,6 @@ _RESULT, _NO_RESULT = 30.0, 5.0
 _LOOK = 1.0
 #: Seconds that a job which SLURM does not know any more is still looked for.
 _FORGOTTEN = 30.0
-#: Seconds that a queue which cannot be read is asked again for.
-_SILENCE = 600.0
 
 
 class SlurmJob:
@@ -208,12 +206,6 @@ class SlurmJob:
             self._look()
             if code is not None:
                 return code
-            if client.watch.silence >= _SILENCE:
-                self._view.message(
-                    f"SLURM has not answered for {client.watch.silence:.0f} s: this command ends, "
-                    f"and job {self.number} goes on"
-                )
-                return None
             while heard < signals.count:
                 heard += 1
                 if heard == 1:

@@ -49,13 +49,15 @@ def check_address(config: Config) -> None:
     Raises:
         UsageError: a run folder, or a preset of it, names one.
     """
-    if make_tracker(config).address is not None:
-        consent.check_address(load.address(config))
+    uri = load.address(config)
+    if uri is not None and make_tracker(config).address is not None:
+        consent.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
     for key, value in _texts(section.plain(config.dataset), "dataset"):
         if is_address(value):
-            consent.check_data(key, value)
-    for key, value in groups.of_hosts(section.plain(config.launcher)):
-        consent.check_launcher(f"launcher.{key}", value)
+            consent.check_named(key, value, f"{key}={value}")
+    for name, value in groups.of_hosts(section.plain(config.launcher)):
+        key = f"launcher.{name}"
+        consent.check_named(key, value, f"{key}=..., or launcher=local")
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:

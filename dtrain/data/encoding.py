@@ -20,8 +20,6 @@ from dtrain.data import dates
 from dtrain.errors import UsageError, nearest, typed
 
 Kind = Literal["number", "boolean", "date", "category", "text"]
-#: What ``dataset.columns`` may say of a column.
-KINDS = ("number", "boolean", "date", "category", "text", "skip")
 #: As Keras' TextVectorization: ASCII letters become small, and punctuation goes.
 _STANDARD: dict[int, str | None] = {ord(c): None for c in "!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'"}
 _STANDARD |= {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}

@@ -7,7 +7,7 @@ A damaged line costs that line: whoever reads the journal passes over it and cou
 
 Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 
-``data``        what the data is, by split (:mod:`dtrain.data.identity`)
+``data``        what the data is, by split (:mod:`dtrain.task.data.data_identity`)
 ``start``       training is about to begin: what was derived (replicas, parameters, ...);
                 ``objective`` and ``objective_mode`` as they were typed or chosen
 ``phases``      ``seconds``: of what was done before the first step, by name

@@ -253,24 +253,11 @@ class Elsewhere(Launcher):
     def do(self, work: Work) -> Outcome:
         """Have a job done, and return how it ended, as far as that is known."""
 
-    def _none(self) -> NoReturn:
+    def _none(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: no task is started and followed here."""
         raise TypeError(f"{type(self).__name__} starts no task itself")
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
-        """Refuse: no task is started here."""
-        self._none()
-
-    def poll(self, timeout: float) -> list[tuple[str, str]]:
-        """Refuse: no task is followed here."""
-        self._none()
-
-    def stop(self) -> None:
-        """Refuse: no task is here that could save its state."""
-        self._none()
+    start = poll = stop = exit_codes = _none
 
     def kill(self) -> None:
         """Nothing to do: no task is here."""
-
-    def exit_codes(self) -> dict[str, int]:
-        """Refuse: no task has ended here."""
-        self._none()

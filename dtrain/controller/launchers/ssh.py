@@ -160,19 +160,8 @@ class Ssh(Agents):
         """
         if self._network is None or host.lost is not None:
             return super().address(host)
-        found = [
-            text
-            for name, text in host.facts["addresses"]
-            if network_of.is_of(self._network, name, ipaddress.ip_address(text))
-        ]
-        if not found:
-            has = ", ".join(f"{text} ({name})" for name, text in host.facts["addresses"])
-            raise UsageError(
-                "launcher.network", self._network, f"{host.name} has no address there, but {has}",
-                "a network in CIDR notation, or the name of an interface, that every host has",
-                "launcher.network=10.0.0.0/8",
-            )  # fmt: skip
-        return str(found[0])
+        found = [(name, ipaddress.ip_address(text)) for name, text in host.facts["addresses"]]
+        return network_of.address_in(self._network, host.name, found)
 
     def place(self, cluster: Cluster) -> Cluster:
         """Divide the tasks among the hosts.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from dtrain.config.search_space import Choice, Dimension, Interval, check_trials, read
+from dtrain.config.search_space import Choice, Dimension, Interval, read
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.state import Record
 from dtrain.data.draws import Stream
@@ -98,11 +98,10 @@ class Random(Grid):
         seed: of the draws; job n is a function of the seed and n alone.
 
     Raises:
-        UsageError: there is nothing to choose, or no trial.
+        UsageError: there is nothing to choose.
     """
 
     def __init__(self, words: Sequence[str], trials: int, seed: int):
-        check_trials(trials)
         fixed, dimensions = read(words)
         jobs = []
         for number in range(trials):
@@ -138,7 +137,6 @@ class Tpe:
         startup: int,
         pruning: bool,
     ):
-        check_trials(trials)
         self._optuna = _optuna()
         self._fixed, self._dimensions = read(words)
         self._distributions = {each.key: self._distribution(each) for each in self._dimensions}

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
+
+from dtrain.task.backends.metric_sums import Sums
 
 if TYPE_CHECKING:
     import keras
     import numpy as np
 
     from dtrain.data.sources import Source, Splits
-    from dtrain.task.backends.metric_sums import Sums
+    from dtrain.task.backends.host import Waiting
     from dtrain.task.data.inputs import Inputs
     from dtrain.task.model.optimizers import Update
 
@@ -131,30 +133,18 @@ class Tasks:
         """Wait for all tasks; the last that a task does, when everything is saved."""
 
 
-class Waiting(Protocol):
-    """Adds up the seconds that training steps wait for their input.
+class Steps(Protocol):
+    """Training and evaluation of one model: many steps in one call.
 
     Attributes:
-        measured: whether it does.
-        traced: called when a training step has been traced.
+        waiting: how long training steps wait for their input.
     """
 
-    measured: bool
-    traced: Callable[[], None]
-
-    def pop(self) -> Mapping[str, float]:
-        """Return the seconds since the last such call; nothing where they are not measured."""
-
-
-class Steps(Protocol):
-    """Training and evaluation of one model: many steps in one call."""
+    waiting: Waiting
 
     def unsaved(self) -> list[str]:
         """Return the names of variables that a step assigns and that no checkpoint has."""
-
-    @property
-    def waiting(self) -> Waiting:
-        """How long training steps wait for their input."""
+        return []
 
     def log(self, names: Sequence[str]) -> None:
         """Let training steps compute norms (``trainer.log``); before the first of them."""
@@ -187,7 +177,8 @@ class Steps(Protocol):
         """
 
     def drain(self) -> Sums:
-        """Wait for steps that were begun and not returned."""
+        """Wait for steps that were begun and not returned; by default there are none."""
+        return Sums()
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
@@ -207,12 +198,15 @@ class Steps(Protocol):
 
     def interval(self) -> dict[str, float]:
         """Return what else there is to report of the steps since the last such call."""
+        return {}
 
     def summary(self) -> dict[str, Any]:
         """Return what else there is to report of the whole run, as JSON values."""
+        return {}
 
     def restore(self, summary: dict[str, Any]) -> None:
         """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
+        return
 
 
 class Forward(Protocol):
@@ -254,6 +248,8 @@ class Forward(Protocol):
 class Backend(Protocol):
     """A model's variables, and what computes with them, under one strategy.
 
+    A strategy that is a subclass has what is the same for most.
+
     Attributes:
         abilities: what the strategy can do.
         tasks: that train together.
@@ -261,9 +257,9 @@ class Backend(Protocol):
             the global batch.
     """
 
-    abilities: Abilities
+    abilities: Abilities = Abilities()
     tasks: Tasks
-    gradient_reduction: str
+    gradient_reduction: str = "mean"
 
     @property
     def replicas(self) -> int:
@@ -272,10 +268,12 @@ class Backend(Protocol):
     @property
     def parts(self) -> int:
         """In how many parts the training step sees a global batch."""
+        return self.replicas
 
     @property
     def arithmetic(self) -> dict[str, Any]:
         """What of the strategy the last bits of a prediction may depend on; JSON values."""
+        return {}
 
     def scope(self) -> AbstractContextManager[Any]:
         """Create model and metrics inside it."""
@@ -308,6 +306,7 @@ class Backend(Protocol):
 
     def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
         """Let the chief read inside, by itself, all variables; every task enters."""
+        return nullcontext()
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.

@@ -43,15 +43,17 @@ class HostForward(ABC):
         specs: of the columns, of one row each.
     """
 
-    #: How many calls may be under way: one is computed while the rows of another are read.
-    at_once = 2
-
     def __init__(
         self, model: keras.Model, source: Source, batch: int, finish: Finish, replicas: int = 1
     ):
         self._model, self._source, self._finish = model, source, finish
         self.replicas, self.batch = replicas, batch
         self.specs: dict[str, ColumnSpec] = {}
+
+    @property
+    def at_once(self) -> int:
+        """How many calls may be under way: one is computed while the rows of another are read."""
+        return 2
 
     def trace(self) -> None:
         """Call the function once; it can be called then.
@@ -125,8 +127,12 @@ class Waiting:
         """Return what ``read`` returns, and add how long that took."""
         begin = time.perf_counter()
         value = read()
-        self._seconds += time.perf_counter() - begin
+        self.add(time.perf_counter() - begin)
         return value
+
+    def add(self, seconds: float) -> None:
+        """Add what was measured."""
+        self._seconds += seconds
 
     def pop(self) -> Mapping[str, float]:
         """Return the seconds since the last such call; nothing where they are not measured."""

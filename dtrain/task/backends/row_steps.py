@@ -1,8 +1,6 @@
-"""Steps on the host, and the numbers that they log.
+"""What the steps of each backend do on the host: with their rows of numbers, and between them.
 
-Numbers that a training step has of its gradients, weights and update (``trainer.log``).
-
-What the steps of each backend do on the host: with their rows of numbers, and between them.
+Among these are norms of gradients, weights and update (``trainer.log``).
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from dtrain.task.backends.base import Steps
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.data.inputs import Inputs
@@ -48,7 +47,14 @@ class Norms:
         if not self.names:
             return update(), {}
         squares: list[Any] = []
-        with tracing(norms=squares):
+
+        def note(gradients: list[Any], scale: Any, dynamic: bool) -> None:
+            square = _total(map(_square, gradients)) / keras.ops.square(scale)
+            if dynamic:  # an update is skipped where scaled gradients overflow
+                square = keras.ops.where(keras.ops.isfinite(square), square, 0.0)
+            squares.append(square)
+
+        with tracing(norms=note):
             returned = update()
         weights = _norm(before)
         changes = [new - old for old, new in zip(before, returned[-1][0], strict=True)]
@@ -64,14 +70,10 @@ def _noted(optimizer: keras.optimizers.Optimizer, apply: Callable[..., Any]) -> 
     @functools.wraps(apply)
     def noted(grads: Any, *args: Any, **kwargs: Any) -> Any:
         grads = list(grads)
-        if (squares := now().norms) is not None:
+        if (note := now().norms) is not None:
             dynamic = getattr(optimizer, "dynamic_scale", None)
             scale = optimizer.loss_scale_factor or 1.0 if dynamic is None else dynamic.value
-            square = _total(_square(each) for each in grads if each is not None)
-            square = square / keras.ops.square(scale)
-            if dynamic is not None:  # an update is skipped where scaled gradients overflow
-                square = keras.ops.where(keras.ops.isfinite(square), square, 0.0)
-            squares.append(square)
+            note([each for each in grads if each is not None], scale, dynamic is not None)
         return apply(grads, *args, **kwargs)
 
     return noted
@@ -89,8 +91,8 @@ def _norm(values: list[Any]) -> Any:
     return keras.ops.sqrt(_total(map(_square, values)))
 
 
-class RowSteps:
-    """The part of :class:`dtrain.task.backends.base.Steps` that is the same in each backend.
+class RowSteps(Steps):
+    """Steps that give rows of numbers, as those of each backend do.
 
     A subclass sets its :class:`~dtrain.task.backends.rows.Rows`, and what it logs of a step
     (``trainer.log``), which has ``names``.
@@ -119,21 +121,6 @@ class RowSteps:
         """Return the states of a metric; none of one that the model does not have."""
         return list(self._rows.states(sums, metric))
 
-    def drain(self) -> Sums:
-        """Wait for steps that were begun and not returned; by default there are none."""
-        return Sums()
-
-    def interval(self) -> dict[str, float]:
-        """Return what else there is to report of the steps since the last such call."""
-        return {}
-
-    def summary(self) -> dict[str, Any]:
-        """Return what else there is to report of the whole run, as JSON values."""
-        return {}
-
-    def restore(self, summary: dict[str, Any]) -> None:
-        """Go on counting from a :meth:`summary`; of a run on another strategy it may be empty."""
-
 
 class HostSteps(RowSteps, ABC):
     """Steps that the host calls one after the other, or some in one call.
@@ -150,10 +137,6 @@ class HostSteps(RowSteps, ABC):
     @abstractmethod
     def _prepare(self) -> None:
         """Make what depends on which weights are trained."""
-
-    def unsaved(self) -> list[str]:
-        """Return nothing: what a step assigns and no checkpoint has is refused before."""
-        return []
 
     def log(self, names: Sequence[str]) -> None:
         """Let training steps compute norms (``trainer.log``); before the first of them."""

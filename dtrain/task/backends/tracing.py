@@ -29,7 +29,7 @@ class Tracing:
         outside: state of the generators of Python and NumPy outside of the step.
         rows: how many examples the batch has, where trackers of losses weigh it.
         results: filled in with the results that metrics give.
-        norms: filled in with the gradients that optimizers get.
+        norms: called with the gradients that optimizers get, and their loss scale.
         divisors: filled in with losses, and what each was divided by.
         applied: filled in with the gradients that optimizers get which apply nothing.
         layers: names of the layers that are being called, the outermost first.

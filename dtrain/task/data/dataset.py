@@ -48,7 +48,7 @@ class Data:
         options: how they are read.
         augment: changes training examples; None for none.
         order: of training; None for a stream, which has its own.
-        identity: records of what they are, by split (:mod:`dtrain.data.identity`).
+        identity: records of what they are, by split (:mod:`dtrain.task.data.data_identity`).
         pool: of the readers, a context that they are there in.
         notices: what is to be reported of them.
     """

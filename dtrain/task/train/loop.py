@@ -25,8 +25,7 @@ from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.model import finetune, train_state
 from dtrain.task.train.callbacks import Callbacks
-from dtrain.task.train.objective import Objective
-from dtrain.task.train.recorder import Records
+from dtrain.task.train.recorder import Objective, Records
 from dtrain.task.train.snapshots import Saving, Snapshot
 from dtrain.task.train.step_schedule import Schedule, TimeLimit
 from dtrain.task.train.timing import Timing
@@ -393,7 +392,9 @@ class Loop:
         """Return a snapshot of everything; None in a task that keeps none."""
         if not self._records.saves:
             if self._strategy.abilities.reads_together:
-                self._saving.take_part()
+                # What the chief copies, one variable after the other; nothing is kept.
+                for name, variable in train_state.variables(self._model).items():
+                    self._strategy.read({name: variable})
             return None
         arrays, sums = train_state.pack_sums(interval=self._interval, epoch=self._epoch)
         meta = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import sys
-import time
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,8 +23,6 @@ from dtrain.run.mirror import OF_COMMANDS, Changes, Receiver
 
 #: Seconds that agents have to end their tasks.
 LAST = 10.0
-#: Seconds between two looks at whether files move.
-_TURN = 1.0
 #: What tasks that do not lead have no use for.
 _CHIEF_ONLY = frozenset(
     {"checkpoints", "tensorboard", "logs", "journal.jsonl", "exports", "predictions"}
@@ -203,7 +200,7 @@ class Agents(Launcher, LocalProcesses):
                 "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),
                 variables=environment,
             )  # fmt: skip
-        self._wait("begun", "start its tasks", self.start_timeout)
+        self._inbox.gather(self._used(), "begun", self.start_timeout, "start its tasks")
         return cluster
 
     def _share(self, rundir: RunDir, job: str) -> None:
@@ -218,22 +215,6 @@ class Agents(Launcher, LocalProcesses):
             host.copy = Receiver(rundir.path, refuse=OF_COMMANDS)
             parts = Changes(rundir.path, leave=() if host is used[0] else _CHIEF_ONLY).parts()
             host.stream.send_all(map(mirror.as_message, parts))
-
-    def _wait(self, kind: str, doing: str, seconds: float, hosts: list[Host] | None = None) -> None:
-        """Wait for a message of each host, so long after files have moved last."""
-        left = self._used() if hosts is None else hosts
-        since, moved = time.monotonic(), -1
-        while left:
-            left = self._inbox.collect(left, kind, _TURN, {})
-            now = sum(host.came + host.written for host in left)
-            if now != moved:
-                since, moved = time.monotonic(), now
-            for host in left:
-                if host.lost is not None:
-                    raise Lost(host, host.lost)
-            if left and time.monotonic() - since > seconds:
-                names = ", ".join(host.name for host in left)
-                raise TrainingError(f"{names} did not {doing} within {seconds:g} s")
 
     def _used(self) -> list[Host]:
         return [host for host in self._hosts if host.tasks]
@@ -310,7 +291,7 @@ class Agents(Launcher, LocalProcesses):
     def _end(self, alive: list[Host]) -> None:
         """Wait until every task has ended, and take their exit codes in."""
         try:
-            self._wait("killed", "end its tasks", LAST, alive)
+            self._inbox.gather(alive, "killed", LAST, "end its tasks")
         finally:
             for _, message in self._inbox.take([], 0):
                 if message["kind"] == "event" and message.get("event") == "ended":

@@ -64,7 +64,7 @@ class Folder:
             self._lock = None
 
 
-class Own:
+class Own(Folder):
     """A run folder on this host, for as long as the agent lives.
 
     Args:
@@ -77,9 +77,9 @@ class Own:
     def __init__(self, job: str):
         if not re.fullmatch("[0-9a-f]{32}", job):
             raise DtrainError("the launcher names no job")
-        self._folder = Folder(job)
-        self.rundir = RunDir(self._folder.path)
-        self._copy = Receiver(self.rundir.path)
+        super().__init__(job)
+        self.rundir = RunDir(self.path)
+        self._copy = Receiver(self.path)
 
     def take(self, part: Part) -> None:
         """Take in a part of the launcher's run folder."""
@@ -88,7 +88,7 @@ class Own:
     def remove(self) -> None:
         """Remove it."""
         self._copy.close()
-        self._folder.remove()
+        super().remove()
 
 
 def _tidy(above: Path) -> None:

@@ -24,13 +24,13 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers.slurm import client
-from dtrain.files import locks, reading, writing
+from dtrain.files import reading, writing
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, read_json, write_json
 
 #: The folder that a command in a step works for; its first task leaves its exit code there.
 RUN = "DTRAIN_SLURM_RUN"
-START, EXIT, ALIVE = "slurm.json", "slurm.exit", "slurm.lock"
+START, EXIT = "slurm.json", "slurm.exit"
 #: Seconds that processes of an earlier start have to end.
 _PATIENCE = 180.0
 #: Seconds between two looks at which start the run belongs to, and at what is waited for.
@@ -73,7 +73,6 @@ def main(folder: Path, command: Sequence[str]) -> int:
     # SLURM sends it to the steps as well: they are not to get it twice.
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     limit = int(os.environ.get(client.LIMIT, "5"))
-    _lock(folder)  # until this process ends
     idle = begin(folder, time.time())
     if idle > limit:
         _say(
@@ -233,7 +232,7 @@ def in_step() -> Iterator[list[int]]:
 
     The first task leaves its exit code in the folder, for which the command puts it into the list
     that is yielded, and the others end after it. It ends at once when the run belongs to another
-    start. And where the batch script itself was killed, it puts the job back into the queue.
+    start.
     """
     run = os.environ.pop(RUN, None)
     codes: list[int] = []
@@ -254,9 +253,6 @@ def in_step() -> Iterator[list[int]]:
         for code in codes:
             with contextlib.suppress(OSError):
                 writing.write_bytes(folder / EXIT, f"{code}\n".encode())
-    for code in codes:
-        if continues(folder, code) and _is_without_script(folder):
-            _requeue()
 
 
 def _wait_for_first(folder: Path) -> None:
@@ -277,24 +273,6 @@ def _guard(folder: Path, over: threading.Event) -> None:
         if {name: note.get(name) for name in mine} != mine:
             _say("the job was started once more elsewhere: this start ends")
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _is_without_script(folder: Path) -> bool:
-    """Say whether the batch script is gone, which holds a lock for as long as it lives."""
-    try:
-        return not locks.is_held(folder / ALIVE)
-    except (OSError, errors.DamagedFile):
-        return False  # there was none
-
-
-def _lock(folder: Path) -> int | None:
-    """Take the lock of the batch script; return its descriptor, None where another has it."""
-    descriptor = writing.open_lock(folder / ALIVE)
-    with contextlib.suppress(OSError):
-        if locks.take(descriptor):
-            return descriptor
-    os.close(descriptor)
-    return None
 
 
 if __name__ == "__main__":

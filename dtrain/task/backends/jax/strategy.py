@@ -17,28 +17,29 @@ from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
 from dtrain.task.backends import unsummed
-from dtrain.task.backends.base import Abilities, Finish, Tasks
+from dtrain.task.backends.base import Abilities, Backend, Finish, Tasks
 from dtrain.task.backends.jax import shards
 from dtrain.task.backends.jax.arrays import Batches, Layouts, narrowed
-from dtrain.task.backends.jax.forward import Forward, LocalCalls
 from dtrain.task.backends.jax.hardware import Processes, across
 from dtrain.task.backends.jax.state import State
-from dtrain.task.backends.jax.steps import Steps
+from dtrain.task.backends.jax.steps import Forward, LocalCalls, Steps
 from dtrain.task.backends.jax.traceable import check_steps
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers, train_state
 from dtrain.task.model.optimizers import Update
 
 
-class OneDevice:
+class OneDevice(Backend):
     """Everything on one device.
+
+    Gradients are those of the global batch, and the copies of an array one array of the program:
+    optimizers are left as they are, and no copies compared.
 
     Args:
         devices: names of the devices of this task; the first is used.
     """
 
     abilities = Abilities(several_optimizers=True, plain_variables=False)
-    gradient_reduction = "mean"
     #: How arrays lie on several devices; None: there is one.
     layouts: Layouts | None = None
     replicas = 1
@@ -80,9 +81,6 @@ class OneDevice:
                 )  # fmt: skip
         if self.layouts is not None:
             self.layouts.check(model)
-
-    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Leave an optimizer as it is: its gradients are those of the global batch."""
 
     def trace_step(
         self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
@@ -142,9 +140,6 @@ class OneDevice:
         arrays = [jax.numpy.asarray(array) for array in self.read(named).values()]
         with keras_internals.exchanged([*named.values()], arrays):
             yield
-
-    def check_copies(self, model: keras.Model) -> None:
-        """Check nothing: the copies of an array are one array of the program."""
 
     def notices(
         self, model: keras.Model, splits: Splits, fixed: int | None, batch: int | None, seed: int

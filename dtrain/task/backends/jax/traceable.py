@@ -19,11 +19,7 @@ from dtrain.task.process import own_code
 #: The steps of a class that Keras has, with what each takes on JAX.
 STEPS = {"train_step": "state, data", "test_step": "state, data", "predict_step": "state, data"}
 #: Raised where a traced value is used as one that is known.
-NOT_TRACEABLE = (
-    jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.UnexpectedTracerError, jax.errors.TracerBoolConversionError,
-)  # fmt: skip
+NOT_TRACEABLE = (jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 def check_steps(model: keras.Model) -> None:

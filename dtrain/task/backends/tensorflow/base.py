@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -12,7 +11,6 @@ from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Finish
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.forward import Forward, LocalCalls
-from dtrain.task.backends.tensorflow.in_loop import in_loop
 from dtrain.task.backends.tensorflow.rehearsal import across
 from dtrain.task.backends.tensorflow.rehearsal.across import trial
 from dtrain.task.backends.tensorflow.rehearsal.step import trace_step
@@ -52,18 +50,9 @@ class Strategy(Replicas):
             notices.append(across.notice(model, self, splits.train, batch, seed))
         return notices
 
-    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
-        """Leave variables as they are: a task can read them by itself."""
-        return nullcontext()
-
     def answer_locally(self, model: keras.Model) -> None:
         """Let ``predict`` and ``evaluate`` of a callback compute in this task alone."""
         LocalCalls(model, self)
-
-    @property
-    def arithmetic(self) -> dict[str, Any]:
-        """What of the strategy the last bits of a prediction may depend on; JSON values."""
-        return {}
 
     def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> Steps:
         """Return the compiled functions that train and evaluate ``model`` on ``inputs``.
@@ -76,7 +65,7 @@ class Strategy(Replicas):
         training = evaluation = own = None
         if inputs.train is not None:
             if self.abilities.reads_in_loop:
-                own = in_loop(inputs)
+                own = input_pipeline.in_loop(inputs)
             if own is None:
                 training = self.distribute(input_pipeline.training, inputs)
         if inputs.validation is not None:

@@ -1,8 +1,4 @@
-"""The function that predicts, and ``predict`` and ``evaluate`` of a callback.
-
-The compiled function that predicts: rows in, columns out, of fixed batches.
-
-``predict`` and ``evaluate`` of a model in a callback, under a strategy.
+"""The function that predicts, and ``predict`` and ``evaluate`` of a callback, under a strategy.
 
 Keras' own divide the rows among all replicas. They fail where these are of several tasks, and leave
 what they measured in the metrics of the training. So the model gets copies of its variables for
@@ -20,51 +16,35 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.run.predictions import ColumnSpec
 from dtrain.task import keras_internals
+from dtrain.task.backends import host
 from dtrain.task.backends.base import Backend, Finish
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.reading import take
-from dtrain.task.backends.tensorflow.replica import evaluation_seeds
+from dtrain.task.backends.tensorflow.replica import random_draws
 from dtrain.task.backends.tensorflow.replicas import Replicas
 from dtrain.task.model import local_calls, train_state
 
-#: Calls at once on a device that is no CPU: one computes, and one reads or is copied.
-OVERLAPPING = 2
 
+class Forward(host.HostForward):
+    """Predicts batches of one model under one strategy, a batch on each replica, in one graph.
 
-class Forward:
-    """Predicts batches of one model under one strategy, a batch on each replica.
-
-    It is a pure function of the rows. What a replica computes has the shape of one batch, whatever
-    the number of replicas; what is drawn belongs to the number of the batch; what a layer would
-    keep for the next batch is dropped. Threads may call it side by side.
+    What a replica computes has the shape of one batch, whatever the number of replicas; what is
+    drawn belongs to the number of the batch. Threads may call it side by side.
 
     Args:
-        model: built in the strategy's scope, with the weights to use.
+        model, source, batch, finish: as of the base class.
         strategy: runs it.
-        source: has the rows.
-        batch: rows of a batch.
-        finish: makes columns.
-
-    Attributes:
-        replicas: how many batches a call takes.
-        specs: of the columns, of one row each.
     """
 
     def __init__(
         self, model: keras.Model, strategy: Replicas, source: Source, batch: int, finish: Finish
     ):
-        self._model = model
+        super().__init__(model, source, batch, finish, strategy.replicas)
         self._strategy = strategy
-        self._source = source
-        self._finish = finish
-        self._draws = evaluation_seeds.Draws()
-        self.replicas = strategy.replicas
-        self.batch = batch
-        self.specs: dict[str, ColumnSpec] = {}
+        self._draws = random_draws.EvaluationDraws()
         self._call: Any = None
 
     def trace(self) -> None:
@@ -87,13 +67,10 @@ class Forward:
         On a CPU each batch is computed by one thread (``hardware.intra_op_threads``), so that its
         bits do not depend on the number of cores, and the cores have several batches.
         """
-        if not self._on_cpu():
-            return OVERLAPPING
+        if tf.config.get_visible_devices("GPU"):
+            return super().at_once
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(1, (cores or 1) // self.replicas)
-
-    def _on_cpu(self) -> bool:
-        return not tf.config.get_visible_devices("GPU")
 
     def __call__(self, rows: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Predict rows of a batch for each replica: :class:`dtrain.task.backends.base.Forward`."""
@@ -107,7 +84,12 @@ class Forward:
             with tf.device("CPU:0"):  # a device gets its own rows only
                 mine, number = rows[at], numbers[at]
                 parts = take(self._source, mine)
-            return self._columns(self._predicted(parts[0], number), parts)
+            columns = self._finish(self._outputs(parts[0], number), parts)
+            self.specs = {
+                name: ColumnSpec(tuple(column.shape[1:]), column.dtype.name)
+                for name, column in columns.items()
+            }
+            return columns
 
         columns = self._strategy.engine.run(replica, args=(rows, numbers))
         with tf.device("CPU:0"):
@@ -117,20 +99,10 @@ class Forward:
         parts = self._strategy.engine.experimental_local_results(value)
         return tf.concat(parts, 0) if len(parts) > 1 else tf.identity(parts[0])
 
-    def _columns(self, outputs: Any, parts: tuple[Any, ...]) -> dict[str, tf.Tensor]:
-        columns = self._finish(outputs, parts)
-        self.specs = {
-            name: ColumnSpec(tuple(column.shape[1:]), column.dtype.name)
-            for name, column in columns.items()
-        }
-        return columns
-
-    def _predicted(self, x: Any, number: tf.Tensor) -> Any:
-        """Return what the model predicts for one batch of inputs; in a graph."""
-        # As Keras' predict gives it to its step.
-        data = (x,) if nest.is_nest(x) and not isinstance(x, dict) else x
-        with evaluation_seeds.evaluating(number, self._draws), keras.StatelessScope():
-            return self._model.predict_step(data)
+    def _outputs(self, x: Any, numbers: Any) -> Any:
+        """Return what the model predicts for the inputs of a batch of this number; in a graph."""
+        with random_draws.evaluating(numbers, self._draws), keras.StatelessScope():
+            return self._model.predict_step(host.as_data(x))
 
 
 class LocalCalls(local_calls.LocalCalls):

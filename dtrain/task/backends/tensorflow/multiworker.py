@@ -17,8 +17,8 @@ from dtrain.task.backends import base
 from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.tensorflow.base import Strategy
-from dtrain.task.backends.tensorflow.keras_internals.collectives import local_devices
-from dtrain.task.backends.tensorflow.replica import reduction
+from dtrain.task.backends.tensorflow.keras_internals import local_devices
+from dtrain.task.backends.tensorflow.replica import gradients
 
 
 class CollectiveTasks(base.Tasks):
@@ -87,7 +87,7 @@ class MultiWorker(Strategy):
             )
         super().__init__(engine)
         self._devices = len(devices)
-        reduction.use(engine, reduction.Packed())
+        gradients.add_up_together(engine)
         rank, size = cluster.tasks.index(task), len(cluster.tasks)
         self.tasks: CollectiveTasks = CollectiveTasks(self.all_reduce, rank, size)
 

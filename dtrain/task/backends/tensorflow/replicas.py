@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
-from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals
-from dtrain.task.backends.base import Abilities, Tasks
+from dtrain.task.backends.base import Backend, Tasks
 from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
 from dtrain.task.backends.tensorflow.replica import gradients
@@ -37,15 +36,12 @@ def _array(value: Any) -> np.ndarray:
     return np.asarray(tf.cast(value, tf.float32))
 
 
-class Replicas:
+class Replicas(Backend):
     """The replicas of one ``tf.distribute`` strategy, which share each global batch.
 
     Args:
         engine: the TensorFlow strategy.
     """
-
-    abilities = Abilities()
-    gradient_reduction = "mean"
 
     def __init__(self, engine: tf.distribute.Strategy):
         self.engine = engine
@@ -53,20 +49,10 @@ class Replicas:
         #: How the input comes to the replicas; None as TensorFlow has it.
         self.input_options: tf.distribute.InputOptions | None = None
 
-    @staticmethod
-    def serve(cluster: Cluster, task: Task, ready: Callable[[], None]) -> None:
-        """Do the part of a task that serves the chief, until it is ended from outside."""
-        raise NotImplementedError("no task of this strategy serves another")
-
     @property
     def replicas(self) -> int:
         """How many replicas share each global batch."""
         return int(self.engine.num_replicas_in_sync)
-
-    @property
-    def parts(self) -> int:
-        """In how many parts the training step sees a global batch."""
-        return self.replicas
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -181,8 +167,7 @@ class Replicas:
 
     def reduce_local(self, value: Any) -> tf.Tensor:
         """Add a value of each replica up over the replicas of this task, in or out of a graph."""
-        parts = self.engine.experimental_local_results(value)
-        return total(parts)
+        return total(self.engine.experimental_local_results(value))
 
     def check_copies(self, model: keras.Model) -> None:
         """Refuse a model whose step has left the replicas with weights of their own.

@@ -7,7 +7,9 @@ are a read, two assignments and the order among them for each; from outside of t
 ``multiworker``, an assignment is even a collective. Within the step a tensor does: a metric begins
 with what its ``reset_state`` assigns, and what it has at the end is the row of the step.
 
-Rows in a graph: what a step added to metrics and returned, and a table of many steps.
+Rows in a graph: what a step added to metrics and returned, and a table of many steps. Norms of
+gradients, weights and update (``trainer.log``) join those values: they are in the row of the step
+under every strategy.
 """
 
 from __future__ import annotations
@@ -21,9 +23,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from dtrain.errors import UsageError
 from dtrain.task import keras_internals
-from dtrain.task.backends import rows
-from dtrain.task.backends.tensorflow.tensors import flat, fresh, joined
+from dtrain.task.backends import row_steps, rows
+from dtrain.task.backends.tensorflow.tensors import flat, fresh, joined, total
+from dtrain.task.backends.tracing import tracing
+
+if TYPE_CHECKING:
+    from dtrain.task.backends.tensorflow.replicas import Replicas
 
 
 class Elsewhere(Exception):
@@ -150,10 +157,6 @@ tf.register_tensor_conversion_function(
 )
 
 
-if TYPE_CHECKING:
-    from dtrain.task.backends.tensorflow.replicas import Replicas
-
-
 class Rows(rows.Rows):
     """Makes rows on the replicas of a task.
 
@@ -228,3 +231,76 @@ def table(steps: tf.Tensor, row: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
     start = [tf.constant(0, tf.int64), rows]
     _, rows = tf.while_loop(lambda i, _: i < steps, body, start, parallel_iterations=1)
     return rows.stack()
+
+
+class Norms(row_steps.Norms):
+    """The numbers that a run logs; the arguments are those of the base class."""
+
+    def __init__(self, model: keras.Model, names: Sequence[str]):
+        super().__init__(model, names)
+        self._model = model
+
+    def in_graph(self, update: Callable[[], Any]) -> tuple[Any, dict[str, tf.Tensor]]:
+        """Run what updates the weights, in a graph.
+
+        Returns:
+            What it returns, and the numbers by name, float32 scalars.
+
+        Raises:
+            UsageError: a number could not come out of the branch that is traced.
+        """
+        if not self.names:
+            return update(), {}
+        weights = self._model.trainable_variables
+        weights = [v for v in weights if tf.as_dtype(v.dtype).is_floating]
+        graph, squares = tf.compat.v1.get_default_graph(), list[tf.Tensor]()
+
+        def values() -> list[tf.Tensor]:
+            return [tf.convert_to_tensor(variable.value) for variable in weights]
+
+        def norm(tensors: list[tf.Tensor]) -> tf.Tensor:
+            # A parameter server sends one number.
+            return _root(_squares(tensors, [variable.value.device for variable in weights]))
+
+        def note(gradients: list[Any], scale: Any, dynamic: bool) -> None:
+            if tf.compat.v1.get_default_graph() is not graph:
+                raise UsageError(
+                    "trainer.log", "gradient_norm",
+                    "the model's train_step applies gradients inside tf.cond, a loop or a "
+                    "tf.function of its own", "weight_norm and update_ratio",
+                    "trainer.log=[weight_norm]",
+                )  # fmt: skip
+            if gradients:
+                square = total(_squares(gradients, [each.device for each in gradients]))
+                square = square / tf.square(tf.cast(scale, tf.float32))
+                if dynamic:  # an update is skipped where scaled gradients overflow
+                    square = tf.where(tf.math.is_finite(square), square, 0.0)
+                squares.append(square)
+
+        before = values()
+        with tracing(norms=note):
+            returned = update()
+        changes = [b - a for a, b in zip(before, values(), strict=True)]
+        numbers: dict[str, Callable[[], tf.Tensor]] = {
+            "gradient_norm": lambda: _root(squares),
+            "weight_norm": lambda: norm(before),
+            "update_ratio": lambda: tf.math.divide_no_nan(norm(changes), norm(before)),
+        }
+        return returned, {name: numbers[name]() for name in self.names}
+
+
+def _squares(tensors: Sequence[Any], devices: Sequence[str]) -> list[tf.Tensor]:
+    """Return the sum of the squares of each tensor, float32, where it is."""
+    squares = []
+    for tensor, device in zip(tensors, devices, strict=True):
+        with tf.device(device):
+            if isinstance(tensor, tf.IndexedSlices):  # one row may be there several times
+                tensor = tf.math.unsorted_segment_sum(
+                    tensor.values, tensor.indices, tensor.dense_shape[0]
+                )
+            squares.append(tf.reduce_sum(tf.square(tf.cast(tensor, tf.float32))))
+    return squares
+
+
+def _root(squares: list[tf.Tensor]) -> tf.Tensor:
+    return tf.sqrt(total(squares)) if squares else tf.zeros([])

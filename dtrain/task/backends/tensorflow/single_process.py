@@ -11,7 +11,7 @@ import tensorflow as tf
 from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow import keras_internals, short_adam
 from dtrain.task.backends.tensorflow.base import Strategy
-from dtrain.task.backends.tensorflow.replica import reduction
+from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.backends.tensorflow.replicas import NONE, dtype_of
 from dtrain.task.backends.tensorflow.tensors import total
 
@@ -52,7 +52,7 @@ class Mirrored(Strategy):
 
     def __init__(self, devices: list[str]):
         super().__init__(tf.distribute.MirroredStrategy(devices))
-        reduction.use(self.engine, reduction.Packed())
+        gradients.add_up_together(self.engine)
         if all(device.startswith("CPU") for device in devices):
             # An iterator of its own for each replica. The usual one, which copies batches ahead of
             # time to the memory of GPUs, has a dozen functions a replica to be traced.

@@ -1,9 +1,12 @@
-"""The compiled functions: many training or evaluation steps in one call into TensorFlow."""
+"""The compiled functions: many training or evaluation steps in one call into TensorFlow.
+
+How long steps wait for their input is told by timestamps in their graph.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -11,30 +14,101 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
+from dtrain.task.backends import host
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.row_steps import RowSteps
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
-from dtrain.task.backends.tensorflow import unsaved
-from dtrain.task.backends.tensorflow.in_loop import FromIterator, InLoop
-from dtrain.task.backends.tensorflow.norms import Norms
-from dtrain.task.backends.tensorflow.rehearsal.noise import has_draws_of_any_shape
+from dtrain.task.backends.tensorflow import tensors
+from dtrain.task.backends.tensorflow.input_pipeline import FromIterator, InLoop
+from dtrain.task.backends.tensorflow.rehearsal.step import has_draws_of_any_shape
 from dtrain.task.backends.tensorflow.replica import (
-    evaluation_seeds,
     gradients,
-    host_random,
     random_draws,
 )
 from dtrain.task.backends.tensorflow.replica.global_batch import on_one_device
-from dtrain.task.backends.tensorflow.rows import Rows, table
-from dtrain.task.backends.tensorflow.tensors import fresh
-from dtrain.task.backends.tensorflow.waiting import Waiting
+from dtrain.task.backends.tensorflow.rows import Norms, Rows, table
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import finetune
 
 if TYPE_CHECKING:
     from dtrain.task.backends.tensorflow.replicas import Replicas
+
+
+class Waiting(host.Waiting):
+    """Adds up the seconds that steps wait for their input, in the mean over the tasks.
+
+    They are measured by timestamps in the graph of a step.
+
+    Args:
+        ordered: let a replica compute only after the timestamp that ends the wait. Not on a TPU,
+            which has no float64.
+
+    Attributes:
+        measured: whether it does. Op determinism (``trainer.deterministic``) admits no timestamp.
+        seconds: of the wait in the step that is being traced, a float64 scalar in its graph.
+    """
+
+    #: Numbers of a row: the seconds that a task has waited in the step; and 1, by which the sum
+    #: over the tasks becomes their mean.
+    width = 2
+
+    def __init__(self, ordered: bool = True):
+        super().__init__()
+        self._ordered = ordered
+        self._ready: Any = None
+        self.seconds: Any = None
+
+    def fetched(self, fetch: Callable[[], Any], quick: bool = False) -> Any:
+        """Return what ``fetch`` returns, the input of the step that is traced from here on.
+
+        Args:
+            fetch: returns it, in a graph.
+            quick: to measure it would take longer: it is a part of what computes.
+        """
+        if quick:
+            self._ready, self.seconds = None, tf.zeros([], tf.float64)
+            return fetch()
+        begin = self._now([])
+        with tf.control_dependencies([begin]):
+            data = fetch()
+        self._ready = self._now(tf.nest.flatten(data, expand_composites=True))
+        self.seconds = self._ready - begin
+        return data
+
+    def entered(self, data: Any) -> Any:
+        """Return the input of a replica, after the timestamp that ends the wait for it.
+
+        ORDER: on a single core what computes would run first, and be taken for input.
+        """
+        if self._ready is None or not (self._ordered and self.measured):
+            return data
+        with tf.control_dependencies([self._ready]):
+            return tf.nest.map_structure(
+                lambda part: tf.identity(part) if tf.is_tensor(part) else part,
+                data,
+                expand_composites=True,
+            )
+
+    def added(self, row: tf.Tensor) -> tf.Tensor:
+        """Return a row, float64 ``[m]``, with what was measured of its step behind; in a graph."""
+        self.traced()
+        return tf.concat([row, tf.stack([self.seconds, tf.ones([], tf.float64)])], 0)
+
+    def _now(self, tensors: list[Any]) -> tf.Tensor:
+        """Return the time at which ``tensors`` are there, float64; in a graph."""
+        if not self.measured:
+            return tf.zeros([], tf.float64)
+        with tf.control_dependencies([each for each in tensors if tf.is_tensor(each)]):
+            return tf.timestamp()
+
+    def taken(self, rows: np.ndarray) -> np.ndarray:
+        """Add up the last columns of rows, summed over the tasks; return the other columns."""
+        rows, (seconds, tasks) = rows[:, : -self.width], rows[:, -self.width :].T
+        self.add(float(np.sum(seconds / np.maximum(tasks, 1))))
+        return rows
+
 
 #: Of what ``Steps.train`` gives: without them each number of steps would be traced anew.
 NUMBER, ORDER = tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None], tf.int64)
@@ -76,7 +150,7 @@ class Steps(RowSteps):
         self._reads = in_loop or FromIterator(train_iterator)
         self._evaluation_iterator: Any = evaluation_iterator
         self._evaluate: Any = None
-        self._draws = evaluation_seeds.Draws()
+        self._draws = random_draws.EvaluationDraws()
         #: Of a training step on one replica, once it was traced.
         self.graph: Any = None
         #: How long training steps wait for their input.
@@ -120,7 +194,7 @@ class Steps(RowSteps):
 
     def unsaved(self) -> list[str]:
         """Return the names of variables that a step assigns and that no checkpoint has."""
-        return unsaved.names(self._model, self.graph)
+        return tensors.unsaved(self._model, self.graph)
 
     def log(self, names: Sequence[str]) -> None:
         """Let training steps compute norms (``trainer.log``). ORDER: before one is traced."""
@@ -128,8 +202,8 @@ class Steps(RowSteps):
 
     def train(self, steps: int, ahead: int = 0) -> Sums:
         """Run training steps in one call: :meth:`dtrain.task.backends.base.Steps.train`."""
-        order = self.waiting.on_host(lambda: self._reads.order(steps))
-        arguments = fresh(np.int64(steps)), fresh(order)
+        order = self.waiting.on(lambda: self._reads.order(steps))
+        arguments = tensors.fresh(np.int64(steps)), tensors.fresh(order)
         rows = self._rows.held.tried(lambda: self._train(*arguments)).numpy()
         return self._rows.sums(self.waiting.taken(rows), steps * self._global_batch, training=True)
 
@@ -147,7 +221,7 @@ class Steps(RowSteps):
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
         if self._evaluate is None:
             self._evaluate = self._traced_evaluation()
-        outcome = self._evaluate(fresh(np.int64(steps + bool(rest))))
+        outcome = self._evaluate(tensors.fresh(np.int64(steps + bool(rest))))
         examples = steps * self.evaluation_examples + rest
         self._draws.advance(-(-examples // self._evaluation_batch))
         return self._rows.sums(outcome.numpy(), examples, training=False)
@@ -191,7 +265,7 @@ class Steps(RowSteps):
         if replicas == 1:
             return self._part(data), ()
         batch = turn * replicas + tf.cast(self._strategy.replica, tf.int64)
-        with evaluation_seeds.evaluating(batch, self._draws):
+        with random_draws.evaluating(batch, self._draws):
             return self._part(data), ()
 
     def _train_part(self, data: Any) -> Any:
@@ -200,7 +274,7 @@ class Steps(RowSteps):
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         draws = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
         step = self._strategy.replica_step(self._one_device.part(data), self._summed)
-        with host_random.seeded(self._seed), self._rows.held.begun() as states:
+        with random_draws.seeded(self._seed), self._rows.held.begun() as states:
             logs = self._trained(data, rows, step=step, draws=draws)
         self.graph = tf.compat.v1.get_default_graph()
         return logs, states
@@ -213,7 +287,7 @@ class Steps(RowSteps):
 
     def _trained(self, data: Any, rows: Any, **traced: Any) -> dict[str, tf.Tensor]:
         """Run a training step; return the norms that are logged, too."""
-        logs, measured = self._norms.measured(lambda: self._logs(data, rows, True, **traced))
+        logs, measured = self._norms.in_graph(lambda: self._logs(data, rows, True, **traced))
         return {**logs, **measured}
 
     def _logs(self, data: Any, rows: Any, training: bool, **traced: Any) -> dict[str, tf.Tensor]:
@@ -248,7 +322,7 @@ class Steps(RowSteps):
         return tf.cond(count > 0, some, none)
 
     def _counted(self, batch: Any, count: tf.Tensor) -> Any:
-        with host_random.seeded(self._seed):
+        with random_draws.seeded(self._seed):
             logs = self._logs(batch, tf.shape(tf.nest.flatten(batch)[0])[0], training=False)
         weights = self._rows.weights(logs, count)
         return {name: value * tf.cast(weights[name], tf.float32) for name, value in logs.items()}

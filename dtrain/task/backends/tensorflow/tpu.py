@@ -28,9 +28,8 @@ from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.reading import take
 from dtrain.task.backends.tensorflow.replicas import Replicas
-from dtrain.task.backends.tensorflow.steps import Steps
+from dtrain.task.backends.tensorflow.steps import Steps, Waiting
 from dtrain.task.backends.tensorflow.tensors import flat
-from dtrain.task.backends.tensorflow.waiting import Waiting
 from dtrain.task.data.inputs import Inputs
 
 

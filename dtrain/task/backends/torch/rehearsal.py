@@ -20,7 +20,7 @@ from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.torch import plain, replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws, hashed
-from dtrain.task.backends.torch.keras_internals import Watching, add
+from dtrain.task.backends.torch.keras_internals import Watching, change
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.backends.unsummed import Trial
 from dtrain.task.data import reading
@@ -293,7 +293,7 @@ class _Step:
         model.train()
         with _restored(self.state), optimizers.caught(model) as updates:
             model.reset_metrics()
-            add(self._draws.words, hashed(number))
+            change("add_", self._draws.words, hashed(number))
             rows = len(keras.tree.flatten(data)[0])
             traced = tracing(step=step, rows=rows, results=[], targets=targets)
             watching = (

@@ -17,8 +17,8 @@ from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import whole
 from dtrain.task.backends.torch.keras_internals import version
-from dtrain.task.backends.torch.module_state import Buffer
 from dtrain.task.backends.torch.plain import buffers, parts
+from dtrain.task.backends.torch.state import Buffer
 
 #: Packages whose modules hold nothing that a step assigns, beside parameters and buffers.
 KNOWN = ("abc", "builtins", "dtrain", "keras", "torch", "typing")

@@ -20,11 +20,10 @@ from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
-from dtrain.task.backends.torch.forward import Forward
-from dtrain.task.backends.torch.global_batch import note_divisors
+from dtrain.task.backends.torch.gradients import note_divisors
 from dtrain.task.backends.torch.hardware import Processes
 from dtrain.task.backends.torch.plain import PlainModel, compile_forward
-from dtrain.task.backends.torch.steps import Steps
+from dtrain.task.backends.torch.steps import Forward, Steps
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers, train_state

@@ -1,22 +1,27 @@
-"""Optimizers, variables and the default graph.
+"""What a strategy needs of Keras and TensorFlow, and no public way leads to.
 
-Optimizers that update several replicas.
-
-TensorFlow's variable inside of one of Keras', or of a strategy's: no public way leads to it.
-
-TensorFlow's default graph, where the scope of a strategy is kept.
+Optimizers that update several replicas, losses that layers add, TensorFlow's variable inside of
+one of a strategy's, the devices of a task, and the default graph, where a strategy's scope is kept.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from dtrain.task.keras_internals.model import ONE_REPLICA, is_of_keras, module, unknown
+from dtrain.task.keras_internals.model import (
+    ONE_REPLICA,
+    function,
+    is_of_keras,
+    layers,
+    module,
+    unknown,
+)
 
 #: Keras' modules that branch on what an optimizer has counted: is it time for an update?
 MODULES = ("base_optimizer", "loss_scale_optimizer")
@@ -160,3 +165,119 @@ def keep_session() -> Iterator[None]:
         yield
     finally:
         tf.compat.v1.reset_default_graph = original
+
+
+def losses_of(layer: keras.Layer) -> Any:
+    """Return the list in which a layer keeps the losses that it has added itself.
+
+    Keras' public ``losses`` has those of the layers inside of it and of regularizers as well.
+
+    Raises:
+        TrainingError: this version of Keras keeps them in another way.
+    """
+    losses = getattr(layer, "_losses", None)
+    if not isinstance(losses, list | _Apart):
+        raise unknown("keeps losses that layers add", ONE_REPLICA)
+    return losses
+
+
+def keep_losses_apart(model: keras.Model) -> None:
+    """Let each replica see the losses that it has added itself (``add_loss``, activities), alone.
+
+    Keras has one list of them in a layer. Replicas are traced in threads of their own that take
+    turns where they meet, as over a variable that a call assigns (batch normalization does), and
+    each would find the losses of those before it beside its own.
+
+    Raises:
+        TrainingError: this version of Keras keeps them in another way.
+    """
+    for layer in layers(model):
+        if not isinstance(losses_of(layer), _Apart):
+            object.__setattr__(layer, "_losses", _Apart())
+            if hasattr(layer, "_loss_ids"):  # which of the losses of a StatelessScope are its own
+                object.__setattr__(layer, "_loss_ids", _IdsApart())
+
+
+class _Apart:
+    """A list for each thread, of which Keras, and :mod:`.remat`, use these methods."""
+
+    def __init__(self) -> None:
+        self._lists: dict[int, list[Any]] = {}
+
+    def _own(self) -> list[Any]:
+        return self._lists.setdefault(threading.get_ident(), [])
+
+    def extend(self, losses: list[Any]) -> None:
+        """Add ``losses``."""
+        self._own().extend(losses)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._own().clear()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._own()[index]
+
+    def __delitem__(self, index: Any) -> None:
+        del self._own()[index]
+
+    def __len__(self) -> int:
+        return len(self._own())
+
+
+class _IdsApart:
+    """A set for each thread."""
+
+    def __init__(self) -> None:
+        self._sets: dict[int, set[int]] = {}
+
+    def _own(self) -> set[int]:
+        return self._sets.setdefault(threading.get_ident(), set())
+
+    def add(self, loss: int) -> None:
+        """Add the id of a loss."""
+        self._own().add(loss)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._own().clear()
+
+    def __contains__(self, loss: int) -> bool:
+        return loss in self._own()
+
+
+#: Where ``MultiWorkerMirroredStrategy`` finds its devices.
+COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
+
+
+@contextlib.contextmanager
+def local_devices(devices: Sequence[str]) -> Iterator[None]:
+    """Let the ``MultiWorkerMirroredStrategy`` that is made inside have these devices in each task.
+
+    TensorFlow counts a task's GPUs and knows of one CPU device alone: several logical ones, on
+    which a data-parallel run is tried without GPUs, cannot be asked for publicly. Where they are
+    GPUs, or one CPU device, nothing is replaced.
+
+    Raises:
+        TrainingError: this version of TensorFlow finds them in another way.
+    """
+    if len(devices) == 1 or not all(name.startswith("CPU") for name in devices):
+        yield
+        return
+    kind = getattr(module(COLLECTIVES), "CollectiveAllReduceExtended", None)
+    name = "_initialize_local_devices"
+    original = function(kind, name, ["self", "cluster_resolver", "worker_device"])
+    if original is None:
+        raise unknown(
+            "finds the CPU devices of a task", "set hardware.devices=1, or use strategy=mirrored",
+            "tensorflow",
+        )  # fmt: skip
+
+    def found(self: object, resolver: object, worker_device: str) -> tuple[tuple[str, ...], str]:
+        return tuple(f"{worker_device}/device:{name}" for name in devices), "CPU"
+
+    setattr(kind, name, found)
+    try:
+        yield
+    finally:
+        setattr(kind, name, original)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow.parameter_server.packing import Packing
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps, worker_index
-from dtrain.task.backends.tensorflow.replica import host_random, random_draws
+from dtrain.task.backends.tensorflow.replica import random_draws
 from dtrain.task.backends.tracing import tracing
 
 
@@ -195,7 +195,7 @@ class SynchronousSteps(CoordinatedSteps):
         def replica() -> Any:
             draws = self._drawn(data, self._part_rows)
             part = random_draws.part(arguments[1], self._workers, self._part_rows, draws)
-            with host_random.seeded(self._seed), tracing(draws=part):
+            with random_draws.seeded(self._seed), tracing(draws=part):
                 gradients, others, vector = self._pure(data, True, self._workers)
             self._packing = Packing(self._model, gradients, others, self._same)
             account = [self.waiting.seconds, tf.cast(worker_index(), tf.float64)]

@@ -1,8 +1,7 @@
-"""Rehearsals: a step in parts compared with the whole, in training and in an evaluation.
+"""Rehearsals: what several replicas compute otherwise than one device, and an evaluation step.
 
-What several replicas compute otherwise than one device: a notice says so, or a refusal.
-
-An evaluation step on some examples, before training, that changes nothing.
+A notice says so, or a refusal: where a step in parts is not that of the whole, and what of a step
+is of each replica by design, or of each trace.
 """
 
 from __future__ import annotations
@@ -20,8 +19,13 @@ from dtrain.errors import behind
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
 from dtrain.task.backends.step_logs import unwrapped
-from dtrain.task.backends.tensorflow.rehearsal import noise
-from dtrain.task.backends.tensorflow.rehearsal.step import Step, undisturbed
+from dtrain.task.backends.tensorflow.rehearsal.step import (
+    Step,
+    augmentations,
+    operations,
+    undisturbed,
+)
+from dtrain.task.backends.tensorflow.replica import random_draws
 from dtrain.task.backends.unsummed import Trial
 from dtrain.task.data import reading
 
@@ -55,9 +59,9 @@ def notice(
     """
     if strategy.parts == 1:
         return None
-    notices = [noise.statistics(model, strategy)]
+    notices = [_statistics(model, strategy)]
     is_known = across.is_known(model)
-    if not is_known or noise.augmentations(model):
+    if not is_known or augmentations(model):
         notices += _of_a_step(model, strategy, source, global_batch, seed, is_known)
     return "; ".join(text for text in notices if text is not None) or None
 
@@ -84,7 +88,7 @@ def _of_a_step(
                     for batch in across.batches(first, parts, rows)
                 ]
             step = Step(model, strategy, batches[0], parts, rows, seed)
-            drawn, counter = noise.drawn(step.graph), noise.counter(before)
+            drawn, counter = _drawn(step.graph), _counter(before)
             yield None if is_known else drawn
             difference = across.difference(step, batches, strategy, SUMS)
             yield None if is_known else counter or difference
@@ -109,3 +113,79 @@ def trial(model: keras.Model) -> Trial:
             return {id(v): np.asarray(scope.get_current_value(v), np.float64) for v in metrics}
 
     return evaluated
+
+
+#: Operations of ``tf.random`` that have a state of their own, or of a ``tf.random.Generator``.
+STATEFUL = (
+    "RandomUniform", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncated",
+    "RandomGamma", "RandomPoisson", "RandomShuffle", "Multinomial", "StatefulUniform",
+    "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandomBinomial",
+)  # fmt: skip
+
+#: And such as have a seed, which is the same on each replica.
+STATELESS = (
+    "StatelessRandomUniform", "StatelessRandomNormal", "StatelessTruncatedNormal",
+    "StatelessMultinomial", "StatelessRandomGamma", "StatelessRandomPoisson",
+    "StatelessRandomBinomial", "StatelessParameterizedTruncated", "StatelessShuffle",
+)  # fmt: skip
+
+
+def _statistics(model: keras.Model, strategy: Replicas) -> str | None:
+    """Return which layers normalise by a replica's part of the batch, if any do."""
+    names = [
+        layer.name
+        for layer in keras_internals.layers(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.trainable
+        and not layer.synchronized
+    ]
+    if not names:
+        return None
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    under = "" if strategy.abilities.exchanges else " under strategy=multiworker"
+    return (
+        f"batch normalisation ({shown}) is by the statistics of each replica's part of a batch, "
+        "and not by those of the whole, as on one device: "
+        f"keras.layers.BatchNormalization(synchronized=True) is{under}"
+    )
+
+
+def _drawn(graph: Any) -> str | None:
+    """Return what a step draws that replicas draw otherwise than one device, if there is any.
+
+    Args:
+        graph: of the step, traced under :func:`random_draws.watched`.
+    """
+    kinds = {
+        kind
+        for kind, name in operations(graph)
+        if kind.startswith(STATEFUL)
+        or (kind.startswith(STATELESS) and random_draws.SCOPE not in name)
+    }
+    if not kinds:
+        return None
+    return (
+        f"the training step draws random numbers by tf.random ({', '.join(sorted(kinds))}), and "
+        "each replica draws others than one device would: keras.random with a "
+        "keras.random.SeedGenerator draws the same"
+    )
+
+
+def _counter(before: list[tuple[Any, dict[str, Any]]]) -> str | None:
+    """Return which number a layer of the user's has changed while the step was traced, if any.
+
+    Args:
+        before: of :func:`.step.undisturbed`.
+    """
+    for owner, attributes in before:
+        if keras_internals.is_of_keras(owner):
+            continue
+        for name, value in attributes.items():
+            if type(value) in (int, float) and vars(owner).get(name) != value:
+                return (
+                    f"{type(owner).__name__} {owner.name} changes self.{name} in Python, which "
+                    "runs once for each replica while the step is traced, and not once a step: "
+                    "each replica has another constant; keep it in a variable "
+                    "(self.add_weight(..., trainable=False))"
+                )
+    return None

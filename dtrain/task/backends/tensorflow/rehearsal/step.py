@@ -28,12 +28,8 @@ from dtrain.task.backends.step_logs import (
 )
 from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
-from dtrain.task.backends.tensorflow import unsaved
-from dtrain.task.backends.tensorflow.rehearsal.noise import (
-    augmentations,
-    operations,
-)
-from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
+from dtrain.task.backends.tensorflow import tensors
+from dtrain.task.backends.tensorflow.replica import gradients, random_draws
 from dtrain.task.backends.tensorflow.replica.global_batch import on_one_device
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.model import optimizers
@@ -140,7 +136,7 @@ class Step:
             UsageError: it makes of gradients of single examples what replicas make otherwise.
             NotImplementedError: it would leave something behind.
         """
-        if unsaved.names(self.model, self.graph):
+        if tensors.unsaved(self.model, self.graph):
             raise NotImplementedError("the step assigns variables that nothing restores")
         with tf.device("CPU:0"):
             whole, again = (self._outcome(self._whole, batch) for _ in range(2))
@@ -219,7 +215,7 @@ class Step:
         applied: list[Any] = []
         tapes = tracing(step=now) if self._differentiates else gradients.tried(now, nested)
         with (
-            host_random.seeded(self._seed), pictures_changed(self.model) as changed,
+            random_draws.seeded(self._seed), pictures_changed(self.model) as changed,
             _Scope(mapping, self._metrics, now is not None and self._together) as scope,
             tapes, tracing(results=[], applied=applied),
         ):  # fmt: skip
@@ -404,3 +400,24 @@ def _copy(variable: Any) -> tf.Tensor:
 
 def _is_float(variable: Any) -> bool:
     return bool(tf.as_dtype(variable.dtype).is_floating)
+
+
+def augmentations(model: keras.Model) -> list[keras.Layer]:
+    """Return the preprocessing layers of Keras' own, which may draw and look at a whole batch."""
+    layers = keras_internals.layers(model)
+    return [layer for layer in layers if ".layers.preprocessing." in type(layer).__module__]
+
+
+def has_draws_of_any_shape(model: keras.Model) -> bool:
+    """Whether a draw may have as many rows as a batch, and not be for its examples."""
+    layers = keras_internals.layers(model)
+    of_keras = all(map(keras_internals.is_of_keras, layers))
+    return not of_keras or bool(augmentations(model))
+
+
+def operations(graph: Any) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of each operation of a graph, and of functions inside of it."""
+    definition = graph.as_graph_def()
+    inside = (node for each in definition.library.function for node in each.node_def)
+    for node in (*definition.node, *inside):
+        yield node.op, node.name

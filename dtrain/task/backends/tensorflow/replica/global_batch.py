@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError, behind
 from dtrain.task.backends.step_logs import unwrapped
-from dtrain.task.backends.tensorflow.replica import gradients, host_random, random_draws
+from dtrain.task.backends.tensorflow.replica import gradients, random_draws
 from dtrain.task.backends.tensorflow.replica.dependence import Examples, looked_up, lookups
 from dtrain.task.model import optimizers
 
@@ -127,7 +127,7 @@ class _Trace:
 
         def run() -> None:
             try:
-                with tf.device("CPU:0"), host_random.seeded(seed):
+                with tf.device("CPU:0"), random_draws.seeded(seed):
                     tf.function(noted, autograph=False).get_concrete_function(specs)
             except Exception as error:
                 self.error = error

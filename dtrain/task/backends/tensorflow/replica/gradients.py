@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -34,9 +35,85 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.task.backends import across
 from dtrain.task.backends.tensorflow import keras_internals
-from dtrain.task.backends.tensorflow.replica import dependence, reduction
+from dtrain.task.backends.tensorflow.replica import dependence
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
+
+#: How tensors are added up over the replicas of a strategy; of others TensorFlow does it.
+_totals: weakref.WeakKeyDictionary[tf.distribute.Strategy, Callable[[tf.Tensor], tf.Tensor]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def collective(vector: tf.Tensor) -> tf.Tensor:
+    """Add a vector up over the replicas by a collective of TensorFlow's; differentiable."""
+    return _context().all_reduce(tf.distribute.ReduceOp.SUM, vector)
+
+
+def add_up_together(
+    engine: tf.distribute.Strategy, total: Callable[[tf.Tensor], tf.Tensor] = collective
+) -> None:
+    """Add tensors up over replicas as one flat vector of each type, in what is traced from now on.
+
+    A collective takes its time whatever it carries, and each operation on a small tensor as well:
+    so all gradients of a type are one vector, which is reduced, divided and cut in pieces again.
+
+    Args:
+        engine: whose replicas they are.
+        total: adds a vector up.
+    """
+    _totals[engine] = total
+
+
+def _context() -> Any:
+    context = tf.distribute.get_replica_context()
+    assert context is not None
+    return context
+
+
+def reduce(values: list[Any], op: tf.distribute.ReduceOp) -> list[Any]:
+    """Reduce tensors over the replicas, in one of them.
+
+    Args:
+        values: dense tensors and ``tf.IndexedSlices``, the same of all replicas. The rows of the
+            latter are brought together by TensorFlow.
+        op: how.
+
+    Raises:
+        RuntimeError: the replicas cannot meet here.
+    """
+    context = _context()
+    add = _totals.get(context.strategy)
+    if add is None:
+        return list(context.all_reduce(op, values))
+    results: list[Any] = [None] * len(values)
+    sparse: list[int] = []
+    packs: dict[tf.DType, list[int]] = {}
+    for i in reversed(range(len(values))):  # those of the last layers first
+        if isinstance(values[i], tf.IndexedSlices):
+            sparse.insert(0, i)
+        else:
+            packs.setdefault(values[i].dtype, []).append(i)
+    for pack in packs.values():
+        chosen = [values[i] for i in pack]
+        total = add(tf.concat([tf.reshape(value, [-1]) for value in chosen], 0))
+        if op == tf.distribute.ReduceOp.MEAN:
+            total = total / tf.cast(context.strategy.num_replicas_in_sync, total.dtype)
+        for i, part in zip(pack, tf.split(total, [_size(value) for value in chosen]), strict=True):
+            results[i] = tf.reshape(part, _shape(values[i]))
+    rows = context.all_reduce(op, [values[i] for i in sparse]) if sparse else ()
+    for i, value in zip(sparse, rows, strict=True):
+        results[i] = value
+    return results
+
+
+def _size(value: tf.Tensor) -> Any:
+    elements = value.shape.num_elements()
+    return tf.size(value) if elements is None else elements
+
+
+def _shape(value: tf.Tensor) -> Any:
+    return value.shape if value.shape.is_fully_defined() else tf.shape(value)
 
 
 def _install_declared(current: Callable[[], Any]) -> None:
@@ -207,7 +284,7 @@ def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.
     with meeting(
         "takes a gradient", "to average it", "a train_step that calls tape.gradient outside of them"
     ):
-        return reduction.reduce(values, op)
+        return reduce(values, op)
 
 
 @contextlib.contextmanager
