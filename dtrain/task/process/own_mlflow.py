@@ -43,8 +43,12 @@ class Logged(importlib.abc.MetaPathFinder):
                 self._change(sys.modules[NAME])
             else:
                 sys.meta_path.insert(0, self)
-                self._undo.callback(lambda: self in sys.meta_path and sys.meta_path.remove(self))
+                self._undo.callback(self._withdraw)
             yield
+
+    def _withdraw(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Find MLflow by the other finders, and change it when it has been executed."""
