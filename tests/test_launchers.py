@@ -127,15 +127,6 @@ def test_kill_leaves_nothing(tmp_path: Path, cluster: Cluster, launcher: Local) 
     assert launcher.exit_codes() == {"chief-0": -9}
 
 
-def test_an_idle_launcher(launcher: Local) -> None:
-    assert launcher.poll(0) == []
-    launcher.stop()
-    launcher.dump()
-    launcher.kill()
-    assert launcher.exit_codes() == {}
-    assert launcher.frozen() == set()
-
-
 def ends(pipe: Any) -> None:
     os._exit(3)
 

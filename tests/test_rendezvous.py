@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import socket
 import threading
 import time
@@ -571,61 +570,6 @@ def test_facts_that_are_longer_than_a_message(meeting: Meeting) -> None:
     theirs = meeting.peer("worker-0", {**FACTS, "dataset.path": f"{files[:-3]}x']"})
     assert "dataset.path=" in failure(waiting, UsageError)
     assert failure(theirs, UsageError) == failure(waiting, UsageError)
-
-
-def test_a_thousand_messages(meeting: Meeting) -> None:
-    """Whatever bytes come, with the key or without: none ends the job, or delays it."""
-    chance = random.Random(12)
-    waiting = meeting.host("worker-0")
-    meeting.missing("worker-0")
-    for number in range(1000):
-        data = generated(chance)
-        parsed = messages.parse(data)
-        assert parsed is None or json.loads(data) == parsed
-        if number % 10:
-            continue
-        if number % 20:
-            with Bare(meeting.address).put(
-                messages.make("proof"), data.replace(b"\n", b" ")
-            ) as peer:
-                peer.socket.shutdown(socket.SHUT_WR)
-                ended(peer.socket)
-        else:
-            with connect(meeting.address) as peer_socket:
-                peer_socket.sendall(data[:100])
-    place = meeting.peer("worker-0")
-    waiting.result(LONG)
-    assert place.result(LONG) == PLACE
-
-
-def generated(chance: random.Random) -> bytes:
-    """Return bytes that are like a message, more or less."""
-
-    def value(depth: int) -> Any:
-        kinds: list[Callable[[], Any]] = [
-            lambda: None, lambda: chance.choice([True, False]), lambda: chance.randint(-9, 300),
-            lambda: chance.choice([1e308, -0.0, float("nan"), float("inf"), 10**40]),
-            lambda: "".join(chr(chance.choice([0, 10, 27, 65, 233, 0x202E, 0xD800, 0x1F600]))
-                            for _ in range(chance.randrange(9))),
-            lambda: chance.choice(["..", "/etc", "a/b", "ab" * 16, "worker-0"]),
-        ]  # fmt: skip
-        if depth < 4:
-            kinds += [
-                lambda: [value(depth + 1) for _ in range(chance.randrange(4))],
-                lambda: {str(value(9)): value(depth + 1) for _ in range(chance.randrange(4))},
-            ]
-        return chance.choice(kinds)()
-
-    kind = chance.choice([*messages.KINDS, "no kind", value(0)])
-    fields = messages.KINDS.get(kind, {}) if isinstance(kind, str) else {}
-    message = {"kind": kind, **{name: value(0) for name in fields if chance.random() < 0.95}}
-    if chance.random() < 0.1:
-        message[str(value(9))] = value(0)
-    data = json.dumps(message).encode()
-    if chance.random() < 0.3:
-        at = chance.randrange(len(data))
-        data = data[:at] + bytes(chance.randrange(256) for _ in range(3)) + data[at + 3 :]
-    return data[: chance.randrange(len(data))] if chance.random() < 0.1 else data
 
 
 def test_a_task_that_comes_twice(meeting: Meeting) -> None:
