@@ -408,7 +408,7 @@ def test_refusals(place: Path, promote: Any, tmp_path: Path, empty_store: Path) 
     shown = promote(sweep, "name=a", "alias=b")
     assert shown.code == 2
     assert "is a sweep, and a model is of one job" in shown.error
-    assert f"promote {sweep}/1 alias=..." in shown.error
+    assert f"promote {sweep}/0 alias=..." in shown.error
     with pytest.raises(UsageError, match=r"name=\(none\): is what the model is registered as"):
         Promote("outputs/a/one", None)._name(composed())
     # What is there is not what was compared with Keras.

@@ -28,6 +28,7 @@ from dtrain.config.consent import PREFIX
 from dtrain.config.overrides import key_of
 from dtrain.config.schema import Config
 from dtrain.controller.backend import reads
+from dtrain.controller.folders import unwritable
 from dtrain.controller.launchers import Kubernetes
 from dtrain.controller.launchers.k8s import (
     COMPONENT,
@@ -40,7 +41,7 @@ from dtrain.controller.launchers.k8s import (
 from dtrain.controller.plan import Plan
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import addresses, writing
-from dtrain.host import terminal
+from dtrain.host.terminal import say, stops
 
 #: Below ``output_dir``, of the run folders in the cluster and of the manifests here.
 FOLDER = "kubernetes"
@@ -89,7 +90,7 @@ def run(
         return errors.OK
     job = Job(pods.context, pods.namespace, objects)
     job.create()
-    _say(f"{work.name} is applied; run folder: {work.output_dir}/{FOLDER}/{work.name} of the claim "
+    say(f"{work.name} is applied; run folder: {work.output_dir}/{FOLDER}/{work.name} of the claim "
          f"{pods.volume}; its pods: kubectl get pods -l {INSTANCE}={work.name}")  # fmt: skip
     return job.follow(launcher.grace_seconds + MARGIN) if pods.follow else errors.OK
 
@@ -239,13 +240,11 @@ def _write(path: Path, objects: list[Object], namespace: str | None) -> None:
         writing.remove(path)
         writing.write_key(path, text(objects).encode())
     except OSError as error:
-        raise UsageError(
-            "output_dir", path.parent.parent, f"no manifest can be written there "
-            f"({error.strerror})", "a folder that can be written", "output_dir=FOLDER",
-        ) from None  # fmt: skip
+        problem = "no manifest can be written there"
+        raise unwritable("output_dir", path.parent.parent, problem, error) from None
     option = f" -n {namespace}" if namespace else ""
-    _say(f"the manifest is written; type: kubectl apply -f {path}{option}")
-    _say("launcher.apply=true creates the job and follows it")
+    say(f"the manifest is written; type: kubectl apply -f {path}{option}")
+    say("launcher.apply=true creates the job and follows it")
 
 
 class Job:
@@ -316,7 +315,7 @@ class Job:
         """
         log = _Log([*self._kubectl, "logs", self._chief, "--container=dtrain", "--follow",
                     "--timestamps", "--tail=-1", "--max-log-requests=1000"])  # fmt: skip
-        for number in set(terminal.stops()) - {signal.SIGINT}:  # Ctrl-C alone deletes the job
+        for number in set(stops()) - {signal.SIGINT}:  # Ctrl-C alone deletes the job
             signal.signal(number, lambda *_: sys.exit(errors.INTERRUPTED))
         patience = 0.0
         try:
@@ -338,11 +337,11 @@ class Job:
                 if done.returncode == 0:
                     return self._end(condition == self._success)
                 if "(NotFound)" in message:
-                    _say(f"{self._name} was deleted")
+                    say(f"{self._name} was deleted")
                     return errors.FAILED
                 away = "timed out waiting for the condition" not in message
                 if away and message != problem:
-                    _say(f"{message}; the job goes on, and kubectl asks again")
+                    say(f"{message}; the job goes on, and kubectl asks again")
                 problem = message if away else ""
                 time.sleep(_AGAIN if away else 0)
 
@@ -356,18 +355,18 @@ class Job:
             kept = (errors.OK, errors.INTERRUPTED)
             code = next((c for c in reversed(codes) if c not in kept), errors.FAILED)
         how = f"failed with exit code {code}; type: kubectl describe {self._reference}"
-        _say(f"{self._name} {'is done' if success else how}")
+        say(f"{self._name} {'is done' if success else how}")
         return code
 
     def _delete(self, grace: float) -> int:
-        _say(f"{self._name} is being deleted; its pods have {grace:g} s to save a checkpoint")
+        say(f"{self._name} is being deleted; its pods have {grace:g} s to save a checkpoint")
         try:
             self._remove("--cascade=foreground", f"--timeout={grace + _GONE:g}s")
-            _say(f"{self._name} is deleted; its run folder stays")
+            say(f"{self._name} is deleted; its run folder stays")
             return errors.INTERRUPTED
         except (TrainingError, KeyboardInterrupt) as error:
             why = str(error) or "it was not waited for"
-            _say(f"{why}; type: kubectl get {self._reference}")
+            say(f"{why}; type: kubectl get {self._reference}")
             return errors.FAILED
 
     def _remove(self, *words: str) -> None:
@@ -438,7 +437,3 @@ def _problem(done: subprocess.CompletedProcess[str]) -> str:
     """Return what kubectl says of its failure, without the lines of its own log."""
     lines = [line for line in done.stderr.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
     return " ".join(" ".join(lines).split())
-
-
-def _say(text: str) -> None:
-    print(f"dtrain: {errors.printable(text)}", file=sys.stderr, flush=True)

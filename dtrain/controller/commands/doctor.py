@@ -153,11 +153,8 @@ def main(arguments: list[str] | None = None) -> int:
         "go, and what would be started where. Nothing is started.",
         epilog="Exit codes: 0 a run would start, 2 it would be rejected.",
     )  # fmt: skip
-    parser.add_argument("overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE",
-                        help="those of a training")  # fmt: skip
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    parser.add_overrides("those of a training")
     given = parser.parse_intermixed_args(arguments)
-    option = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     doctor = Doctor()
     doctor.begin()
-    return boundary.answered(lambda: cli.composed([*option, *given.overrides], doctor), "doctor")
+    return boundary.answered(lambda: cli.composed(boundary.words(given), doctor), "doctor")

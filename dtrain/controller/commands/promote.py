@@ -67,7 +67,7 @@ class Promote(OfModel):
         if (self.rundir.path / "sweep.json").is_file():
             raise UsageError(
                 "RUN", self._run, "is a sweep, and a model is of one job", "the folder of a job",
-                f"python -m dtrain promote {short(_best_job(self.rundir))} alias=...",
+                f"python -m dtrain promote {short(self.rundir.path / '0')} alias=...",
             )  # fmt: skip
 
     def job(self, node: Any) -> int:
@@ -119,15 +119,6 @@ class Promote(OfModel):
                 "name=digits, or tracking.register=digits of the run",
             )  # fmt: skip
         return str(name)
-
-
-def _best_job(rundir: RunDir) -> Any:
-    """Return the folder of the best job of a sweep, or of any."""
-    sweep = schemas.glance(rundir.path / "sweep.json", schemas.Sweep)
-    jobs = sweep["jobs"] if sweep is not None else []
-    best = sweep.get("best") if sweep is not None else None
-    found = next((job["folder"] for job in jobs if job["number"] == best), "0")
-    return rundir.path / found
 
 
 def _known(rundir: RunDir, path: Any, weights: str) -> dict[str, registry.Measured]:

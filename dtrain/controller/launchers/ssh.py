@@ -17,6 +17,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.host import network as network_of
 from dtrain.host import python_path
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 
 #: Of the client, whatever its configuration says: it asks nothing, forwards nothing, and shares its
@@ -219,7 +220,7 @@ class Ssh(Agents):
                 problems[host.name] = explained(host)
             elif (differs := facts.problem(host.facts, here)) is not None:
                 problems[host.name] = differs
-        self._say("hosts")
+        say("hosts")
         shown = {name: problem for name, (problem, _) in problems.items()}
         print(facts.table(found, shown), file=sys.stderr)
         if problems:

@@ -54,7 +54,7 @@ class Logged(importlib.abc.MetaPathFinder):
         """Find MLflow by the other finders, and change it when it has been executed."""
         if name != NAME:
             return None
-        sys.meta_path.remove(self)
+        self._withdraw()  # two threads may import it at once
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader, execute = spec.loader, spec.loader.exec_module

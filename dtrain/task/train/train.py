@@ -26,7 +26,7 @@ from dtrain.task.train.loop import Loop
 from dtrain.task.train.recorder import NullRecords, Objective, Records
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.snapshots import save_model
-from dtrain.task.train.step_schedule import Schedule, TimeLimit
+from dtrain.task.train.step_schedule import Schedule, end_of_time
 from dtrain.task.train.tensorboard import Summaries
 
 
@@ -111,7 +111,8 @@ class Train(Action):
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=functools.partial(_begun, process, model, steps),
-            limit=TimeLimit.of(config.trainer.max_time, process.rundir),
+            max_time=config.trainer.max_time,
+            until=end_of_time(config.trainer.max_time, process.rundir),
         )  # fmt: skip
         status, measured = "FAILED", loop.timing
         try:

@@ -38,6 +38,8 @@ from dtrain.tracking import conditions
 from dtrain.tracking.conditions import Condition, Other
 from dtrain.tracking.mlflow.store import BATCH, Store, allowed, import_mlflow, import_models
 
+#: MLflow's own tag of a logged model, with its versions.
+_VERSIONS = "mlflow.modelVersions"
 #: Tag by which a logged model is found again.
 _KEY = "dtrain.model"
 _FORBIDDEN = re.compile(r"[/:.%\"']")  # in the name of a logged model: MLflow's own rule
@@ -189,7 +191,18 @@ class Models:
         for key, value in tags.items():
             if version.tags.get(key) != value:
                 self._store.call("set_model_version_tag", name, version.version, key, value)
+        self._link(logged, {"name": name, "version": version.version})
         return version
+
+    def _link(self, logged: Any, version: dict[str, Any]) -> None:
+        """Let the page of the logged model show its version; a server does that by itself."""
+        tags = self._store.call("get_logged_model", logged.model_id).tags
+        linked = json.loads(tags.get(_VERSIONS, "[]"))
+        if str(version["version"]) not in [
+            str(each["version"]) for each in linked if each["name"] == version["name"]
+        ]:
+            text = json.dumps([*linked, version])
+            self._store.call("set_logged_model_tags", logged.model_id, {_VERSIONS: text})
 
     def _registered(self, name: str) -> list[Any]:
         """Return the registered model of a name, if there is one."""

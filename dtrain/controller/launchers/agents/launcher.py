@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import sys
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +16,7 @@ from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.host import frameworks
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.mirror import OF_COMMANDS, Changes, Receiver
@@ -45,7 +45,6 @@ class Agents(Launcher, LocalProcesses):
         self._hosts: list[Host] = []
         self._inbox = Inbox(self.peer_timeout)
         self._codes: dict[str, int] = {}
-        self._losses: dict[str, str] = {}  # tasks of hosts that are gone, and how
         self._cluster: Cluster | None = None
 
     @abstractmethod
@@ -190,7 +189,7 @@ class Agents(Launcher, LocalProcesses):
         if again or named != {name for host in hosts for name in host.tasks}:
             cluster = self.place(cluster)
             self.prepare(cluster)
-        self._codes, self._losses = {}, {}
+        self._codes, self.losses = {}, {}
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
@@ -233,7 +232,7 @@ class Agents(Launcher, LocalProcesses):
             elif message["kind"] == "frozen":
                 host.frozen = set(message.get("tasks", ())) & set(host.tasks)
             elif message["kind"] == "problem":
-                self._say(f"{host.name}: {message.get('message')}")
+                say(f"{host.name}: {message.get('message')}")
             elif message["kind"] == "lost":
                 events += self._lose(host)
         return events
@@ -243,23 +242,19 @@ class Agents(Launcher, LocalProcesses):
         assert self._cluster is not None
         lost = [name for name in host.tasks if name not in self._codes]
         how = f"is lost with its host {host.name}: {host.lost}"
-        self._losses.update({name: how for name in lost})
+        self.losses.update({name: how for name in lost})
         silent = host.silent > self.peer_timeout
         found = []
         for name in lost:
             task = self._cluster.task(name)
             left = [t for t in self._cluster.tasks if t.role == task.role]
-            left = [t for t in left if t.name not in self._losses]
+            left = [t for t in left if t.name not in self.losses]
             # What is handed to one that is silent the others would wait for without an end.
             if task.replaceable and left and not silent:
-                self._say(f"{name} {how}: the others continue without it")
+                say(f"{name} {how}: the others continue without it")
             else:
                 found.append((name, "lost"))
         return found
-
-    def loss(self, name: str) -> str:
-        """Return how a task was lost."""
-        return self._losses[name]
 
     def silent(self) -> list[str]:
         """Return the tasks of hosts from which nothing has come lately, with their hosts."""
@@ -280,7 +275,7 @@ class Agents(Launcher, LocalProcesses):
         try:
             self._end(alive)
         except TrainingError as error:
-            self._say(f"{error}: its connection is closed")
+            say(f"{error}: its connection is closed")
         finally:
             for host in hosts:
                 host.send("over")
@@ -319,7 +314,3 @@ class Agents(Launcher, LocalProcesses):
         """Have every task write its stacks."""
         for host in self._used():
             host.send("dump")
-
-    @staticmethod
-    def _say(text: str) -> None:
-        print(f"dtrain: {text}", file=sys.stderr)

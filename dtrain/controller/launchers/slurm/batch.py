@@ -25,6 +25,7 @@ from typing import Any
 from dtrain import errors
 from dtrain.controller.launchers.slurm import client
 from dtrain.files import reading, writing
+from dtrain.host.terminal import say
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, read_json, write_json
 
@@ -53,10 +54,6 @@ def _start() -> dict[str, Any]:
     return {"job": own(), "restart": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
 
 
-def _say(text: str) -> None:
-    print(f"dtrain: {text}", file=sys.stderr, flush=True)
-
-
 # Around the step
 
 
@@ -75,7 +72,7 @@ def main(folder: Path, command: Sequence[str]) -> int:
     limit = int(os.environ.get(client.LIMIT, "5"))
     idle = begin(folder, time.time())
     if idle > limit:
-        _say(
+        say(
             f"started {idle} times since the last checkpoint: not again "
             f"(launcher.max_requeues={limit})"
         )
@@ -154,11 +151,11 @@ def wait_for(folder: Path) -> bool:
     deadline, said = time.monotonic() + _PATIENCE, False
     while RunDir(folder).is_locked():
         if time.monotonic() > deadline:
-            _say(f"process {RunDir(folder).holder()} is still at work in {folder}")
+            say(f"process {RunDir(folder).holder()} is still at work in {folder}")
             return False
         if not said:
             said = True
-            _say("an earlier start of the job is still at work: waiting for its end")
+            say("an earlier start of the job is still at work: waiting for its end")
         time.sleep(_INTERVAL)
     return True
 
@@ -177,7 +174,7 @@ def carry(folder: Path, command: Sequence[str], warned: threading.Event) -> int 
     while process.poll() is None:
         if warned.is_set() and not passed:
             passed = True
-            _say("SLURM ends the job soon: saving")
+            say("SLURM ends the job soon: saving")
             process.send_signal(signal.SIGUSR2)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_INTERVAL)
@@ -217,9 +214,9 @@ def _requeue() -> bool:
         client.requeue(job)
     except client.Refused as error:
         if _WAITS not in str(error):  # SLURM sees to it itself
-            _say(f"job {job} cannot be started again: {error}")
+            say(f"job {job} cannot be started again: {error}")
             return False
-    _say(f"job {job} goes back into the queue: it continues from its last checkpoint")
+    say(f"job {job} goes back into the queue: it continues from its last checkpoint")
     return True
 
 
@@ -271,7 +268,7 @@ def _guard(folder: Path, over: threading.Event) -> None:
         except (OSError, errors.DamagedFile):  # of a network's disk: later
             continue
         if {name: note.get(name) for name in mine} != mine:
-            _say("the job was started once more elsewhere: this start ends")
+            say("the job was started once more elsewhere: this start ends")
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -22,6 +22,7 @@ from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.files import writing
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 
 #: Keys of ``launcher=slurm`` beside those of every launcher.
@@ -67,10 +68,8 @@ class Slurm(Elsewhere):
 
     def here(self, trains: bool = False) -> Launcher:
         """Return what does a job in this place, and print so: what is submitted is resumed."""
-        print(
-            "dtrain: SLURM is given runs alone: this command works here; srun in front of it has "
-            "it work on a node", file=sys.stderr,
-        )  # fmt: skip
+        say("SLURM is given runs alone: this command works here; srun in front of it has it work "
+            "on a node")  # fmt: skip
         return Local(**self._settings)
 
     def do(self, work: Work) -> Outcome:

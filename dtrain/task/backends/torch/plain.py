@@ -362,6 +362,15 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
             module.train()
 
 
+def required(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that a function cannot be called without."""
+    return [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+
+
 def _is_lazy(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value)
 
@@ -387,11 +396,7 @@ def as_model(built: Any, precision: str, x: Any) -> Any:
         )  # fmt: skip
     for step in STEPS:
         if hasattr(built, step):
-            needed = [
-                p.name
-                for p in inspect.signature(getattr(built, step)).parameters.values()
-                if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-            ]
+            needed = required(getattr(built, step))
             if len(needed) != 1:
                 raise UsageError(
                     "model", f"{name}.{step}", f"takes ({', '.join(needed)}), perhaps as a "

@@ -70,10 +70,6 @@ def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
                     variable.value.requires_grad_(is_trained)
 
 
-def _is_copy(value: torch.Tensor) -> bool:
-    return value.is_floating_point() and whole(value) is value
-
-
 def _array(variable: keras.Variable) -> np.ndarray:
     return np.asarray(keras.ops.convert_to_numpy(whole(variable.value)), np.float64)
 
@@ -306,7 +302,8 @@ class _Step:
                 self.drawn |= begun != self._draws.state()
             kept = [variable.value for variable in self._watched]
             if step is not None:
-                replica.average([v for v in kept if _is_copy(v)], self.parts)
+                copies = [v for v in kept if v.is_floating_point() and whole(v) is v]
+                replica.average(copies, self.parts)
             squares = [
                 whole(gradient.detach()).double().square().sum()
                 for update in updates

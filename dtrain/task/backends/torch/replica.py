@@ -210,13 +210,6 @@ def average(values: Sequence[torch.Tensor], replicas: int) -> None:
             value.copy_(mean.view_as(value))
 
 
-@torch.no_grad()
-def share(values: Sequence[torch.Tensor]) -> None:
-    """Give all replicas the values of the chief."""
-    for value in values:
-        distributed.broadcast(value, 0)
-
-
 def exchange(name: str, x: Any) -> Any:
     """Return ``gather``, ``sum`` or ``mean`` over the replicas; ``x`` where there is one.
 
