@@ -32,7 +32,8 @@ from dtrain.task.backends.row_steps import HostSteps
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import HostPipeline, Inputs
-from dtrain.task.model import calls as model_calls, train_state
+from dtrain.task.model import calls as model_calls
+from dtrain.task.model import train_state
 
 #: Part of the path of a variable in which Keras keeps the state of a seed.
 STATE = "seed_generator_state"
