@@ -11,7 +11,7 @@ import numpy as np
 from dtrain.data.files import DataFile, divided, files
 from dtrain.data.holdout import Holdout
 from dtrain.data.sources import Splits, Windows
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, nearest
 
 #: Bytes of a text whose characters the controller counts, at most.
 SMALL = 64 << 20
@@ -52,6 +52,12 @@ def text(
             of range.
     """
     stride = length if stride is None else stride
+    if tokens not in ("bytes", "characters"):  # typed in Python: no schema has seen it
+        near = nearest(tokens, ("bytes", "characters")) or "bytes"
+        raise UsageError(
+            "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
+            f"dataset.tokens={near}",
+        )  # fmt: skip
     Holdout(validation_split)
     if isinstance(path, str) and (folders := divided(path)):
         path, *parts = [f"{folder}/*" for folder in folders]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import yaml
 
-from dtrain.data.encoding import Encoding, spelling
+from dtrain.data.encoding import KINDS, Encoding, spelling
 from dtrain.data.files import DataFile, files
 from dtrain.data.fit_encoding import Numbers
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided, each_of, is_empty
@@ -281,6 +281,11 @@ def _of_tables(
     for each in filter(None, (whole, others)):
         each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
+        if kind not in KINDS and "%" not in kind:  # typed in Python: no schema has seen it
+            raise UsageError(
+                "dataset.columns", {name: kind}, "is no kind of a column", ", ".join(KINDS),
+                typed("dataset.columns", {name: nearest(kind, KINDS) or "text"}),
+            )  # fmt: skip
         if name not in whole.columns and name not in whole.refused:
             hint = typed("dataset.columns", {nearest(name, whole.columns) or "COLUMN": kind})
             problem = f"{whole.files[0].name} has no such column"
