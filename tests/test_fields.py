@@ -11,10 +11,10 @@ from dtrain.errors import DamagedFile
 from dtrain.run import schemas
 
 RESULT = {"status": "FINISHED", "metrics": {"loss": 0.5, "none": None}, "seconds": 1}
-SWEEP = {
+SWEEP: Any = {
     "name": "a",
-    "status": "x",
-    "jobs": [{"number": 0, "folder": "0", "status": "", "differs": {}}],
+    "status": "FAILED",
+    "jobs": [{"number": 0, "folder": "0", "status": "FAILED", "differs": {}}],
 }
 TASK = {"role": "chief", "index": 0, "devices": 1}
 CLUSTER = {"tasks": [TASK], "device_kind": "cpu", "replicas": 1, "environment": {"A": "b"}}
@@ -61,7 +61,7 @@ def test_what_fits_is_returned_as_it_is(value: Any, kind: Any) -> None:
         (changed(SWEEP, jobs={}), schemas.Sweep, "f.json: jobs a mapping is not a list"),
         (changed(SWEEP, jobs=[1]), schemas.Sweep, r"f.json: jobs\[0\] 1 is not a mapping"),
         (
-            changed(SWEEP, jobs=[{"number": 0, "folder": "../x", "status": "", "differs": {}}]),
+            changed(SWEEP, jobs=[{**SWEEP["jobs"][0], "folder": "../x"}]),
             schemas.Sweep,
             r"f.json: jobs\[0\].folder '../x' is not one file name",
         ),
@@ -98,7 +98,8 @@ def test_a_damaged_file_is_named_or_outlived(tmp_path: Path) -> None:
 def test_paths_of_a_sweep_stay_in_it(tmp_path: Path) -> None:
     for folder in ("..", ".", "", "a/b", "/etc", "a\\u0000", "\\u202e", "x" * 300):
         (tmp_path / "sweep.json").write_text(
-            '{"name": "s", "status": "x", "jobs": [{"number": 0, "status": "x", "differs": {},'
+            '{"name": "s", "status": "FAILED",'
+            ' "jobs": [{"number": 0, "status": "FAILED", "differs": {},'
             f' "folder": "{folder}"}}]}}'
         )
         with pytest.raises(DamagedFile, match=r"jobs\[0\].folder"):

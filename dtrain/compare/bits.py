@@ -19,14 +19,13 @@ from dtrain.run.times import is_of_the_machine
 Points = dict[str, dict[int, float]]
 
 
-def report(run: RunDir, other: RunDir, whole: bool = True) -> tuple[list[str], bool]:
+def report(run: RunDir, other: RunDir) -> tuple[list[str], bool]:
     """Return lines that compare two runs bit by bit, and whether they are the same.
 
     What says how fast they were is not compared.
 
     Args:
         run, other: their folders.
-        whole: every point of ``run`` is to be in ``other``.
 
     Raises:
         UsageError: one is of another version of dtrain.
@@ -58,10 +57,9 @@ def report(run: RunDir, other: RunDir, whole: bool = True) -> tuple[list[str], b
     lines += [f"the {split} data are not the same" for split in data.keys() & other_data.keys()
               if isinstance(data[split], dict) and _content(data[split]) != (
                   _content(other_data[split]))]  # fmt: skip
-    same_bits = 0 < points == equal and weights_same and not (whole and missing)
-    return [*(aligned(rows, right=(1, 2, 3, 4)) if names else []), *map(printable, lines)], (
-        same_bits
-    )
+    same_bits = 0 < points == equal and weights_same and not missing
+    table = aligned(rows, right=(1, 2, 3, 4)) if names else []
+    return [*table, *map(printable, lines)], same_bits
 
 
 def read(journal: Path) -> tuple[Points, dict[str, Any]]:
