@@ -253,19 +253,6 @@ def test_what_cannot_be_computed_twice() -> None:
 
 
 @pytest.mark.task
-def test_another_keras_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dtrain.errors import TrainingError
-    from dtrain.task.keras_internals import contexts
-
-    monkeypatch.setattr(contexts, "NAMES", (contexts.NAMES[0], "autocasts"))
-    with pytest.raises(
-        TrainingError, match=r"Keras 3\S+ passes training .*leave hardware\.remat empty"
-    ):
-        prepare("Default", 1, settings(hardware={"remat": ["dense"]}))
-    prepare("Default", 1, settings())
-
-
-@pytest.mark.task
 def test_a_name_that_is_not_there() -> None:
     from dtrain.errors import UsageError
 

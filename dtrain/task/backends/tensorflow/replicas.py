@@ -16,7 +16,7 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend, Tasks
 from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
-from dtrain.task.backends.tensorflow.replica import gradients
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.data.inputs import Inputs
 
@@ -113,7 +113,7 @@ class Replicas(Backend):
         if self.abilities.short_updates:
             short_adam.shorten(optimizer)
         if tf.distribute.has_strategy():
-            gradients.prepare(optimizer)
+            tf_internals.take_gradients_as_they_are(optimizer)
 
     @property
     def replica(self) -> Any:
@@ -121,14 +121,6 @@ class Replicas(Backend):
         context = tf.distribute.get_replica_context()
         assert context is not None
         return context.replica_id_in_sync_group
-
-    def replica_step(self, part: gradients.Part, summed: bool) -> gradients.Step | None:
-        """Return the training step of a replica, whose gradients are of the global batch.
-
-        Args:
-            part, summed: as of :class:`gradients.Step`.
-        """
-        return gradients.replica_step(self.replicas, part, summed)
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset], *, shared: bool = False) -> Any:
         """Lay the input out over the replicas.
