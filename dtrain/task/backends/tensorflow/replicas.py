@@ -13,6 +13,7 @@ import tensorflow as tf
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.backends import across
 from dtrain.task.backends.base import Backend, Tasks
 from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
@@ -93,10 +94,13 @@ class Replicas(Backend):
         """Lay the model's variables out, where :meth:`scope` did not know enough to do it.
 
         Raises:
-            UsageError: a layer wants the statistics of the global batch, and workers that compute
-                alone have a part each.
+            UsageError: a layer mixes the examples of a batch; or it wants the statistics of the
+                global batch, and workers that compute alone have a part each.
         """
-        if self.replicas == 1 or self.abilities.exchanges:
+        if self.replicas == 1:
+            return
+        across.check_layers(model)
+        if self.abilities.exchanges:
             return
         for layer in keras_internals.layers(model):
             if getattr(layer, "synchronized", False):
