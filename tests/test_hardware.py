@@ -83,24 +83,15 @@ def test_gpus_that_the_plan_overlooked() -> None:
 
 
 @pytest.mark.task
-def test_a_task_that_computes_nothing_needs_no_gpu() -> None:
+@pytest.mark.parametrize(
+    ("kind", "devices", "names"), [("gpu", 0, ["CPU:0"]), ("tpu", 2, ["TPU:0", "TPU:1"])]
+)
+def test_no_gpu_is_needed_or_looked_for(kind: str, devices: int, names: list[str]) -> None:
+    """By a task that computes nothing, and beside a TPU, whose cores are named."""
     import tensorflow as tf
 
-    assert configured(0, "gpu") == ["CPU:0"]
+    assert configured(devices, kind) == names
     assert tf.config.get_visible_devices("GPU") == []
-
-
-@pytest.mark.task
-def test_cores_of_a_tpu_are_named_and_not_looked_for() -> None:
-    import keras
-    import tensorflow as tf
-
-    from dtrain.config.schema import Precision
-
-    names = configured(2, "tpu", precision=Precision.mixed_bfloat16)
-    assert names == ["TPU:0", "TPU:1"]
-    assert tf.config.get_visible_devices("GPU") == []
-    assert keras.layers.Dense(1).compute_dtype == "bfloat16"
 
 
 @pytest.mark.task

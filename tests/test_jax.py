@@ -454,19 +454,6 @@ def test_a_result_may_be_the_variable_itself(kind: str, backend: str) -> None:
 
 
 @pytest.mark.task(backend="jax")
-def test_the_private_name_of_gloo_is_there_and_put_back() -> None:
-    import importlib
-
-    from dtrain.task.backends.jax import keras_internals as gloo
-
-    library = importlib.import_module(gloo.LIBRARY)._jax
-    made = getattr(library, gloo.GLOO)
-    with gloo.listening_at("127.0.0.1"):
-        assert getattr(library, gloo.GLOO) is not made
-    assert getattr(library, gloo.GLOO) is made
-
-
-@pytest.mark.task(backend="jax")
 def test_a_subclass_whose_build_made_no_weights_makes_them_in_its_first_call() -> None:
     import keras
     import numpy as np

@@ -139,8 +139,7 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
 
     from dtrain.task import keras_internals as internals
     from dtrain.task.backends.tensorflow import keras_internals as of_tensorflow
-    from dtrain.task.backends.tensorflow.keras_internals import additions as order
-    from dtrain.task.backends.tensorflow.keras_internals import updates
+    from dtrain.task.backends.tensorflow.replica import random_draws
     from dtrain.task.keras_internals import contexts, model, training
 
     nothing: Any = SimpleNamespace()
@@ -162,15 +161,23 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
         assert "has losses (scale_loss_for_distribution), and computes them" in text
         patch.setattr(contexts, "MODULE", "keras.not_there")
         assert "leave hardware.remat empty" in refused(contexts.check)
-        patch.setattr(updates, "COLLECTIVES", "tensorflow.not_there")
-        with updates.local_devices(["GPU:0", "GPU:1"]), updates.local_devices(["CPU:0"]):
+        patch.setattr(of_tensorflow, "COLLECTIVES", "tensorflow.not_there")
+        with (
+            of_tensorflow.local_devices(["GPU:0", "GPU:1"]),
+            of_tensorflow.local_devices(["CPU:0"]),
+        ):
             pass  # nothing is replaced for them
-        made = updates.local_devices(["CPU:0", "CPU:1"])
+        made = of_tensorflow.local_devices(["CPU:0", "CPU:1"])
         assert "TensorFlow 2." in refused(made.__enter__)
-        patch.setattr(order, "GRAPHS", "tensorflow.not_there")
-        assert "marks the operations of a graph" in refused(order.keep_order)
-        patch.setattr(order, "OPERATIONS", "tensorflow.not_there")
-        assert "registers gradients" in refused(order.optimize_dependencies)
+        patch.setattr(of_tensorflow, "GRAPHS", "tensorflow.not_there")
+        assert "marks the operations of a graph" in refused(of_tensorflow.keep_order)
+        patch.setattr(of_tensorflow, "OPERATIONS", "tensorflow.not_there")
+        assert "registers gradients" in refused(of_tensorflow.optimize_dependencies)
+        patch.setitem(of_tensorflow.DRAWS, "dropout", ["inputs"])
+        assert "draws random numbers" in refused(random_draws.install)
+        assert not hasattr(model.module(of_tensorflow.RANDOM), "drawn_by_dtrain"), (
+            "nothing was replaced"
+        )
     assert model.module("keras.not_there") is None
 
 

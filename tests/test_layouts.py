@@ -8,7 +8,7 @@ import pytest
 
 from dtrain.config.targets import plain
 from dtrain.errors import UsageError
-from dtrain.task.backends.layouts import Rules, slot
+from dtrain.task.backends.layouts import Rules, assign_layers, slot
 from tests import warm
 from tests.test_schema import composed
 
@@ -118,3 +118,57 @@ def test_other_models_have_the_automatic_rule() -> None:
     assert composed("strategy=hybrid", "model=mlp", "strategy.rules=auto").strategy.rules == "auto"
     rules = composed("strategy=hybrid", "strategy.rules=[{path: kernel$, split: 0}]").strategy.rules
     assert plain(rules) == [{"path": "kernel$", "split": 0}]
+
+
+LAYERS = [("embed", 400), ("block_0", 0), ("block_0/dense", 300), ("block_1", 0),
+          ("block_1/dense", 300), ("head", 200)]  # fmt: skip
+
+
+def test_the_first_rule_that_matches_a_layer_holds() -> None:
+    rules = [{"layer": "block_1", "device": 2}, {"layer": "dense$", "device": 1}]
+    assert assign_layers(rules, LAYERS, 3) == [0, 0, 1, 2, 2, 0]
+    assert assign_layers([], LAYERS, 3) == [0] * 6
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        (1, [0, 0, 0, 0, 0, 0]),
+        (2, [0, 0, 0, 1, 1, 1]),
+        (3, [0, 0, 1, 1, 2, 2]),
+        (4, [0, 1, 1, 2, 2, 3]),
+    ],
+)
+def test_auto_makes_runs_of_equal_bytes(devices: int, expected: list[int]) -> None:
+    assert assign_layers("auto", LAYERS, devices) == expected
+
+
+def test_auto_without_weights() -> None:
+    assert assign_layers("auto", [("a", 0), ("b", 0)], 2) == [0, 0]
+    assert assign_layers("auto", [], 2) == []
+    assert assign_layers("auto", [("a", 0), ("b", 4), ("c", 0), ("d", 4), ("e", 0)], 2) == [
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert assign_layers("auto", [("a", 4)], 3) == [1], "its middle is that of all there is"
+
+
+@pytest.mark.parametrize(
+    ("rules", "parts"),
+    [
+        ("all", ["strategy.rules=all", "is no list", "auto, or a list"]),
+        ([{"layer": "head"}], ["is no rule", "{layer: PATTERN, device: INDEX}"]),
+        ([{"layer": "heads", "device": 0}], ["=heads", "no layer of this model", "embed, block_0"]),
+        ([{"layer": "head", "device": 2}], ["=head", "no device 2: the run has 2", "0 to 1"]),
+        ([{"layer": "head", "device": -1}], ["no device -1"]),
+        ([{"layer": "head", "device": True}], ["no device True"]),
+    ],
+)
+def test_rules_of_layers_that_cannot_be(rules: Any, parts: list[str]) -> None:
+    with pytest.raises(UsageError) as error:
+        assign_layers(rules, LAYERS, 2)
+    for part in [*parts, "accepted: ", "type: strategy.rules=auto"]:
+        assert part in str(error.value)

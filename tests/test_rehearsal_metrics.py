@@ -219,15 +219,6 @@ def test_a_result_may_be_the_variable_itself() -> None:
 
 
 @pytest.mark.task
-def test_metrics_of_keras_are_not_tried() -> None:
-    from dtrain.task.backends import unsummed
-
-    model, strategy, _, splits = prepare("OneDevice", 1, settings())
-    trial: Any = None  # cannot be called
-    assert unsummed.notice(model, splits, strategy.tasks, strategy.parts, trial) is None
-
-
-@pytest.mark.task
 def test_states_of_all_metrics_of_keras_add_up() -> None:
     """The probe passes over them: here each is tried, as one of a user's own would be."""
     import inspect

@@ -41,15 +41,6 @@ def pieces(strategy: Any, rows: int) -> Any:
     return strategy.iterate(pipeline)
 
 
-@pytest.mark.task
-def test_every_strategy_of_the_registry_has_abilities() -> None:
-    from dtrain.task import strategies
-    from dtrain.task.backends import base, tensorflow
-
-    for name in tensorflow.STRATEGIES.keys() - {"Strategy"}:
-        assert isinstance(getattr(strategies, name).abilities, base.Abilities), name
-
-
 @pytest.mark.task(devices=2)
 def test_each_replica_runs_on_its_own_part() -> None:
     import tensorflow as tf
@@ -126,54 +117,6 @@ def test_metrics_count_each_example_once(kind: str) -> None:
     assert float(metric.result()) == pytest.approx(sum(numbers) / len(numbers))
     metric.reset_state()
     assert [float(strategy.reduce_local(v.value)) for v in metric.variables] == [0.0, 0.0]
-
-
-@pytest.mark.task(devices=2)
-def test_a_replica_local_variable() -> None:
-    import tensorflow as tf
-
-    from dtrain.task.backends.tensorflow.single_process import ReplicaLocal
-
-    engine = make("CentralStorage").engine
-    variable = ReplicaLocal([tf.Variable([1.0, 1.0]), tf.Variable([10.0, 20.0])])
-    assert (variable.shape, variable.dtype) == ((2,), tf.float32)
-
-    def replica() -> Any:
-        context = tf.distribute.get_replica_context()
-        return int(tf.get_static_value(context.replica_id_in_sync_group))
-
-    # Outside the replicas: the sum, with or without the strategy's scope.
-    assert tf.add(variable, 1.0).numpy().tolist() == [12.0, 22.0]
-    with engine.scope():
-        assert tf.reduce_sum(variable).numpy() == 32.0
-    assert variable.numpy().tolist() == [11.0, 21.0]
-
-    def add() -> Any:
-        own = tf.identity(variable)
-        variable.assign(own + 100.0)
-        tf.cond(
-            own[1] > 5.0,
-            lambda: variable.assign(tf.multiply(2.0, variable)),
-            lambda: tf.identity(own),
-        )
-        return tf.identity(variable)
-
-    @tf.function(autograph=False)
-    def run() -> Any:
-        return engine.run(add)
-
-    first, second = engine.experimental_local_results(run())
-    assert first.numpy().tolist() == [101.0, 101.0]
-    assert second.numpy().tolist() == [220.0, 240.0]
-    assert variable.numpy().tolist() == [321.0, 341.0]
-    seen = engine.experimental_local_results(engine.run(replica))
-    assert list(seen) == [0, 1]
-
-    variable.assign([3.0, 4.0])  # a restore, or a reset: the sum is what was assigned
-    assert variable.numpy().tolist() == [3.0, 4.0]
-    first, second = engine.experimental_local_results(run())
-    assert first.numpy().tolist() == [103.0, 104.0]
-    assert second.numpy().tolist() == [100.0, 100.0]
 
 
 @pytest.mark.task(devices=2)

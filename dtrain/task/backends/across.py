@@ -25,9 +25,10 @@ from dtrain.task.model import optimizers
 
 #: Two numbers differ if they do by so much of their size; and where it is computed in 16 bits.
 TOLERANCE, TOLERANCE_16 = 1e-4, 2e-2
-#: What is kept by hand may differ from that of the whole batch by so much of its change; pictures
-#: by so much of their range, in the mean: by a shade where one is rounded.
-CHANGE, SHADE = 0.02, 0.002
+#: What is kept by hand may differ from that of the whole batch by so much of its change.
+CHANGE = 0.02
+#: Layers of Keras' that change each example by others of its batch, or may call one that does.
+MIXING = ("AugMix", "CutMix", "Equalization", "MixUp", "RandAugment")
 #: Examples of a batch that is tried, the fewest of a part, how many are looked at to make batches
 #: whose parts are unlike, how many batches, and of how many numbers of an example that is judged.
 EXAMPLES, FEWEST, LOOKED_AT, BATCHES, WIDTH = 8, 2, 32, 3, 1000
@@ -67,18 +68,18 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """A variable that a step assigns by hand, or a picture that a layer of Keras' changes.
+    """A variable that a step assigns by hand.
 
     Attributes:
-        name: of the variable, or of the layer.
-        before: its value before the step; None of a picture.
+        name: of the variable.
+        before: its value before the step.
         whole: that after a step of all examples.
         parts: those after steps of the parts, or their mean.
         averaged: whether replicas keep the mean of theirs; else each has its own.
     """
 
     name: str
-    before: np.ndarray | None
+    before: np.ndarray
     whole: np.ndarray
     parts: list[np.ndarray]
     averaged: bool = False
@@ -298,6 +299,21 @@ def _advice(value: Value, as_other: bool, step: Step, strategy: Any) -> str:
     )
 
 
+def check_layers(model: keras.Model) -> None:
+    """Refuse layers of Keras' that would change examples by those of a replica's part alone.
+
+    Raises:
+        UsageError: naming one.
+    """
+    for layer in keras_internals.layers(model):
+        if type(layer).__name__ in MIXING and keras_internals.is_of_keras(layer):
+            raise UsageError(
+                "model", layer.name, "changes each example by others of its batch, and each "
+                "replica has its part of them alone",
+                "a model without it, or one replica", "strategy=one_device",
+            )  # fmt: skip
+
+
 def untried(error: Exception, replicas: int) -> str:
     """Return what is to be said where a step could not be tried."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
@@ -333,22 +349,12 @@ def gradients_of_examples(step: str) -> UsageError:
 
 
 def check_kept(kept: Kept, sums: str) -> None:
-    """Refuse what replicas would keep otherwise than one device, and pictures they would change so.
+    """Refuse what replicas would keep otherwise than one device.
 
     Raises:
-        UsageError: naming the variable, or the layer.
+        UsageError: naming the variable.
     """
     whole, parts = kept.whole, kept.parts
-    if kept.before is None:
-        span = float(whole.max() - whole.min())
-        if np.abs(whole - parts[0]).mean() <= SHADE * span:
-            return
-        raise UsageError(
-            "model", kept.name,
-            "changes each picture by all those of its batch, and each replica has its part of "
-            "them alone; keras.layers.Equalization does, and RandAugment and AugMix call it",
-            "a model without it, or one replica", "strategy=one_device",
-        )  # fmt: skip
     if kept.averaged and np.isfinite(whole).all():
         norm = np.linalg.norm
         far, change = norm(np.mean(parts, axis=0) - whole), norm(whole - kept.before)

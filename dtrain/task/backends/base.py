@@ -138,9 +138,11 @@ class Steps(Protocol):
 
     Attributes:
         waiting: how long training steps wait for their input.
+        evaluation_batch: how many examples a batch of an evaluation has.
     """
 
     waiting: Waiting
+    evaluation_batch: int
 
     def unsaved(self) -> list[str]:
         """Return the names of variables that a step assigns and that no checkpoint has."""
@@ -156,10 +158,6 @@ class Steps(Protocol):
     @property
     def spans_points(self) -> bool:
         """Whether a call may reach across steps of which the journal has points."""
-
-    @property
-    def evaluation_batch(self) -> int:
-        """How many examples a batch of an evaluation has."""
 
     @property
     def evaluation_examples(self) -> int:

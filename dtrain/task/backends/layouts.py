@@ -1,4 +1,4 @@
-"""Which variables are split over devices, and along which axis: rules over their paths.
+"""Rules over paths: which variables are split over devices, along which axis; where layers go.
 
 A mesh has the axes ``batch`` and ``model``. Variables are split over ``model``: each device of a
 row has another part of the model. ``strategy=fsdp`` splits them over ``batch``. No framework is
@@ -114,3 +114,48 @@ def _axis(rule: str, axis: int, path: str, shape: Shape, parts: int) -> int:
             f"axis {' or '.join(map(str, fit))}" if fit else f"sizes that {parts} divides",
         )  # fmt: skip
     return axis % rank
+
+
+def assign_layers(rules: Any, layers: Iterable[tuple[str, int]], devices: int) -> list[int]:
+    """Choose a device for every layer of a model.
+
+    Args:
+        rules: ``auto``, or nodes ``{layer: PATTERN, device: INDEX}``; the first whose regular
+            expression is found in a layer's path holds for it, and what no rule names goes on
+            device 0.
+        layers: (path, bytes of its own variables) of each, in the model's order.
+        devices: how many there are.
+
+    Returns:
+        The index of a device for each layer, in order.
+
+    Raises:
+        UsageError: a rule cannot be read, matches nothing, or names a device that is not there.
+    """
+    sizes = list(layers)
+    if rules == "auto":
+        return _shares([size for _, size in sizes], devices)
+    paths = [path for path, _ in sizes]
+    chosen = path_rules.choose(rules, paths, "layer", lambda rule: _read_layer(rule, devices))
+    return [rule[1] if rule else 0 for rule in chosen]
+
+
+def _shares(sizes: list[int], devices: int) -> list[int]:
+    """Cut a row of layers into runs of about equal bytes: each goes where its middle falls."""
+    total, before, shares = sum(sizes) or 1, 0, []
+    for size in sizes:
+        shares.append(max(0, ((2 * before + size) * devices - 1) // (2 * total)))
+        before += size
+    return shares
+
+
+def _read_layer(rule: Any, devices: int) -> tuple[str, int]:
+    """Return (pattern, device)."""
+    if not isinstance(rule, dict) or set(rule) != {"layer", "device"}:
+        raise refused(rule, "is no rule", "{layer: PATTERN, device: INDEX}")
+    path, device = pattern(rule["layer"]), rule["device"]
+    if not isinstance(device, int) or isinstance(device, bool) or not 0 <= device < devices:
+        raise refused(
+            path, f"there is no device {device}: the run has {devices}", f"0 to {devices - 1}"
+        )
+    return path, device

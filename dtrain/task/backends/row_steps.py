@@ -132,6 +132,7 @@ class HostSteps(RowSteps, ABC):
 
     def __init__(self, model: keras.Model, inputs: Inputs):
         self._model, self._inputs = model, inputs
+        self.evaluation_batch = inputs.evaluation_batch
         self._norms = Norms(model, ())
 
     @abstractmethod
@@ -141,11 +142,6 @@ class HostSteps(RowSteps, ABC):
     def log(self, names: Sequence[str]) -> None:
         """Let training steps compute norms (``trainer.log``); before the first of them."""
         self._norms = Norms(self._model, names)
-
-    @property
-    def evaluation_batch(self) -> int:
-        """How many examples a batch of an evaluation has."""
-        return self._inputs.evaluation_batch
 
     def enter(self, epoch: int) -> list[str]:
         """Train what is trained in an epoch, from 1.

@@ -97,7 +97,7 @@ class Rows(ABC):
         """Take rows apart.
 
         Args:
-            rows: of :meth:`row`, float64 ``[k, m]``.
+            rows: of so many steps, float64 ``[k, m]``.
             examples: of all of them.
             training: which kind of step.
         """

@@ -21,7 +21,6 @@ class Tracing:
         step: the training step of one of several replicas, whose tapes average gradients.
         targets: filled in with what tapes are asked for; they give zeros.
         note: called with what tapes are asked for, and what they give.
-        other: gradients that tapes give in place of their own, and a list for their own.
         inside: whether a gradient is being computed.
         draws: the part of the global batch whose random numbers are drawn.
         record: filled in with what is drawn.
@@ -38,7 +37,6 @@ class Tracing:
     step: Any = None
     targets: list[Any] | None = None
     note: Any = None
-    other: tuple[list[Any], list[Any]] | None = None
     inside: bool = False
     draws: Any = None
     record: Any = None

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+from jax.profiler import start_trace, stop_trace
 
 from dtrain.data import generators, nest
 from dtrain.data.sources import Source
@@ -31,7 +32,7 @@ from dtrain.task.process import own_code
 
 __all__ = [
     "alone", "computed", "computed_twice", "configure", "first_not_finite", "overlooked",
-    "readable",
+    "readable", "start_trace", "stop_trace",
 ]  # fmt: skip
 PLAIN = None
 ERRORS: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError,)
@@ -169,16 +170,6 @@ def _refused(problem: str, accepted: str) -> UsageError:
 @functools.cache
 def _changing(augment: Augment) -> Callable[..., Any]:
     return jax.jit(jax.vmap(lambda one, key: augment(one, seed=key)))
-
-
-def start_trace(folder: str) -> None:
-    """Begin a profile for TensorBoard."""
-    jax.profiler.start_trace(folder)
-
-
-def stop_trace() -> None:
-    """End it, and write it."""
-    jax.profiler.stop_trace()
 
 
 def arithmetic() -> dict[str, Any]:

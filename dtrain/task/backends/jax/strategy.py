@@ -18,8 +18,14 @@ from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
 from dtrain.task.backends import unsummed
 from dtrain.task.backends.base import Abilities, Backend, Finish, Tasks
-from dtrain.task.backends.jax import shards
-from dtrain.task.backends.jax.arrays import Batches, Layouts, narrowed
+from dtrain.task.backends.jax.arrays import (
+    Batches,
+    Layouts,
+    gathered,
+    is_apart,
+    narrowed,
+    scattered,
+)
 from dtrain.task.backends.jax.hardware import Processes, across
 from dtrain.task.backends.jax.state import State
 from dtrain.task.backends.jax.steps import Forward, LocalCalls, Steps
@@ -104,13 +110,13 @@ class OneDevice(Backend):
     def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Copy variables to the host, and so one in parts over processes in all of them.
 
-        Such are gathered into files, part by part (:mod:`.shards`).
+        Such are gathered into files, part by part (:func:`gathered`).
         """
         values = {name: variable.value for name, variable in variables.items()}
-        own = {name: value for name, value in values.items() if not shards.is_apart(value)}
+        own = {name: value for name, value in values.items() if not is_apart(value)}
         copies = jax.device_get(own)
         return {
-            name: np.array(copies[name]) if name in own else shards.gathered(value, self.tasks)
+            name: np.array(copies[name]) if name in own else gathered(value, self.tasks)
             for name, value in values.items()
         }
 
@@ -122,7 +128,7 @@ class OneDevice(Backend):
         for name, variable in variables.items():
             value, array = variable.value, arrays[name]
             if self.abilities.reads_together and array.nbytes > checkpoint.SMALL:
-                array = shards.scattered(array, value, self.tasks)
+                array = scattered(array, value, self.tasks)
             elif not value.is_fully_addressable:  # each process has its part of the same array
                 array = jax.make_array_from_callback(
                     array.shape, value.sharding, array.astype(value.dtype).__getitem__

@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from dtrain.task import keras_internals
+from dtrain.task.backends.layouts import assign_layers
 from dtrain.task.backends.tensorflow.base import Strategy
-from dtrain.task.backends.tensorflow.layer_assignment import assign
 from dtrain.task.model.walk import own, walk
 
 
@@ -28,7 +28,7 @@ class LayerPlacement(Strategy):
 
     Args:
         devices: names of the devices.
-        rules: which layer goes where (:mod:`.layer_assignment`).
+        rules: which layer goes where (:func:`assign_layers`).
     """
 
     def __init__(self, devices: list[str], rules: Any):
@@ -59,7 +59,7 @@ class LayerPlacement(Strategy):
                 size = math.prod(variable.shape) * variable.value.dtype.size
                 sizes[owners[id(variable)]] += size
         paths = [path for path, _ in layers]
-        chosen = assign(self._rules, zip(paths, sizes, strict=True), len(self._devices))
+        chosen = assign_layers(self._rules, zip(paths, sizes, strict=True), len(self._devices))
         self.placed = list(zip(paths, chosen, sizes, strict=True))
         for (_, layer), index in zip(layers, chosen, strict=True):
             layer.call = self._on(self._devices[index], layer.call)

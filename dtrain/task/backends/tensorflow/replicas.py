@@ -13,10 +13,11 @@ import tensorflow as tf
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.backends import across
 from dtrain.task.backends.base import Backend, Tasks
 from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.tensorflow import input_pipeline, short_adam
-from dtrain.task.backends.tensorflow.replica import gradients
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.data.inputs import Inputs
 
@@ -93,10 +94,13 @@ class Replicas(Backend):
         """Lay the model's variables out, where :meth:`scope` did not know enough to do it.
 
         Raises:
-            UsageError: a layer wants the statistics of the global batch, and workers that compute
-                alone have a part each.
+            UsageError: a layer mixes the examples of a batch; or it wants the statistics of the
+                global batch, and workers that compute alone have a part each.
         """
-        if self.replicas == 1 or self.abilities.exchanges:
+        if self.replicas == 1:
+            return
+        across.check_layers(model)
+        if self.abilities.exchanges:
             return
         for layer in keras_internals.layers(model):
             if getattr(layer, "synchronized", False):
@@ -113,7 +117,7 @@ class Replicas(Backend):
         if self.abilities.short_updates:
             short_adam.shorten(optimizer)
         if tf.distribute.has_strategy():
-            gradients.prepare(optimizer)
+            tf_internals.take_gradients_as_they_are(optimizer)
 
     @property
     def replica(self) -> Any:
@@ -121,14 +125,6 @@ class Replicas(Backend):
         context = tf.distribute.get_replica_context()
         assert context is not None
         return context.replica_id_in_sync_group
-
-    def replica_step(self, part: gradients.Part, summed: bool) -> gradients.Step | None:
-        """Return the training step of a replica, whose gradients are of the global batch.
-
-        Args:
-            part, summed: as of :class:`gradients.Step`.
-        """
-        return gradients.replica_step(self.replicas, part, summed)
 
     def iterate(self, make: Callable[[int, int], tf.data.Dataset], *, shared: bool = False) -> Any:
         """Lay the input out over the replicas.

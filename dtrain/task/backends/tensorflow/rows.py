@@ -26,7 +26,7 @@ import tensorflow as tf
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends import row_steps, rows
-from dtrain.task.backends.tensorflow.tensors import flat, fresh, joined, total
+from dtrain.task.backends.tensorflow.tensors import fresh, joined, total
 from dtrain.task.backends.tracing import tracing
 
 if TYPE_CHECKING:
@@ -174,23 +174,18 @@ class Rows(rows.Rows):
         self._strategy = strategy
         self.held = HeldStates(model.metrics)
 
-    def row(
-        self, logs: dict[str, Any], rows: float, training: bool, held: Sequence[Any] = ()
-    ) -> tf.Tensor:
-        """Read and reset what one step has added, over this task's replicas: float64 ``[m]``.
+    def vectors(
+        self, logs: dict[str, Any], rows: float, training: bool, read: Any, held: Sequence[Any] = ()
+    ) -> list[tf.Tensor]:
+        """Read and reset what one step has added, as a vector for each run of one type.
 
         Args:
             logs: what the step returned by name, each value a mean over ``rows`` rows.
             rows: of each replica; 1 where ``logs`` are sums already.
             training: which kind of step.
+            read: reads a value: of a replica, or over those of this task.
             held: of metrics that are in no variables in this step (:attr:`held`), what they have.
         """
-        return flat(self.vectors(logs, rows, training, self._strategy.reduce_local, held))
-
-    def vectors(
-        self, logs: dict[str, Any], rows: float, training: bool, read: Any, held: Sequence[Any] = ()
-    ) -> list[tf.Tensor]:
-        """Read, by ``read``, and reset what one step has added; see :func:`joined`."""
         self.names[training] = list(logs)
         tensors = dict(zip(self.held.positions, held, strict=True)) if held else {}
         # ORDER: all reads before the first reset.

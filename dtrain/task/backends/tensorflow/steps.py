@@ -22,10 +22,7 @@ from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow import tensors
 from dtrain.task.backends.tensorflow.input_pipeline import FromIterator, InLoop
 from dtrain.task.backends.tensorflow.rehearsal.step import has_draws_of_any_shape
-from dtrain.task.backends.tensorflow.replica import (
-    gradients,
-    random_draws,
-)
+from dtrain.task.backends.tensorflow.replica import gradients, random_draws
 from dtrain.task.backends.tensorflow.replica.global_batch import on_one_device
 from dtrain.task.backends.tensorflow.rows import Norms, Rows, table
 from dtrain.task.backends.tracing import tracing
@@ -144,7 +141,7 @@ class Steps(RowSteps):
         self._strategy = strategy
         self._seed = inputs.seed
         self._global_batch = inputs.global_batch
-        self._evaluation_batch = inputs.evaluation_batch
+        self.evaluation_batch = inputs.evaluation_batch
         self._trains = inputs.train is not None
         self._train_iterator: Any = train_iterator
         self._reads = in_loop or FromIterator(train_iterator)
@@ -208,14 +205,9 @@ class Steps(RowSteps):
         return self._rows.sums(self.waiting.taken(rows), steps * self._global_batch, training=True)
 
     @property
-    def evaluation_batch(self) -> int:
-        """How many examples a batch of an evaluation has."""
-        return self._evaluation_batch
-
-    @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch on each replica."""
-        return self._evaluation_batch * self._strategy.replicas
+        return self.evaluation_batch * self._strategy.replicas
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and one more of ``rest`` examples if any."""
@@ -223,7 +215,7 @@ class Steps(RowSteps):
             self._evaluate = self._traced_evaluation()
         outcome = self._evaluate(tensors.fresh(np.int64(steps + bool(rest))))
         examples = steps * self.evaluation_examples + rest
-        self._draws.advance(-(-examples // self._evaluation_batch))
+        self._draws.advance(-(-examples // self.evaluation_batch))
         return self._rows.sums(outcome.numpy(), examples, training=False)
 
     def _traced_evaluation(self) -> Any:
@@ -273,7 +265,7 @@ class Steps(RowSteps):
         replica = self._strategy.replica
         replicas, rows = self._strategy.replicas, self._global_batch // self._strategy.replicas
         draws = random_draws.part(replica, replicas, rows, self._drawn(data, rows))
-        step = self._strategy.replica_step(self._one_device.part(data), self._summed)
+        step = gradients.replica_step(replicas, self._one_device.part(data), self._summed)
         with random_draws.seeded(self._seed), self._rows.held.begun() as states:
             logs = self._trained(data, rows, step=step, draws=draws)
         self.graph = tf.compat.v1.get_default_graph()
@@ -340,7 +332,7 @@ class Steps(RowSteps):
             steps: how many.
             step: what a replica does with its part of the input and the number of the step.
             read: returns the input of a step of this number.
-            rows, training: as of :meth:`Rows.row`.
+            rows, training: as of :meth:`Rows.vectors`.
         """
 
         def row(i: tf.Tensor) -> tf.Tensor:
@@ -359,4 +351,5 @@ class Steps(RowSteps):
     def _one(self, step: Any, data: Any, rows: float, training: bool) -> tf.Tensor:
         """Run one step on every replica and return its row, float64 ``[m]``."""
         logs, states = self._strategy.run(step, data)
-        return self._rows.row(logs, rows, training, states)
+        reduce = self._strategy.reduce_local
+        return tensors.flat(self._rows.vectors(logs, rows, training, reduce, states))

@@ -78,7 +78,7 @@ class StaticSteps(Steps):
             return strategy.distribute(input_pipeline.evaluation_in_parts, given)
 
         examples, batch = inputs.evaluation_examples, inputs.evaluation_batch
-        batch = self._evaluation_batch = max(replicas, batch - batch % replicas)
+        batch = self.evaluation_batch = max(replicas, batch - batch % replicas)
         whole = examples // batch * batch
         even = (examples - whole) // replicas * replicas
         odd = examples - whole - even
@@ -95,7 +95,7 @@ class StaticSteps(Steps):
 
         TPUs have their memory for parts, as in training.
         """
-        return self._evaluation_batch
+        return self.evaluation_batch
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run ``steps`` full evaluation steps, and the smaller ones of the rest if any."""

@@ -48,12 +48,7 @@ class Feed:
     """
 
     def __init__(
-        self,
-        coordinator: Any,
-        source: Source | Stream,
-        inputs: Inputs,
-        parts: int,
-        training: bool,
+        self, coordinator: Any, source: Source | Stream, inputs: Inputs, parts: int, training: bool
     ):
         self._source = source
         self._inputs = inputs
@@ -206,12 +201,7 @@ class CoordinatedSteps(Steps):
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        strategy: Replicas,
-        inputs: Inputs,
-        coordinator: Any,
-        workers: int,
+        self, model: keras.Model, strategy: Replicas, inputs: Inputs, coordinator: Any, workers: int
     ):
         super().__init__(model, strategy, inputs, None, None)
         self._engine = strategy.engine
@@ -388,7 +378,7 @@ class CoordinatedSteps(Steps):
     @property
     def evaluation_examples(self) -> int:
         """How many examples one evaluation step takes: a batch."""
-        return self._evaluation_batch
+        return self.evaluation_batch
 
     def evaluate(self, steps: int, rest: int) -> Sums:
         """Run full evaluation steps, and one of ``rest`` examples if any, over all workers."""
@@ -401,7 +391,7 @@ class CoordinatedSteps(Steps):
                 whole = begun < steps
                 [arguments] = self._evaluation_feed.arguments(self._evaluation_step)
                 function = self._evaluate_whole if whole else self._evaluate_rest
-                rows = self._evaluation_batch if whole else rest
+                rows = self.evaluation_batch if whole else rest
                 batch = fresh(np.int64(begun))
                 self._begin((_EVALUATION, begun, rows), function, (batch, *arguments))
                 self._evaluation_step = (self._evaluation_step + 1) % self._evaluation_steps

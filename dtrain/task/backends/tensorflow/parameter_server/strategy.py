@@ -17,13 +17,13 @@ from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Abilities
+from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.base import Strategy
 from dtrain.task.backends.tensorflow.parameter_server.steps import CoordinatedSteps
 from dtrain.task.backends.tensorflow.parameter_server.updates import (
     AsynchronousSteps,
     SynchronousSteps,
 )
-from dtrain.task.backends.tensorflow.replica import gradients
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers
 
@@ -119,7 +119,7 @@ class ParameterServer(Strategy):
                 "sync, or an optimizer without gradient_accumulation_steps",
                 "strategy.update=sync",
             )  # fmt: skip
-        gradients.prepare(optimizer)
+        tf_internals.take_gradients_as_they_are(optimizer)
 
     def _place(self, next_creator: Any, **kwargs: Any) -> Any:
         """Put a variable on the server that has the fewest bytes so far."""

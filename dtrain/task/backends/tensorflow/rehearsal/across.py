@@ -19,12 +19,7 @@ from dtrain.errors import behind
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
 from dtrain.task.backends.step_logs import unwrapped
-from dtrain.task.backends.tensorflow.rehearsal.step import (
-    Step,
-    augmentations,
-    operations,
-    undisturbed,
-)
+from dtrain.task.backends.tensorflow.rehearsal.step import Step, operations, undisturbed
 from dtrain.task.backends.tensorflow.replica import random_draws
 from dtrain.task.backends.unsummed import Trial
 from dtrain.task.data import reading
@@ -39,11 +34,7 @@ SUMS = "all_reduce sums of tf.distribute.get_replica_context()"
 
 
 def notice(
-    model: keras.Model,
-    strategy: Replicas,
-    source: Source,
-    global_batch: int,
-    seed: int,
+    model: keras.Model, strategy: Replicas, source: Source, global_batch: int, seed: int
 ) -> str | None:
     """Return what the user should know where numbers or draws of replicas are not those of one.
 
@@ -60,19 +51,13 @@ def notice(
     if strategy.parts == 1:
         return None
     notices = [_statistics(model, strategy)]
-    is_known = across.is_known(model)
-    if not is_known or augmentations(model):
-        notices += _of_a_step(model, strategy, source, global_batch, seed, is_known)
+    if not across.is_known(model):
+        notices += _of_a_step(model, strategy, source, global_batch, seed)
     return "; ".join(text for text in notices if text is not None) or None
 
 
 def _of_a_step(
-    model: keras.Model,
-    strategy: Replicas,
-    source: Source,
-    global_batch: int,
-    seed: int,
-    is_known: bool,
+    model: keras.Model, strategy: Replicas, source: Source, global_batch: int, seed: int
 ) -> Iterator[str | None]:
     parts = strategy.replicas if strategy.abilities.exchanges else ALONE
     rows = min(global_batch // strategy.parts, max(across.FEWEST, across.EXAMPLES // parts))
@@ -89,9 +74,9 @@ def _of_a_step(
                 ]
             step = Step(model, strategy, batches[0], parts, rows, seed)
             drawn, counter = _drawn(step.graph), _counter(before)
-            yield None if is_known else drawn
+            yield drawn
             difference = across.difference(step, batches, strategy, SUMS)
-            yield None if is_known else counter or difference
+            yield counter or difference
     except Exception as error:
         if (refused := behind(error)) is not None:
             raise refused from None

@@ -21,11 +21,7 @@ from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
 from dtrain.task.backends.across import Kept, Value
-from dtrain.task.backends.step_logs import (
-    has_own,
-    is_loss,
-    unwrapped,
-)
+from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
 from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow import tensors
@@ -45,7 +41,7 @@ class Outcome(NamedTuple):
     Attributes:
         numbers: the sum of each tensor that a tape is asked for gradients of; what is returned.
         states: of the metrics.
-        kept: variables and pictures; where they are no floats, and of pictures, each part's.
+        kept: variables; where they are no floats, each part's.
     """
 
     numbers: list[Any]
@@ -94,7 +90,7 @@ class Step:
         tf_internals.keep_losses_apart(model)
         self._returned = Returned(model)
         #: Known once traced: the shapes of what tapes are asked for, of the whole and of a part;
-        #: names of numbers; and variables that the step assigns by hand, and pictures.
+        #: names of numbers; and variables that the step assigns by hand.
         self._shapes: dict[bool, list[tf.TensorShape]] = {}
         self._names: list[str | None] = []
         self._kept: list[tuple[str, Any]] = []
@@ -151,9 +147,6 @@ class Step:
         kept = []
         for (name, variable), *values in zip(self._kept, whole.kept, total.kept, strict=True):
             one, parts = (np.asarray(value, np.float64) for value in values)
-            if variable is None:
-                kept.append(Kept(name, None, one, [parts.reshape(one.shape)]))
-                continue
             floating, old = _is_float(variable), self._state.get(id(variable))
             before = _copy(variable) if old is None else old[1]
             each = [parts / self.parts] if floating else list(parts)
@@ -215,10 +208,11 @@ class Step:
         applied: list[Any] = []
         tapes = tracing(step=now) if self._differentiates else gradients.tried(now, nested)
         with (
-            random_draws.seeded(self._seed), pictures_changed(self.model) as changed,
+            random_draws.seeded(self._seed),
             _Scope(mapping, self._metrics, now is not None and self._together) as scope,
-            tapes, tracing(results=[], applied=applied),
-        ):  # fmt: skip
+            tapes,
+            tracing(results=[], applied=applied),
+        ):
             scope.state_mapping.update(own)
             before = dict(scope.state_mapping)
             returned = self.model.train_step(unwrapped(data))
@@ -228,21 +222,16 @@ class Step:
         if self._differentiates:
             dense = [tf.cast(tf.convert_to_tensor(each), tf.float32) for each in applied]
             nested.append([tf.linalg.global_norm(dense) if dense else tf.zeros([])])
-        here = tf.compat.v1.get_default_graph()
-        pictures = [(name, value) for name, value in changed if value.graph is here]
         targets = [each for of in nested for each in of]
         self._shapes[now is not None] = [each.shape for each in targets]
         if now is None:
             assigned = [v for i, v in self._watched.items() if after[i] is not before[i]]
             self._kept = [*((v.path, v) for v in assigned), *self._plain]
-            self._kept += [(name, None) for name, _ in pictures]
             self._names = [*(None for _ in targets), *logs]
         kept = [
             tf.cast(after.get(id(v), v), tf.float32 if _is_float(v) else tf.float64)
             for _, v in self._kept
-            if v is not None
         ]
-        kept += [tf.cast(value, tf.float64) for _, value in pictures]
         if number is not None:
             place = tf.one_hot(number, self.parts, dtype=tf.float64)
             kept = [v if v.dtype == tf.float32 else tf.tensordot(place, v, 0) for v in kept]
@@ -336,30 +325,6 @@ def _restored(model: keras.Model) -> Iterator[None]:
 
 def _by_moving_statistics(call: Any, inputs: Any, training: Any = None, **kwargs: Any) -> Any:
     return call(inputs, training=False, **kwargs)
-
-
-@contextlib.contextmanager
-def pictures_changed(model: keras.Model) -> Iterator[list[tuple[str, tf.Tensor]]]:
-    """Yield the pictures that Keras' augmentation layers make of others, by layer."""
-    changed: list[tuple[str, tf.Tensor]] = []
-
-    def noting(layer: keras.Layer, original: Any) -> Any:
-        @functools.wraps(original)
-        def transform(*args: Any, **kwargs: Any) -> Any:
-            value = original(*args, **kwargs)
-            changed.append((layer.name, value))
-            return value
-
-        return transform
-
-    augmenting = [each for each in augmentations(model) if hasattr(each, "transform_images")]
-    for layer in augmenting:
-        vars(layer)["transform_images"] = noting(layer, layer.transform_images)
-    try:
-        yield changed
-    finally:
-        for layer in augmenting:
-            del vars(layer)["transform_images"]
 
 
 def trace_step(

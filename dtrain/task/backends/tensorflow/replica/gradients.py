@@ -27,14 +27,13 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task.backends import across
-from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import dependence
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
@@ -162,7 +161,8 @@ class Step:
 
     Attributes:
         replicas: how many share the global batch.
-        part: says of gradients what of them is there for each example; None where no tape asks.
+        part: of the global batch (:class:`.global_batch.Part`), which says of gradients what of
+            them is there for each example; None where no tape asks.
         taped: the gradients that tapes have given, where the replicas cannot meet: each is in a
             process of its own, and its gradients are averaged elsewhere. Of each also which of its
             rows all replicas have (see :func:`dependence.divided`). None where they can meet.
@@ -171,7 +171,7 @@ class Step:
     """
 
     replicas: int
-    part: Part | None = None
+    part: Any = None
     taped: list[tuple[Any, list[bool]]] | None = None
     summed: bool = False
 
@@ -185,18 +185,9 @@ class Step:
         return UsageError("strategy", "ps", what, accepted, "strategy=multiworker")
 
 
-class Part(Protocol):
-    """Of a global batch; see :class:`dtrain.task.backends.tensorflow.replica.global_batch.Part`."""
-
-    def compare(
-        self, targets: list[tf.Tensor], grads: list[Any], summed: bool
-    ) -> tuple[bool, list[list[bool]]]:
-        """Compare a call of ``tape.gradient`` for variables with that of one device."""
-
-
 def replica_step(
     replicas: int,
-    part: Part,
+    part: Any,
     summed: bool = False,
     taped: list[tuple[Any, list[bool]]] | None = None,
 ) -> Step | None:
@@ -237,30 +228,10 @@ def noted(
     return tracing(step=None, note=note)
 
 
-def of_another_batch(others: list[Any], own: list[Any]) -> contextlib.AbstractContextManager[None]:
-    """Let tapes give ``others``, one gradient after the other; where there are none their own.
-
-    Args:
-        others: dense gradients for variables, used up.
-        own: filled in with those that tapes have given.
-    """
-    install()
-    return tracing(other=(others, own))
-
-
 def current() -> Step | None:
     """Return the step that is traced in this thread, None outside of one."""
     step: Step | None = now().step
     return step
-
-
-def prepare(optimizer: keras.optimizers.Optimizer) -> None:
-    """Let ``optimizer`` take its gradients for those of the global batch: it reduces no more.
-
-    Raises:
-        TrainingError: this version of Keras reduces in another way.
-    """
-    keras_internals.take_gradients_as_they_are(optimizer)
 
 
 def mean(values: list[Any], op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> list[Any]:
@@ -356,8 +327,6 @@ def _averaged(original: Any, is_jacobian: bool) -> Any:
             return gradients
         if traced.note is not None:
             traced.note(_tensors(target), tf.nest.flatten(gradients))
-        if traced.other is not None:
-            return _exchanged(gradients, sources, *traced.other)
         step = current()
         if step is None or not (step.taped is not None or tf.distribute.has_strategy()):
             return gradients
@@ -389,15 +358,6 @@ def _moments(original: Any, layer: Any, inputs: tf.Tensor, mask: Any) -> Any:
 def _is_vectorised() -> bool:
     """Whether what is traced is the body of ``tf.vectorized_map``, once for all elements."""
     return "loop_body" in tf.compat.v1.get_default_graph().get_name_scope()
-
-
-def _exchanged(structure: Any, sources: Any, others: list[Any], own: list[Any]) -> Any:
-    gradients, use = tf.nest.flatten(structure), bool(others)
-    for i, source in enumerate(tf.nest.flatten(sources)):
-        if gradients[i] is not None and _is_variable(source):
-            gradients[i] = others.pop(0) if use else tf.convert_to_tensor(gradients[i])
-            own.append(gradients[i])
-    return tf.nest.pack_sequence_as(structure, gradients)
 
 
 def _of_the_global_batch(

@@ -36,7 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.task.backends import host
-from dtrain.task.backends.tensorflow.keras_internals import draws as keras_draws
+from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.backends.tensorflow.replica import rows_of_draws
 from dtrain.task.backends.tensorflow.replica.rows_of_draws import (
     Draw,
@@ -117,25 +117,21 @@ def watched(record: Record) -> contextlib.AbstractContextManager[None]:
     return tracing(record=record)
 
 
-def install(name: str = keras_draws.MODULE) -> None:
-    """Wrap the functions of Keras' module, once; outside of :func:`tracing` they do as before.
-
-    Args:
-        name: of the module; another one in tests.
+def install() -> None:
+    """Wrap functions of Keras and TensorFlow, once; outside of :func:`tracing` they are as ever.
 
     Raises:
         TrainingError: one of them is not as known; nothing is wrapped then.
     """
     with _installing:
-        module = keras_draws.functions(name)
+        module = keras_internals.random_functions()
         if getattr(module, "drawn_by_dtrain", False):
             return
-        for function in keras_draws.PARAMETERS:
-            keras_draws.replace(module, function, _wrapped(module, function))
+        for function in keras_internals.DRAWS:
+            setattr(module, function, _wrapped(module, function))
         module.drawn_by_dtrain = True
-        if name == keras_draws.MODULE:
-            for function, ours in TENSORFLOW.items():
-                setattr(tf.random, function, _wrapped_own(function, ours))
+        for function, ours in TENSORFLOW.items():
+            setattr(tf.random, function, _wrapped_own(function, ours))
 
 
 def _wrapped(module: Any, name: str) -> Callable[..., Any]:
@@ -145,7 +141,7 @@ def _wrapped(module: Any, name: str) -> Callable[..., Any]:
         "dropout": rows_of_draws.dropout, "uniform": rows_of_draws.uniform,
         "normal": rows_of_draws.normal, "shuffle": rows_of_draws.shuffle,
     }  # fmt: skip
-    seed_of = functools.partial(keras_draws.seed_of, module)
+    seed_of = functools.partial(keras_internals.seed_of, module)
     draw = ours.get(name, rows_of_draws.whole)
 
     @functools.wraps(original)
@@ -161,17 +157,16 @@ def _wrapped_own(name: str, of: str) -> Callable[..., Any]:
     """Wrap a function of ``tf.random``, whose seed is drawn already, as that of Keras' ``of``."""
     original = getattr(tf.random, name)
     signature = inspect.signature(original)
-    names = {"mean": "mean", "stddev": "stddev", "minval": "minval", "maxval": "maxval"}
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
-        own = {ours: arguments[theirs] for ours, theirs in names.items() if theirs in arguments}
+        names = ("mean", "stddev", "minval", "maxval", "shape", "dtype", "seed")
+        own = {each: arguments[each] for each in names if each in arguments}
         if own.get("maxval", 1) is None:
             own["maxval"] = 1
-        own |= {"shape": arguments["shape"], "dtype": arguments["dtype"], "seed": arguments["seed"]}
         draw = {"uniform": rows_of_draws.uniform, "normal": rows_of_draws.normal}[of]
 
         def as_ever(**changed: Any) -> Any:
