@@ -149,10 +149,7 @@ def stragglers(folder: Path, rounds: int, steps: int, plot: Path | None) -> None
             (*sync, two, "trainer.batch_size=128"),
             (*sync, three, "trainer.batch_size=192", "strategy.backup_workers=1"),
         ),
-        "sync": (
-            (*sync, two, "trainer.batch_size=128"),
-            (*sync, three, "trainer.batch_size=192"),
-        ),
+        "sync": ((*sync, two, "trainer.batch_size=128"), (*sync, three, "trainer.batch_size=192")),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
     for index in range(rounds):

@@ -553,10 +553,7 @@ def test_data_that_a_run_cannot_be_evaluated_on(
     x, y = examples()
     run = dtrain.train(model=script.build, data=(x, y), epochs=1, **QUICK)
     for data, problem in [
-        (
-            (x, y + 2),
-            "label 5: is none of the 4 classes of the model; accepted: labels from 0",
-        ),
+        ((x, y + 2), "label 5: is none of the 4 classes of the model; accepted: labels from 0"),
         (({"a": x}, y), "inputs: has no x"),
         ((x[:, :3], y), r"inputs: has float \[3\] as x instead of float \[4\]"),
         (x, "targets: has no y"),

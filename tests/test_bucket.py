@@ -179,10 +179,7 @@ def test_an_address_of_a_run_may_have_a_sign_of_equality(monkeypatch: pytest.Mon
 
 
 def test_a_run_goes_on_on_another_machine(
-    dtrain: Any,
-    tmp_path: Path,
-    bucket: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    dtrain: Any, tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = [*QUICK, "output_dir=s3://bucket/exp"]
     run = dtrain(*given, "hydra.run.dir=s3://bucket/exp/run", "trainer.epochs=2")
@@ -281,10 +278,7 @@ def test_a_run_of_which_nothing_was_uploaded_is_found(
 
 
 def test_a_store_that_is_not_there(
-    dtrain: Any,
-    tmp_path: Path,
-    bucket: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    dtrain: Any, tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = dtrain(*QUICK, "output_dir=s3://none/exp")
     assert run.code == 2 and "output_dir=s3://none/exp" in run.output

@@ -106,8 +106,7 @@ def wrong(kinds: list[str], strategy: str, devices: int, engine: Any = None) -> 
 @pytest.mark.parametrize(
     ("strategy", "devices"),
     sampled(
-        [("OneDevice", 1), ("Mirrored", 2), ("Mirrored", 4), ("CentralStorage", 2)],
-        ("Mirrored", 4),
+        [("OneDevice", 1), ("Mirrored", 2), ("Mirrored", 4), ("CentralStorage", 2)], ("Mirrored", 4)
     ),
 )
 def test_training_is_that_of_fit(strategy: str, devices: int) -> None:

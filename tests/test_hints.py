@@ -90,8 +90,7 @@ def test_weights_of_classes_are_as_keras_takes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
-    [("nowhere", "is not a run folder"), (3, "run=int: is no run")],
+    ("given", "problem"), [("nowhere", "is not a run folder"), (3, "run=int: is no run")]
 )
 def test_a_run_is_one_or_its_folder(given: Any, problem: str) -> None:
     for call in (dtrain.evaluate, dtrain.predict, dtrain.export):

@@ -297,11 +297,9 @@ def test_an_event_is_not_longer_than_a_line_may_be(path: Path) -> None:
 def test_a_journal_is_a_file_of_its_own(path: Path, tmp_path: Path, kind: str) -> None:
     other = tmp_path / "other"
     other.write_bytes(NOTICE + b"torn")
-    {
-        "link": lambda: path.symlink_to(other),
-        "pipe": lambda: os.mkfifo(path),
-        "folder": path.mkdir,
-    }[kind]()
+    {"link": lambda: path.symlink_to(other), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[
+        kind
+    ]()
     with pytest.raises(DamagedFile, match="is a"):
         Journal(path)
     if kind != "hard link":

@@ -220,10 +220,7 @@ PLAIN = "replaced: ['tensorflow.python.framework.func_graph.FuncGraph.__init__']
 
 @pytest.mark.parametrize(
     ("strategy", "expected"),
-    [
-        ("one_device", PLAIN),
-        ("mirrored", "'keras.src.losses.loss.reduce_values'"),
-    ],
+    [("one_device", PLAIN), ("mirrored", "'keras.src.losses.loss.reduce_values'")],
 )
 def test_what_a_plain_run_replaces(strategy: str, expected: str, dtrain, quick, user_code) -> None:
     user_code(USER)

@@ -203,9 +203,7 @@ def test_a_job_that_waits_in_a_queue_is_not_started_by_us(server: Server) -> Non
     assert jobset["spec"]["suspend"] is True
 
 
-def test_a_job_that_another_has_deleted(
-    followed: Callable[..., tuple[int, str]],
-) -> None:
+def test_a_job_that_another_has_deleted(followed: Callable[..., tuple[int, str]]) -> None:
     def does(server: Server) -> None:
         until(lambda: watched(server))
         server.remove("jobsets", NAME)

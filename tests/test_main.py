@@ -27,8 +27,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 
 
 @pytest.mark.parametrize(
-    ("word", "near"),
-    [("compre", "compare"), ("chekpoint", "checkpoint"), ("trainn", "x")],
+    ("word", "near"), [("compre", "compare"), ("chekpoint", "checkpoint"), ("trainn", "x")]
 )
 def test_a_misspelt_command(word: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = printed(capsys, word, "x")

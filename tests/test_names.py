@@ -160,10 +160,7 @@ def wrong(what: str) -> dict[str, Any]:
 
 
 CASES = [
-    (
-        "model: mine.build, widht=3",
-        r"model\.widht=3: mine\.build does not take .*model\.width=",
-    ),
+    ("model: mine.build, widht=3", r"model\.widht=3: mine\.build does not take .*model\.width="),
     ("model: mine.build, width=3", ""),
     ("model: mine.loose, x=3", ""),
     ("model: mine.Made, x=3", "accepted: a"),

@@ -315,9 +315,7 @@ def test_options_and_their_parameters_are_those_of_keras() -> None:
     assert named == {f"keras.optimizers.{name}" for name in kinds - holders}
 
 
-def test_a_parameter_that_an_optimizer_or_a_schedule_lacks_is_refused(
-    dtrain: Commands,
-) -> None:
+def test_a_parameter_that_an_optimizer_or_a_schedule_lacks_is_refused(dtrain: Commands) -> None:
     for words, problem in (
         (["optimizer=lion", "+optimizer.rho=1"], "optimizer.rho=1: keras.optimizers.Lion does not"),
         (["optimizer=lion", "optimizer.epsilon=1"], "is a key of optimizer=adadelta"),

@@ -81,13 +81,7 @@ def test_the_columns_of_a_run_are_kept_of_any_table(frame: pd.DataFrame) -> None
 
 
 COLUMNS = {"inputs": NAMES, "target": "y"}
-TABLE = {
-    "path": "a",
-    "inputs": None,
-    "target": "y",
-    "validation": "v",
-    "validation_split": 0.2,
-}
+TABLE = {"path": "a", "inputs": None, "target": "y", "validation": "v", "validation_split": 0.2}
 
 
 NPY = {"_target_": "dtrain.datasets.npy", "path": "x"}

@@ -78,8 +78,7 @@ def pads(length: int, value: Any = 0) -> list[list[Any]]:
 
 def test_lengths_and_values() -> None:
     source = with_padding(
-        Texts(),
-        {"tokens": {"length": 4, "value": -1}, "words": {"length": 2}, "y": {"length": 9}},
+        Texts(), {"tokens": {"length": 4, "value": -1}, "words": {"length": 2}, "y": {"length": 9}}
     )
     x, y, weight = take(source, list(range(12)))
     assert x["tokens"].tolist() == pads(4, -1)

@@ -177,10 +177,7 @@ def test_what_cannot_be_pickled_is_made_anew(how: str, pickled: bool, load: Any)
         ),
         ("unseeded draws", "example 0 of the training data is not the same when it is read again"),
         ("other length", "finds 1[12] examples where the task has 10"),
-        (
-            "only once",
-            "reader 1 of 2 cannot read the dataset .FileNotFoundError: .* 'once'",
-        ),
+        ("only once", "reader 1 of 2 cannot read the dataset .FileNotFoundError: .* 'once'"),
     ],
 )
 def test_data_that_is_not_the_same(how: str, problem: str, load: Any, tmp_path: Path) -> None:

@@ -159,9 +159,7 @@ def test_the_end_waits_for_a_checkpoint_that_is_being_written(tmp_path: Path) ->
 
 
 @pytest.mark.task
-def test_a_save_that_fails_does_not_hide_why_the_run_ended(
-    tmp_path: Path,
-) -> None:
+def test_a_save_that_fails_does_not_hide_why_the_run_ended(tmp_path: Path) -> None:
     import numpy as np
 
     from dtrain.run import journal

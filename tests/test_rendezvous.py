@@ -387,10 +387,7 @@ def test_a_chief_with_another_key(meeting: Meeting, clock: Clock) -> None:
     """Whoever sits at the address first ends nothing: the peer waits for its chief."""
     heard: list[str] = []
     host, port = meeting.address.split(":")
-    with (
-        ThreadPoolExecutor(1) as pool,
-        socket.create_server((host, int(port))) as server,
-    ):
+    with ThreadPoolExecutor(1) as pool, socket.create_server((host, int(port))) as server:
         peer = Peer([meeting.address], "worker-0", FACTS, KEY, LONG)
         waiting = pool.submit(peer.meet, LONG, heard.append)
         with server.accept()[0] as connection:

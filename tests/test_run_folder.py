@@ -138,11 +138,9 @@ def test_a_lock_is_a_file_of_its_own(tmp_path: Path, kind: str) -> None:
     rundir, other = RunDir.create(tmp_path / "run"), tmp_path / "other"
     other.write_text("mine")
     lock = rundir.path / ".lock"
-    {
-        "link": lambda: lock.symlink_to(other),
-        "pipe": lambda: os.mkfifo(lock),
-        "folder": lock.mkdir,
-    }[kind]()
+    {"link": lambda: lock.symlink_to(other), "pipe": lambda: os.mkfifo(lock), "folder": lock.mkdir}[
+        kind
+    ]()
     with pytest.raises(DamagedFile, match="is a"):
         rundir.lock()
     assert rundir.holder() == "?"

@@ -98,10 +98,7 @@ def test_hooks_of_keras_steps_say_what_is_recorded() -> None:
             model={"_target_": f"tests.test_step_logs.{model}"},
             dataset={"_target_": "tests.test_steps.weighted", "train": 48, "held": 21},
             optimizer={"_target_": "keras.optimizers.SGD", "learning_rate": 0.1},
-            trainer={
-                "loss": "binary_crossentropy",
-                "metrics": ["accuracy", "precision", "recall"],
-            },
+            trainer={"loss": "binary_crossentropy", "metrics": ["accuracy", "precision", "recall"]},
         )
 
     fitted: dict[str, list[float]] = {}

@@ -115,8 +115,7 @@ def wrong(kind: str, devices: int, strategy: Any = None) -> list[Any]:
 @pytest.mark.parametrize(
     ("kind", "devices"),
     sampled(
-        [("OneDevice", 1), ("Mirrored", 2), ("Mirrored", 4), ("CentralStorage", 2)],
-        ("Mirrored", 2),
+        [("OneDevice", 1), ("Mirrored", 2), ("Mirrored", 4), ("CentralStorage", 2)], ("Mirrored", 2)
     ),
 )
 def test_a_validation_is_that_of_fit(kind: str, devices: int) -> None:

@@ -95,8 +95,7 @@ def worst(found: dict[str, float], expected: dict[str, float]) -> tuple[float, s
     # Not so where a loss has become NaN: of that no difference is larger than another.
     assert np.isfinite([*found.values(), *expected.values()]).all(), (found, expected)
     return max(
-        ((abs(found[k] - v) / max(1.0, abs(v)), k) for k, v in expected.items()),
-        default=(0.0, ""),
+        ((abs(found[k] - v) / max(1.0, abs(v)), k) for k, v in expected.items()), default=(0.0, "")
     )
 
 

@@ -22,16 +22,7 @@ from hydra.core.override_parser.types import Sweep
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import (
-    environment,
-    groups,
-    load,
-    names,
-    schema,
-    strategies,
-    suggest,
-    targets,
-)
+from dtrain.config import environment, groups, load, names, schema, strategies, suggest, targets
 from dtrain.config.presets.datasets import Dataset
 from dtrain.config.presets.debug import TRAIN
 from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed

@@ -19,7 +19,7 @@ from dtrain.run.cluster import Cluster
 #: other.
 UNREAD: dict[str, dict[str, tuple[str, str]]] = {
     "tensorflow": {
-        "trainer.compile": ("false", "TensorFlow compiles steps by XLA (hardware.jit_compile)"),
+        "trainer.compile": ("false", "TensorFlow compiles steps by XLA (hardware.jit_compile)")
     },
     "jax": {
         "hardware.inter_op_threads": (

@@ -30,14 +30,7 @@ from dtrain.config.schema import Config
 from dtrain.controller.backend import reads
 from dtrain.controller.folders import unwritable
 from dtrain.controller.launchers import Kubernetes
-from dtrain.controller.launchers.k8s import (
-    COMPONENT,
-    INSTANCE,
-    MARGIN,
-    Object,
-    Workload,
-    render,
-)
+from dtrain.controller.launchers.k8s import COMPONENT, INSTANCE, MARGIN, Object, Workload, render
 from dtrain.controller.plan import Plan
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import addresses, writing

@@ -15,12 +15,7 @@ server, home = project.server, project.home
 
 KINDS = ("SIGKILL", "SIGTERM", "SIGINT", "error")
 #: Of the default suite: moments, as parts of all of a command.
-SOME = {
-    "SIGKILL": (0.35, 0.6, 0.85),
-    "SIGTERM": (0.5,),
-    "SIGINT": (0.6,),
-    "error": (0.45, 0.7),
-}
+SOME = {"SIGKILL": (0.35, 0.6, 0.85), "SIGTERM": (0.5,), "SIGINT": (0.6,), "error": (0.45, 0.7)}
 #: What a resume writes before its tasks train: one that is killed then leaves it so.
 COMMANDS = ("config.yaml", "command.json", "cluster.json", "progress.json", "sweep.json")
 #: Moments of each case of the campaign, of which there are 24.

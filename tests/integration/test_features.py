@@ -132,11 +132,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    thinned(OPTIONS, 4),
-    ids=lambda arguments: arguments[0],
-)
+@pytest.mark.parametrize("arguments", thinned(OPTIONS, 4), ids=lambda arguments: arguments[0])
 def test_options_train(arguments: list[str], dtrain) -> None:
     run = dtrain(*QUICK, "trainer.epochs=10", "optimizer.learning_rate=0.05", *arguments)
     assert run.code == 0, run.output + run.log

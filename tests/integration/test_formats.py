@@ -426,8 +426,7 @@ def test_every_format_trains_as_npz(name: str, place: str, dtrain, rows) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
-    sampled(itertools.product(STREAMS, PLACES), ("generator", "1 replica")),
+    ("name", "place"), sampled(itertools.product(STREAMS, PLACES), ("generator", "1 replica"))
 )
 def test_a_stream_trains_as_the_rows_in_order(name: str, place: str, dtrain, rows) -> None:
     x, y = rows

@@ -115,10 +115,7 @@ EARLY = {
         ["trainer.epochs=1,2", "model=mlp"],
         ["trainer.epochs=1,2: has several values", "type: -m trainer.epochs=1,2"],
     ),
-    "no function": (
-        ["model=custom"],
-        ["model._target_: has no value yet", "such as mine.build"],
-    ),
+    "no function": (["model=custom"], ["model._target_: has no value yet", "such as mine.build"]),
     "blanks": (["trainer.epochs", "=", "3"], ["has a blank at the =", "type: trainer.epochs=3"]),
     "colon": (["trainer.epochs:", "3"], ["is not KEY=VALUE", "type: trainer.epochs=3"]),
     "flag": (["dry_run=maybe"], ["accepted: true or false; type: dry_run=false"]),

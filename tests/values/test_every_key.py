@@ -14,15 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import (
-    data_forms,
-    forms,
-    groups,
-    objective,
-    schema,
-    strategies,
-    values,
-)
+from dtrain.config import data_forms, forms, groups, objective, schema, strategies, values
 from dtrain.config.presets import launchers
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError

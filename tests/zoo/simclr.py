@@ -10,9 +10,7 @@ from dtrain.replicas import gather
 from tests.zoo.parts import sgd
 
 DATA = "alone"
-REFUSED = {
-    "ps": "the model calls dtrain.replicas.gather",
-}
+REFUSED = {"ps": "the model calls dtrain.replicas.gather"}
 
 
 class SimCLR(keras.Model):

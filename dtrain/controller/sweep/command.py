@@ -209,11 +209,7 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
 
 
 def _finish(
-    record: Record,
-    tracker: Tracker,
-    recorded: SweepRecord | None,
-    shown: Table,
-    interrupted: bool,
+    record: Record, tracker: Tracker, recorded: SweepRecord | None, shown: Table, interrupted: bool
 ) -> int:
     """Say how all jobs ended, compare them, and return the exit code."""
     failed = record.failed

@@ -235,10 +235,7 @@ class Runner:
             cluster = keep_to(planned.cluster, slot, self._machine)
             planned = dataclasses.replace(planned, cluster=cluster)
         threading.Thread(
-            target=self._work,
-            args=(running, planned),
-            name=f"job-{draft.number}",
-            daemon=True,
+            target=self._work, args=(running, planned), name=f"job-{draft.number}", daemon=True
         ).start()
 
     def _work(self, running: Running, planned: Plan) -> None:

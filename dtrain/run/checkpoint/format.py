@@ -22,15 +22,7 @@ from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
 from dtrain.host.packages import version
 from dtrain.run import schemas
-from dtrain.run.checkpoint.arrays import (
-    canonical,
-    decode,
-    digest,
-    dtypes,
-    encode,
-    packed,
-    unpacked,
-)
+from dtrain.run.checkpoint.arrays import canonical, decode, digest, dtypes, encode, packed, unpacked
 
 STATE = "state.safetensors"
 MANIFEST = "manifest.json"

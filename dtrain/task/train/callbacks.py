@@ -17,12 +17,7 @@ from dtrain.task import keras_internals
 from dtrain.task.model import object_state, train_state
 from dtrain.task.model.object_state import PLAIN, Kept, Owner, is_state
 
-_BATCH_HOOKS = (
-    "on_train_batch_begin",
-    "on_train_batch_end",
-    "on_batch_begin",
-    "on_batch_end",
-)
+_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 
 #: Where callbacks of Keras' write, below the run folder: nothing of the run's own lies there.

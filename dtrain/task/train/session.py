@@ -174,11 +174,7 @@ class Action(ABC):
 
 
 def assemble(
-    config: Config,
-    strategy: Backend,
-    process: Process,
-    past: Checkpoint | None,
-    action: Action,
+    config: Config, strategy: Backend, process: Process, past: Checkpoint | None, action: Action
 ) -> Session:
     """Build everything in order; every task of a cluster that trains does the same here.
 
@@ -273,11 +269,7 @@ def _validations(schedule: Schedule, past: Checkpoint | None) -> int:
 
 
 def tell_apart(
-    data: dataset.Data,
-    config: Config,
-    strategy: Backend,
-    process: Process,
-    past: Checkpoint | None,
+    data: dataset.Data, config: Config, strategy: Backend, process: Process, past: Checkpoint | None
 ) -> None:
     """Record what the data is, and compare it with that of the other hosts and of the run before.
 

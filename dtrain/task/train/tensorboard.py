@@ -30,11 +30,7 @@ from dtrain.task.backends.runtime import runtime
 # ``//tensorboard/compat:no_tensorflow``), and imports all of TensorFlow for it.
 sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
 
-_STATUS = {
-    "FINISHED": "STATUS_SUCCESS",
-    "FAILED": "STATUS_FAILURE",
-    "KILLED": "STATUS_UNKNOWN",
-}
+_STATUS = {"FINISHED": "STATUS_SUCCESS", "FAILED": "STATUS_FAILURE", "KILLED": "STATUS_UNKNOWN"}
 
 
 class Summaries:

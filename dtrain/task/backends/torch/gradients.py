@@ -28,11 +28,7 @@ from torch import distributed
 
 from dtrain.errors import UsageError
 from dtrain.task.backends import across
-from dtrain.task.backends.torch.keras_internals import (
-    change,
-    divide_added_losses,
-    is_transformed,
-)
+from dtrain.task.backends.torch.keras_internals import change, divide_added_losses, is_transformed
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
 
