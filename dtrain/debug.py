@@ -41,8 +41,6 @@ _BACKWARD = (
     "look at the derivative: that of a root or a norm at 0 is infinite, and so is one of a value "
     "that a where leaves out"
 )
-#: How Keras' optimizers begin their refusal of a step in which nothing is learnt.
-_NO_GRADIENT = "No gradients provided for any variable"
 _FORMAT = "savedmodel"
 
 
@@ -207,22 +205,12 @@ class Overfit(Train):
             CheckFailed: the loss does not come near 0.
             Interrupted: it was asked to stop.
         """
-        learn = f"the model does not learn {self._examples:,} examples by heart"
-        before = _weights(session)
         watch = _Losses(self._near)
         evaluated = self._examples if evaluates(session.model) else 0
         schedule = dataclasses.replace(
             session.schedule, terminate_on_nan=False, validation_examples=evaluated
         )
-        try:
-            super().run(dataclasses.replace(session, schedule=schedule, callbacks=(watch,)))
-        except ValueError as error:
-            if not str(error).startswith(_NO_GRADIENT):
-                raise
-            raise CheckFailed(
-                f"{learn}: no gradient reaches any of its weights",
-                "look for what has none: stop_gradient, argmax, round, a cast, NumPy in a call",
-            ) from error
+        super().run(dataclasses.replace(session, schedule=schedule, callbacks=(watch,)))
         steps, losses = len(watch.losses) * session.schedule.steps_per_epoch, watch.losses
         course = (
             f"{steps:,} steps on the same {self._examples:,} examples: loss {losses[0]:.4g} after "
@@ -234,19 +222,13 @@ class Overfit(Train):
         session.strategy.tasks.barrier()
         if learnt:
             return
-        after = _weights(session)
-        still = [name for name, value in after.items() if np.array_equal(value, before[name])]
-        if not math.isfinite(losses[-1]):
-            hint = "debug=nan names the first value that is not finite"
-        elif still:
-            hint = f"look at the model: no gradient reaches {', '.join(still[:5])}"
-        else:
-            hint = (
-                f"try debug.steps={4 * steps} or another optimizer.learning_rate; look at whether "
-                "outputs, targets and loss fit (from_logits, activation, scale), and whether the "
-                "least loss is 0 (regularizers, soft targets: debug.loss); dropout makes it slower"
-            )
-        raise CheckFailed(f"{learn}: {course}, and not near 0 (debug.loss={self._near:g})", hint)
+        raise CheckFailed(
+            f"the model does not learn {self._examples:,} examples by heart: {course}, and not "
+            f"near 0 (debug.loss={self._near:g})",
+            f"try debug.steps={4 * steps} or another optimizer.learning_rate; look at whether "
+            "outputs, targets and loss fit (from_logits, activation, scale), and whether the "
+            "least loss is 0 (regularizers, soft targets: debug.loss); dropout makes it slower",
+        )
 
 
 class _Losses(_Watch):
@@ -264,10 +246,6 @@ class _Losses(_Watch):
             self.model.stop_training = True
 
 
-def _weights(session: Session) -> dict[str, np.ndarray]:
-    return session.strategy.read({v.path: v for v in session.model.trainable_variables})
-
-
 class OneBatch(Train):
     """Trains a step, saves and evaluates; then restores what was saved, goes on, and exports."""
 
@@ -281,8 +259,7 @@ class OneBatch(Train):
         super().run(session)
         results = ["trained a step, saved, evaluated"]
         stages: dict[str, Callable[[Session], str]] = {
-            "restore the checkpoint": _restored,
-            "train a step from there": _trained,
+            "restore the checkpoint, and train a step from there": _restored,
             f"export ({_FORMAT}), and compare": _exported,
         }
         for name, stage in stages.items():
@@ -299,7 +276,7 @@ class OneBatch(Train):
 
 
 def _restored(session: Session) -> str:
-    """Restore what was saved, as a resumed run does, and compare it, bit by bit."""
+    """Restore what was saved, as a resumed run does, compare it, bit by bit, and train on."""
     strategy, model, process = session.strategy, session.model, session.process
     session.steps.train(1)  # what is to be restored is not what is there
     session.steps.drain()
@@ -316,13 +293,12 @@ def _restored(session: Session) -> str:
         # The chief alone may have all of the arrays.
         if process.is_chief and not np.array_equal(array, past.arrays[name], equal_nan=is_float):
             raise CheckpointError(f"{name} is not what was saved, after it was restored")
-    return f"restored with the same bits ({len(now):,} arrays)"
-
-
-def _trained(session: Session) -> str:
     sums = session.steps.train(1)
     results = session.steps.results(sums if sums.steps else session.steps.drain())
-    return f"trained on from there (loss {results.get('loss', math.nan):.4g})"
+    return (
+        f"restored with the same bits ({len(now):,} arrays); trained on from there "
+        f"(loss {results.get('loss', math.nan):.4g})"
+    )
 
 
 def _exported(session: Session) -> str:

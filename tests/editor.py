@@ -11,7 +11,7 @@ import enum
 import json
 from typing import Any
 
-from dtrain.config import groups, key_help, schema
+from dtrain.config import groups, schema
 from dtrain.config.ranges import Each, Form, Range, accepted, optional, rule
 from tests.options import nested, options
 
@@ -34,14 +34,14 @@ def texts() -> dict[str, str]:
 
 def preset(group: str) -> dict[str, Any]:
     """Return the schema of a file ``GROUP/OPTION.yaml``."""
-    about = f"A preset of dtrain: {group}=NAME. {key_help.help_of(group).help}"
+    about = f"A preset of dtrain: {group}=NAME. {groups.help_of(group).help}"
     return {"$schema": DRAFT, "title": about, **_node(group), "definitions": DEFINITIONS}
 
 
 def experiment() -> dict[str, Any]:
     """Return the schema of ``experiment/NAME.yaml``: all keys, with the groups inside."""
     keys: dict[str, Any] = {"defaults": _defaults(), "hydra": {"type": "object"}}
-    given = key_help.described(schema.Config, "")
+    given = groups.described(schema.Config, "")
     for field in dataclasses.fields(schema.Config):
         name = field.name
         if name in groups.GROUPS:
@@ -114,7 +114,7 @@ def _any(several: list[Any]) -> dict[str, Any]:
 
 
 def _fields(kind: type, prefix: str) -> dict[str, Any]:
-    given, inside = key_help.described(kind, prefix), nested(kind)
+    given, inside = groups.described(kind, prefix), nested(kind)
     found = {}
     for field in dataclasses.fields(kind):
         if field.name in inside:
@@ -126,7 +126,7 @@ def _fields(kind: type, prefix: str) -> dict[str, Any]:
     return found
 
 
-def _value(field: dataclasses.Field[Any], given: key_help.Help) -> dict[str, Any]:
+def _value(field: dataclasses.Field[Any], given: groups.Help) -> dict[str, Any]:
     """Return the schema of a key; with ``anyOf`` where a reference may stand for a number."""
     about = f"{given.help} Accepted: {accepted(field)}."
     made: dict[str, Any] = {"description": about}

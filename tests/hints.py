@@ -6,10 +6,10 @@ import re
 import shlex
 
 from dtrain.__main__ import COMMANDS
-from dtrain.config import key_help
+from dtrain.config import groups
 from dtrain.config.overrides import key_of
 
-KEYS = key_help.keys()
+KEYS = groups.keys()
 
 
 def hint(message: str) -> str | None:

@@ -1,7 +1,7 @@
 """A stand-in of Kubernetes' API server that a real ``kubectl`` takes for one.
 
 It serves discovery, the part of OpenAPI that validation asks for, objects (server-side apply,
-watches, selectors, owners) and logs that grow. A test plays the controllers and the pods.
+watches, selectors) and logs that grow. A test plays the controllers and the pods.
 """
 
 from __future__ import annotations
@@ -260,15 +260,13 @@ class Server:
             return copy.deepcopy(whole)
 
     def remove(self, plural: str, name: str) -> None:
-        """Delete an object, what it owns, and the pods of a job."""
+        """Delete an object, and the pods of a job."""
         with self.changed:
             gone = self._objects.pop((plural, name))
             self._happen("DELETED", plural, gone)
             for (other, each), body in list(self._objects.items()):
-                meta = body["metadata"]
-                owners = [owner["uid"] for owner in meta.get("ownerReferences", [])]
-                instance = meta.get("labels", {}).get("app.kubernetes.io/instance")
-                if gone["metadata"]["uid"] in owners or (other == "pods" and instance == name):
+                instance = body["metadata"].get("labels", {}).get("app.kubernetes.io/instance")
+                if plural in ("jobs", "jobsets") and other == "pods" and instance == name:
                     self.writing.discard(each)
                     self.remove(other, each)
 

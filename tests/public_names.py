@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from dtrain.config.names import FOLDER, version
+from dtrain.config.names import FOLDER
+from dtrain.host.packages import version
 
 #: Modules by package; True: those below it, too.
 MODULES = {
@@ -27,7 +28,7 @@ MODULES = {
 
 def text(package: str) -> str:
     """Return the contents of a package's file."""
-    lines = [f"{package} {version(package)}"]
+    lines = [f"{package} {str(version(package)).partition('+')[0]}"]
     for name, below in MODULES[package].items():
         module = importlib.import_module(f"{package}.{name}".rstrip("."))
         lines += [f"{where}: {' '.join(names)}" for where, names in _names(module, below)]

@@ -23,8 +23,8 @@ import yaml
 
 from dtrain import errors
 from dtrain.__main__ import COMMANDS
-from dtrain.config import groups, key_help, other_tools, schema
-from dtrain.config.key_help import Help
+from dtrain.config import groups, other_tools, schema
+from dtrain.config.groups import Help
 from dtrain.config.ranges import typed
 from dtrain.controller import backend
 from dtrain.controller.commands import help
@@ -169,7 +169,7 @@ def page() -> str:
     for group in groups.GROUPS:
         parts += _group(group)
     for name, kind in SECTIONS.items():
-        about = key_help.help_of(name).help
+        about = groups.help_of(name).help
         parts += [f"## {name}\n", _sentence(about), _table(kind, name)]
     parts += _sweepers()
     parts += _commands()
@@ -183,7 +183,7 @@ def page() -> str:
 
 def _group(group: str) -> list[str]:
     found = options(group)
-    about = key_help.help_of(group).help
+    about = groups.help_of(group).help
     listed = "\n".join(
         f"| `{option.name}`{' (default)' * (number == 0)} | {_cell(option.about)} |"
         for number, option in enumerate(found)
@@ -227,12 +227,12 @@ def _keys(option: Option, prefix: str) -> dict[str, Help]:
         return {}
     inside = nested(option.kind)
     found: dict[str, Help] = {}
-    for name, given in key_help.described(option.kind, prefix).items():
+    for name, given in groups.described(option.kind, prefix).items():
         if name == "_target_":
             continue
         if name in inside:
             values = option.values.get(name, {})
-            for sub, text in key_help.described(inside[name], f"{prefix}.{name}").items():
+            for sub, text in groups.described(inside[name], f"{prefix}.{name}").items():
                 found[f"{prefix}.{name}.{sub}"] = _with_default(text, sub, values)
         else:
             made = _with_default(given, name, option.values)
@@ -263,7 +263,7 @@ def _sweepers() -> list[str]:
     for name, kind in SWEEPERS.items():  # each has the keys of those before it
         rows = {
             f"hydra.sweeper.{key}": given
-            for key, given in key_help.described(kind, "hydra.sweeper").items()
+            for key, given in groups.described(kind, "hydra.sweeper").items()
             if key != "_target_"
         }
         parts.append(f"### hydra/sweeper={name}\n")
@@ -278,7 +278,7 @@ def _table(kind: type, prefix: str) -> str:
     """Return the table of a section, with the defaults that ``conf/config.yaml`` gives."""
     values = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
     values = values[prefix] if prefix else {"name": values["name"]}  # others are groups, sections
-    found = key_help.described(kind, prefix)
+    found = groups.described(kind, prefix)
     return _rows({
         f"{prefix}.{name}".lstrip("."): _with_default(given, name, values)
         for name, given in found.items()

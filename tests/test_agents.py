@@ -332,7 +332,7 @@ def test_a_killed_agent_takes_its_tasks_with_it(tmp_path: Path, several: Cluster
     heard(launcher, *[(task.name, "started") for task in several.tasks])
     os.kill(launcher._hosts[2].facts["pid"], signal.SIGKILL)
     heard(launcher, ("ps-0", "lost"))
-    assert launcher.loss("ps-0") == "is lost with its host h2: python ended with exit code 137"
+    assert launcher.losses["ps-0"] == "is lost with its host h2: python ended with exit code 137"
     until(lambda: "ps-0" not in processes(tmp_path), lambda: processes(tmp_path), 10)
     assert set(processes(tmp_path)) == {"chief-0", "worker-0"}
     launcher.kill()
@@ -346,7 +346,7 @@ def test_a_stopped_agent_is_silent_and_then_lost(tmp_path: Path, cluster: Cluste
     heard(launcher, ("chief-0", "started"))
     os.kill(launcher._hosts[0].facts["pid"], signal.SIGSTOP)
     heard(launcher, ("chief-0", "lost"))
-    assert "nothing came from it for 5 s (launcher.peer_timeout)" in launcher.loss("chief-0")
+    assert "nothing came from it for 5 s (launcher.peer_timeout)" in launcher.losses["chief-0"]
     assert launcher.silent() == ["chief-0 (host h0)"]
     launcher.kill()
     until(lambda: not processes(tmp_path), lambda: processes(tmp_path), 10)
@@ -413,7 +413,7 @@ def test_all_hosts_are_left_at_once(together: Together, monkeypatch: pytest.Monk
     together._hosts = [
         Host(cast(Any, SimpleNamespace(host=f"h{n}")), 1, queue.SimpleQueue()) for n in range(5)
     ]
-    monkeypatch.setattr(together, "_wait", lambda *_: None)
+    monkeypatch.setattr(together._inbox, "gather", lambda *_: None)
     together.kill()
     assert meeting.n_waiting == 0 and not meeting.broken
 

@@ -360,20 +360,6 @@ def test_a_module_that_a_pickle_imports_is_found_and_trusted(
     assert objects.paths == [str(tmp_path / "more")]
 
 
-def test_a_script_of_a_spawned_process_is_not_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: None
-) -> None:
-    module: Any = types.ModuleType("__mp_main__")
-    monkeypatch.setitem(sys.modules, "__mp_main__", module)
-    exec("def made():\n    return size()\n\nsize = lambda: 3\n", vars(module))
-    objects = Objects(tmp_path, lambda sentence: None)
-    name, _, _ = objects.target(module.made, "model").partition(".")
-    monkeypatch.delitem(sys.modules, "__mp_main__")
-    python_path.offer_given(str(tmp_path), [name])
-    python_path.offer()
-    assert importlib.import_module(name).made() == 3
-
-
 def test_a_file_that_was_changed_since_is_not_taken_for_what_runs(
     script: types.SimpleNamespace, tmp_path: Path
 ) -> None:

@@ -170,7 +170,7 @@ def test_a_dry_run_has_the_bytes_that_devices_have(name: str) -> None:
     """It builds the model on one device; a run lays it out on four."""
     import keras
 
-    from dtrain.inspection.model import describe
+    from dtrain.inspection.report import describe
     from dtrain.task.data import dataset
     from dtrain.task.model import build
 

@@ -9,12 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from dtrain.controller.commands.checkpoint import main
-from dtrain.run import checkpoint
 from tests.test_checkpoint_store import flip, point, truncate
 from tests.test_checkpoint_writer import writer
 
@@ -58,13 +56,6 @@ def show(capsys: pytest.CaptureFixture[str]) -> Any:
     return command
 
 
-ARRAYS = """
-name                dtype    shape   bytes
-model/dense/kernel  float32  2x3        24
-optimizer/it        int64    scalar      8
-"""
-
-
 def test_a_run_as_a_command(run: Path) -> None:
     os.utime(run / "checkpoints" / "8" / "manifest.json", (1e9, 1e9))
     code = (
@@ -93,36 +84,12 @@ def test_a_run(run: Path, show: Any) -> None:
     found = show(run)
     assert (found.code, found.error) == (0, "")
     assert found.states == {4: ["-", "sound"], 8: ["best", "sound"], 12: ["latest", "sound"]}
-    past, _ = checkpoint.newest(run / "checkpoints")
-    assert past is not None
-    at = found.lines.index(f"{run}/checkpoints/12 (step 12):")
-    assert [line.split() for line in found.lines[at + 1 : at + 7]] == [
-        ["arrays", "2"],
-        ["bytes", "32"],
-        ["digest", checkpoint.digest(past.arrays)],
-        ["objective", "0.5"],
-        ["examples", "384"],
-        ["seed", "0"],
-    ]
     assert show(run / "checkpoints").output == found.output
 
 
-def test_arrays(run: Path, show: Any) -> None:
-    whole, one = show(run), show(run / "checkpoints" / "12")
-    assert one.code == 0
-    assert whole.output.endswith(one.output) and one.output.endswith(ARRAYS)
-
-
-def test_arrays_of_other_kinds(tmp_path: Path, show: Any) -> None:
-    odd = {"b": np.zeros((0, 7), ml_dtypes.bfloat16), "a": np.zeros(4000, "c8")}
-    checkpoint.save(tmp_path, 1, odd, {})
-    found = show(tmp_path / "1")
-    assert [line.split() for line in found.lines[-2:]] == [
-        ["a", "complex64", "4000", "32,000"],
-        ["b", "bfloat16", "0x7", "0"],
-    ]
-    checkpoint.save(tmp_path, 1, {}, {})
-    assert show(tmp_path / "1").lines[-1].split() == ["name", "dtype", "shape", "bytes"]
+def test_one_checkpoint(run: Path, show: Any) -> None:
+    found = show(run / "checkpoints" / "12")
+    assert (found.code, found.states) == (0, {12: ["-", "sound"]})
 
 
 @pytest.mark.parametrize(
@@ -130,9 +97,7 @@ def test_arrays_of_other_kinds(tmp_path: Path, show: Any) -> None:
     [
         ("objective_mode: max", 8),
         ("objective_mode: min", 12),
-        ("objective_mode: best", None),
         ("objective: loss", None),
-        ("- a list", None),
         ("{", None),
         (None, None),
     ],
@@ -168,10 +133,9 @@ def test_damage_is_shown(run: Path, show: Any, damage: Any, name: str, state: st
     assert found.states[4] == ["-", "sound"]
     assert found.states[12][0] == "latest"
     assert " ".join(found.states[12][1:]).startswith(state)
-    assert f"{run}/checkpoints/8 (step 8):" in found.lines, "what would be gone on from"
     one = show(run / "checkpoints" / "12")
     assert one.code == 1
-    assert one.output.startswith(f"damaged: {run}/checkpoints/12/{state}")
+    assert " ".join(one.states[12]).startswith(f"- {state}")
 
 
 def test_a_damaged_pointer_is_shown(run: Path, show: Any) -> None:
@@ -181,7 +145,6 @@ def test_a_damaged_pointer_is_shown(run: Path, show: Any) -> None:
     pointer = run / "checkpoints" / "latest"
     assert f"damaged: {pointer} is damaged: it does not match its checksum" in found.lines
     assert found.states[12] == ["-", "sound"]
-    assert f"{run}/checkpoints/12 (step 12):" in found.lines
 
 
 def test_what_does_not_count_is_shown(run: Path, show: Any) -> None:
@@ -196,7 +159,6 @@ def test_what_does_not_count_is_shown(run: Path, show: Any) -> None:
         8: ["latest", "best", "sound"],
         12: ["uncommitted", "sound"],
     }
-    assert f"{folder}/8 (step 8):" in found.lines
     assert show(folder / ".old-4").code == 0
 
 
@@ -206,21 +168,6 @@ def test_what_is_named_and_not_there_is_shown(run: Path, show: Any) -> None:
     assert found.code == 1
     missing = "latest manifest.json cannot be read: No such file or directory"
     assert " ".join(found.states[12]) == missing
-
-
-def test_what_is_removed_meanwhile_is_not_shown(
-    run: Path, show: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = checkpoint.store.candidates
-
-    def candidates(folder: Path) -> Any:
-        found = real(folder)
-        shutil.rmtree(folder / "4")  # by the run, which goes on
-        return found
-
-    monkeypatch.setattr(checkpoint.store, "candidates", candidates)
-    found = show(run)
-    assert found.code == 0 and found.states.keys() == {8, 12}
 
 
 def test_nothing_sound(run: Path, show: Any) -> None:
@@ -249,13 +196,6 @@ def test_a_folder_of_checkpoints_by_another_name(run: Path, show: Any, tmp_path:
     assert show(tmp_path / "copies").states[12] == ["-", "sound"]
 
 
-def test_a_checkpoint_that_lost_both_files(run: Path, show: Any) -> None:
-    for path in (run / "checkpoints" / "12").iterdir():
-        path.unlink()
-    found = show(run / "checkpoints" / "12")
-    assert found.code == 1 and found.output.startswith("damaged: ")
-
-
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -281,21 +221,3 @@ def test_what_cannot_be_looked_at_is_told(show: Any) -> None:
     assert (found.code, found.output) == (2, "")
     assert found.error.startswith(f"error: {'x' * 300}")
     assert found.error.endswith(" cannot be a path: File name too long\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "error: PATH: is missing"),
-        (["a", "b"], "error: checkpoint: unrecognized arguments: b"),
-    ],
-)
-def test_wrong_words_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    error = capsys.readouterr().err
-    assert "accepted: python -m dtrain checkpoint [-h] PATH" in error
-    assert message in error

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dtrain.files import writing
-from dtrain.run.checkpoint import disk
 
 
 @pytest.fixture
@@ -30,13 +29,13 @@ def test_short_writes_are_gone_on_with(
 ) -> None:
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, rest: real(descriptor, rest[:most]))
-    disk.write(tmp_path / "a", [data])
+    writing.write_new(tmp_path / "a", [data])
     assert (tmp_path / "a").read_bytes() == data
 
 
 def test_what_is_written_is_flushed(tmp_path: Path, flushed: list[str]) -> None:
     (tmp_path / "a").write_text("something longer")
-    disk.write(tmp_path / "a", [b"short"])
+    writing.write_new(tmp_path / "a", [b"short"], lasting=True)
     assert (tmp_path / "a").read_bytes() == b"short"
     writing.sync(tmp_path)
     assert flushed == [str(tmp_path / "a"), str(tmp_path)]
@@ -52,7 +51,7 @@ def test_a_failed_write_is_told_and_closes_the_file(
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(os, name, fail)
     with pytest.raises(OSError, match="quota"):
-        disk.write(tmp_path / "a", [b"data"])
+        writing.write_new(tmp_path / "a", [b"data"], lasting=True)
     if name == "fsync":
         with pytest.raises(OSError, match="quota"):
             writing.sync(tmp_path)
@@ -60,15 +59,15 @@ def test_a_failed_write_is_told_and_closes_the_file(
 
 
 def test_folders_are_made_and_their_names_flushed(tmp_path: Path, flushed: list[str]) -> None:
-    disk.make_folder(tmp_path / "a" / "b")
-    disk.make_folder(tmp_path / "a" / "b")
+    writing.make_lasting_folder(tmp_path / "a" / "b")
+    writing.make_lasting_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     assert flushed == [str(tmp_path), str(tmp_path / "a")]
-    disk.make_folder(Path("relative"))
+    writing.make_lasting_folder(Path("relative"))
     assert (tmp_path / "relative").is_dir(), "the tests' current folder"
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError):
-        disk.make_folder(tmp_path / "file" / "c")
+        writing.make_lasting_folder(tmp_path / "file" / "c")
 
 
 def test_remove(tmp_path: Path) -> None:

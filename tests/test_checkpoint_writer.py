@@ -62,14 +62,6 @@ def test_the_newest_and_the_best_stay(
         assert log.objectives[best_step] == objectives[best_step - 1]
 
 
-def test_nan_is_never_the_best(tmp_path: Path) -> None:
-    log = writer(tmp_path, best=True)
-    for step, objective in enumerate([np.nan, 0.5], 1):
-        log.submit(step, {}, {"objective": objective})
-    log.wait()
-    assert log.best_step() == 2
-
-
 def test_saved_is_called_when_it_can_be_loaded(tmp_path: Path) -> None:
     calls = []
 
@@ -111,16 +103,7 @@ def test_leftovers_of_torn_saves_are_removed(tmp_path: Path) -> None:
     assert writer(tmp_path / "absent").best_step() is None
 
 
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        "",
-        "{",
-        "{}",
-        "[]",
-        '{"meta": null}',
-    ],
-)
+@pytest.mark.parametrize("manifest", ["", "{", "{}", "[]", '{"meta": null}'])
 def test_a_writer_passes_over_damaged_manifests(tmp_path: Path, manifest: str) -> None:
     for step in (1, 2):
         checkpoint.save(tmp_path, step, {}, {"objective": step})
@@ -153,20 +136,12 @@ def test_the_same_step_again_without_an_objective(tmp_path: Path) -> None:
     assert log.objectives == {1: 0.5} and log.best_step() == 1
 
 
-@pytest.mark.parametrize("objective", ["much", [1.0], None])
+@pytest.mark.parametrize("objective", ["much", [1.0], None, np.nan])
 def test_an_objective_that_is_no_number(tmp_path: Path, objective: Any) -> None:
     log = writer(tmp_path, best=True)
     log.submit(1, {}, {"objective": objective})
     log.wait()
     assert log.objectives == {} and writer(tmp_path).objectives == {}
-
-
-def test_an_altered_objective_is_not_the_best(tmp_path: Path) -> None:
-    for step in (1, 2):
-        checkpoint.save(tmp_path, step, {}, {"objective": step / 10})
-    manifest = tmp_path / "1" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("0.1", "9.1"))
-    assert writer(tmp_path).objectives == {2: 0.2}
 
 
 def test_what_comes_before_a_save_is_done_first(tmp_path: Path) -> None:

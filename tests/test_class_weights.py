@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dtrain.data.sources import Arrays, Source, Splits
-from dtrain.data.transforms import ClassWeights, weighted
+from dtrain.data.transforms import weighted
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Task
 from tests.sampled import sampled
@@ -230,19 +230,3 @@ def test_two_classes_of_one_output() -> None:
     y = np.array([[0.0], [1.0]])
     source = weighted(Splits(InPython(np.zeros(2), y), None, 1), {1: 3.0}, reading.first)
     np.testing.assert_array_equal(take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
-
-
-@pytest.mark.task
-def test_a_copy_of_the_tensors_is_bound_to_one_worker() -> None:
-    import tensorflow as tf
-
-    from dtrain.task.backends.tensorflow.reading import take
-
-    source = Arrays(np.zeros((2, 1), np.float32), np.array([0, 1])).changed(ClassWeights({1: 3.0}))
-    import copy
-
-    other = copy.copy(source)
-    other.bind([np.ones((2, 1), np.float32), np.array([1, 1])])
-    np.testing.assert_array_equal(take(other, tf.constant(np.arange(2)))[2], [3.0, 3.0])
-    np.testing.assert_array_equal(take(source, tf.constant(np.arange(2)))[2], [1.0, 3.0])
-    assert len(source.tensors()) == 2

@@ -15,6 +15,7 @@ import pytest
 from dtrain.controller.launchers import Env, Local, auto
 from dtrain.controller.launchers.cluster_env.base import Platform, Started, check
 from dtrain.controller.launchers.cluster_env.platforms import SageMaker
+from dtrain.controller.launchers.cluster_env.slurm import first_host
 from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local, read
 from dtrain.controller.launchers.external import ENVIRONMENTS as PLATFORMS
 from dtrain.controller.launchers.external import found
@@ -416,6 +417,14 @@ def test_hosts_without_a_home_in_common_need_a_key(tmp_path: Path) -> None:
             launched(variables, tmp_path)
     launched(mpi(1, 2, (0, 1)), tmp_path)
     assert not list(tmp_path.iterdir()), "one is made when the job starts, not when it is checked"
+
+
+def test_the_first_host_of_a_list_of_slurm() -> None:
+    for text, first in {
+        "n1": "n1", "n1,n10": "n1", "n[1-2],n10": "n1", "[1-3]": "1", "": "", "n[1-": "",
+        "r[1-2]n[01-02]-ib": "r1n01-ib", "a.b.org,c": "a.b.org",
+    }.items():  # fmt: skip
+        assert first_host(text) == first
 
 
 @pytest.mark.parametrize("key", ["network", "chief"])

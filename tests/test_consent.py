@@ -94,7 +94,7 @@ def test_a_command_of_ones_own() -> None:
     command = json.loads(json.dumps(consent.signed(words, None, "http://x")))
     assert consent.accept("resume", "r", command, ["resume=r"]) == (words, None)
     assert consent.allowed("CANARY")
-    consent.check_address("http://x")  # of no interest: the words are the user's own
+    consent.check_named("tracking.uri", "http://x", "")  # the words are the user's own
     assert consent.is_own_address(command, "http://x")
     assert not consent.is_own_address(command, "http://y")
     assert consent.is_own_address(command, None) and consent.is_own_address(None, None)
@@ -102,14 +102,14 @@ def test_a_command_of_ones_own() -> None:
 
 def test_data_at_addresses_that_the_user_has_named() -> None:
     forged = {"overrides": ["dataset.path=s3://x/a"], "config_dir": None}
-    consent.check_data("dataset.path", "s3://x/a")
+    consent.check_named("dataset.path", "s3://x/a", "")
     consent.accept("resume", "r", forged, ["resume=r", "dataset.path=s3://y/b"])
-    consent.check_data("dataset.path", "s3://y/b")
+    consent.check_named("dataset.path", "s3://y/b", "")
     with pytest.raises(UsageError, match=r"dataset\.validation=s3://x/a"):
-        consent.check_data("dataset.validation", "s3://x/a")
+        consent.check_named("dataset.validation", "s3://x/a", "")
     consent.begin([], None)
     consent.accept("resume", "r", consent.signed(["dataset.path=s3://x/a"], None, None), [])
-    consent.check_data("dataset.path", "s3://x/a")
+    consent.check_named("dataset.path", "s3://x/a", "")
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -128,24 +128,23 @@ def test_a_command_from_elsewhere(change: str) -> None:
     consent.accept("resume", "r", command, ["resume=r"])
     assert not consent.allowed("CANARY")
     with pytest.raises(UsageError, match=r"tracking\.uri=http://x: the run folder names it"):
-        consent.check_address("http://x")
+        consent.check_named("tracking.uri", "http://x", "")
     with pytest.raises(UsageError, match=r"^dataset\.path=s3://x: the run folder names it"):
-        consent.check_data("dataset.path", "s3://x")
-    consent.check_address(None)
+        consent.check_named("dataset.path", "s3://x", "")
     consent.begin([], None)
     consent.accept("resume", "r", command, ["resume=r", "tracking=mlflow", "dataset=npz"])
     with pytest.raises(UsageError):  # a preset of theirs may name it as well
-        consent.check_address("http://x")
+        consent.check_named("tracking.uri", "http://x", "")
     with pytest.raises(UsageError):
-        consent.check_data("dataset.path", "s3://x")
+        consent.check_named("dataset.path", "s3://x", "")
     # Resumed here they are not the user's own by that.
     again = consent.signed(command["overrides"], command["config_dir"], "http://x")
     assert again["signature"] is None and again["uri_signature"] is None
     consent.begin([], None)
     consent.accept("resume", "r", command, ["resume=r", "+tracking.uri=http://x"])
-    consent.check_address("http://x")
+    consent.check_named("tracking.uri", "http://x", "")
     with pytest.raises(UsageError):
-        consent.check_data("dataset.path", "s3://x")
+        consent.check_named("dataset.path", "s3://x", "")
     again = consent.signed(command["overrides"], command["config_dir"], "http://x")
     assert again["signature"] is None and consent.is_own_address(again, "http://x")
 
@@ -212,8 +211,8 @@ def test_hosts_that_the_user_has_named() -> None:
     assert found == {"hosts": ["a"], "setup": ["rm -r /"]}
     assert not list(groups.of_hosts({"_target_": "dtrain.controller.launchers.Local"}))
     forged = {"overrides": ["launcher=ssh", "launcher.setup=['rm -r /']"], "config_dir": None}
-    consent.check_launcher("launcher.setup", node["setup"])
+    consent.check_named("launcher.setup", node["setup"], "")
     consent.accept("resume", "r", forged, ["resume=r", "launcher.hosts=[a]"])
-    consent.check_launcher("launcher.hosts", ["a"])
-    with pytest.raises(UsageError, match=r"launcher\.setup=.*the run folder gives it"):
-        consent.check_launcher("launcher.setup", node["setup"])
+    consent.check_named("launcher.hosts", ["a"], "")
+    with pytest.raises(UsageError, match=r"launcher\.setup=.*the run folder names it"):
+        consent.check_named("launcher.setup", node["setup"], "")

@@ -323,7 +323,6 @@ def test_mixtures() -> None:
     assert tuples.validation is None
     assert tuples.count_classes() is None
     cases: list[tuple[Any, Any, str]] = [
-        ({}, None, r"dataset\.members=\{\}: names no dataset"),
         ({"a": numbers}, None, r"dataset\.members\.a=a stream: cannot be mixed"),
         ({"a": nothing()}, None, r"dataset\.members\.a=0 examples: there is nothing to train on"),
         ({"a": 3}, None, r"dataset\.members\.a"),

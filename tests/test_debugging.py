@@ -103,7 +103,6 @@ def test_overfit_fails_what_cannot_learn_and_judges_by_an_evaluation(
     run = dtrain(*words, "model._target_=mine.dead", "debug.steps=40")
     assert run.code == 1
     assert "the model does not learn 8 examples by heart: 40 steps" in run.result["error"]
-    assert "inner/dense/kernel" in run.result["error"], "which no gradient reaches"
     assert run.result["debug"]["losses"][-1] > 0.05
     run = dtrain(*words, "model._target_=mine.noisy")
     assert run.code == 0, run.output

@@ -25,7 +25,7 @@ def test_a_machine_that_is_well(capsys: pytest.CaptureFixture[str]) -> None:
         code, out, err = report(capsys, "tracking=none")
     assert (code, err) == (0, "")
     kill.assert_called_once()
-    parts = ("this machine\n", "  versions ", "TensorFlow 2.", "cluster      none: launcher=auto")
+    parts = ("this machine\n", "  versions ", "TensorFlow 2.", "  cluster   none: launcher=auto")
     for part in (*parts, "where results go\n", "  tracking    none\n", "chief-0  trains"):
         assert part in out
     assert out.endswith("a run would start\n")
@@ -46,8 +46,8 @@ def test_a_step_of_slurm(capsys: pytest.CaptureFixture[str]) -> None:
     with mock.patch.dict(os.environ, {**variables, "DTRAIN_CLUSTER_KEY": "a key of this test"}):
         code, out, err = report(capsys, "strategy=multiworker", "tracking=none")
         assert code == 0, err
-        assert "cluster      SLURM step 41.0: 2 tasks on n[1-2]; this is task 0\n" in out
-        assert "  cluster key  there is one\n" in out and "worker-0  trains" in out
+        assert "cluster   SLURM step 41.0: 2 tasks on n[1-2]; this is task 0\n" in out
+        assert "worker-0  trains" in out
         code, _, err = report(capsys, "strategy=mirrored", "tracking=none")
         assert code == 2 and "is one process, and SLURM step 41.0 has 2 tasks" in err
     with mock.patch.dict(os.environ, mpi(2, 2, (0, 1))):
@@ -83,12 +83,9 @@ def test_where_run_folders_go(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, out, _ = report(capsys, f"output_dir={tmp_path}/not/there", "tracking=none")
-    assert f"  output_dir  {tmp_path}/not/there: " in out
+    assert f"  output_dir  {tmp_path}/not/there\n" in out
     _, out, _ = report(capsys, "output_dir=s3://bucket/x", "tracking=none")
     assert "  output_dir  s3://bucket/x\n" in out
-    monkeypatch.setattr("shutil.disk_usage", lambda path: mock.Mock(free=1e8))
-    _, out, _ = report(capsys, "tracking=none")
-    assert "note: output_dir: only 0.1 GB are free" in out
     monkeypatch.setattr("os.access", lambda path, mode: False)
     _, out, _ = report(capsys, "tracking=none")
     assert f"note: output_dir: nothing can be written in {tmp_path}" in out

@@ -216,22 +216,6 @@ def test_dry_run(run: RunDir, capfd: Any) -> None:
 
 
 @pytest.mark.task
-def test_a_scalar_has_no_classes_that_labels_could_be_beyond() -> None:
-    import numpy as np
-    import tensorflow as tf
-
-    from dtrain.after.evaluate import Evaluate
-    from dtrain.data.sources import Arrays, Splits
-    from tests.test_steps import settings
-
-    action = object.__new__(Evaluate)
-    splits = Splits(Arrays(np.zeros([4, 2]), np.arange(4)), None, 4)
-    action._both = splits, splits
-    action._by = action._confusion = None
-    assert action.metrics(settings(), tf.constant(1.0)) == []
-
-
-@pytest.mark.task
 def test_one_output_is_compared_with_what_its_loss_takes_it_for() -> None:
     import keras
     import numpy as np

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from dtrain.errors import DamagedFile
 from dtrain.run import schemas
 
 RESULT = {"status": "FINISHED", "metrics": {"loss": 0.5, "none": None}, "seconds": 1}
-SWEEP = {
+SWEEP: Any = {
     "name": "a",
-    "status": "x",
-    "jobs": [{"number": 0, "folder": "0", "status": "", "differs": {}}],
+    "status": "FAILED",
+    "jobs": [{"number": 0, "folder": "0", "status": "FAILED", "differs": {}}],
 }
 TASK = {"role": "chief", "index": 0, "devices": 1}
 CLUSTER = {"tasks": [TASK], "device_kind": "cpu", "replicas": 1, "environment": {"A": "b"}}
@@ -60,7 +61,7 @@ def test_what_fits_is_returned_as_it_is(value: Any, kind: Any) -> None:
         (changed(SWEEP, jobs={}), schemas.Sweep, "f.json: jobs a mapping is not a list"),
         (changed(SWEEP, jobs=[1]), schemas.Sweep, r"f.json: jobs\[0\] 1 is not a mapping"),
         (
-            changed(SWEEP, jobs=[{"number": 0, "folder": "../x", "status": "", "differs": {}}]),
+            changed(SWEEP, jobs=[{**SWEEP["jobs"][0], "folder": "../x"}]),
             schemas.Sweep,
             r"f.json: jobs\[0\].folder '../x' is not one file name",
         ),
@@ -76,3 +77,30 @@ def test_what_fits_is_returned_as_it_is(value: Any, kind: Any) -> None:
 def test_what_does_not_fit_is_named(value: Any, kind: Any, message: str) -> None:
     with pytest.raises(DamagedFile, match=message):
         schemas.check(value, kind, "f.json")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert schemas.read(tmp_path / "result.json", schemas.Result) is None
+    assert schemas.glance(tmp_path / "result.json", schemas.Result) is None
+
+
+def test_a_damaged_file_is_named_or_outlived(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    for content, message in (("{", "is not valid JSON"), ('{"status": 1}', "status 1 is none of")):
+        path.write_text(content)
+        with pytest.raises(DamagedFile, match=f"{path}.*{message}"):
+            schemas.read(path, schemas.Result)
+        assert schemas.glance(path, schemas.Result) is None
+    path.write_text('{"status": "FAILED"}')
+    assert schemas.read(path, schemas.Result) == schemas.glance(path, schemas.Result)
+
+
+def test_paths_of_a_sweep_stay_in_it(tmp_path: Path) -> None:
+    for folder in ("..", ".", "", "a/b", "/etc", "a\\u0000", "\\u202e", "x" * 300):
+        (tmp_path / "sweep.json").write_text(
+            '{"name": "s", "status": "FAILED",'
+            ' "jobs": [{"number": 0, "status": "FAILED", "differs": {},'
+            f' "folder": "{folder}"}}]}}'
+        )
+        with pytest.raises(DamagedFile, match=r"jobs\[0\].folder"):
+            schemas.read(tmp_path / "sweep.json", schemas.Sweep)

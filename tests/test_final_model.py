@@ -93,22 +93,6 @@ def test_a_model_that_keras_cannot_describe_leaves_its_weights(tmp_path: Path) -
 
 
 @pytest.mark.task
-def test_a_task_that_keeps_nothing_writes_nothing(tmp_path: Path) -> None:
-    """Nor does it read: with many hosts that would be a copy of the model for each."""
-    import tempfile
-
-    from dtrain.run.folder import RunDir
-    from dtrain.task.train import snapshots
-    from dtrain.task.train.recorder import NullRecords
-
-    tempfile.tempdir = str(tmp_path / "absent")
-    model = tiny()
-    model.save = model.save_weights = None
-    snapshots.save_model(model, RunDir(tmp_path), NullRecords(None))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.task
 def test_the_weights_of_a_model_that_is_never_called(tmp_path: Path) -> None:
 
     import numpy as np

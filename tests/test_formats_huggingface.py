@@ -118,9 +118,9 @@ def test_splits_and_classes() -> None:
 def test_one_dataset_has_no_splits() -> None:
     made(10).save_to_disk("d")
     assert len(datasets.huggingface("d", "label", "x").train) == 8
-    assert refusal(train="test").startswith("dataset.train=test: d is one dataset, without splits")
-    for name in ("test", "train"):
-        assert refusal(validation=name).startswith(f"dataset.validation={name}: d is one dataset")
+    assert refusal(train="test").startswith("dataset.train=test: d has no such split; acc")
+    assert refusal(validation="test").startswith("dataset.validation=test: d has no such split")
+    assert refusal(validation="train").startswith("dataset.validation=train: is the split that is")
 
 
 CACHED = """

@@ -38,29 +38,31 @@ GOOD: list[tuple[Form, list[Any]]] = [
 ]  # fmt: skip
 BAD: list[tuple[Form, list[tuple[Any, str]]]] = [
     (PATHS, [
-        (3, "is not a text"), ("", "is empty"), ([], "names 0 files"), (["a", ""], "is empty"),
+        (3, "is not a text"), ("", "is empty"), ([], "has 0 items"), (["a", ""], "is empty"),
         (["a", 3], "3 is not a text"), ("a\nb", "cannot be printed"), ({"a": "b"}, "not a text"),
     ]),
     (COLUMNS, [
-        (3, "is not a text"), ([], "names 0 columns"), ({}, "has 0 names"), ([["a"]], "not a text"),
-        ({"a": 1}, "a: 1 is not a text"), ({"a": {"b": []}}, "names 0 columns"), ({1: "a"}, "1: a"),
+        (3, "is not a text"), ([], "has 0 items"), ({}, "is empty"), ([["a"]], "not a text"),
+        ({"a": 1}, "a: 1 is not a text"), ({"a": {"b": []}}, "has 0 items"), ({1: "a"}, "1: a"),
     ]),
     (IMAGES, [
-        ({}, "is no mapping"), ([64, 64, 3], "is no mapping"), ({"a": [64, 64]}, "is not height"),
+        ({}, "is empty"), ([64, 64, 3], "is no mapping"), ({"a": [64, 64]}, "has 2 items"),
         ({"a": [0, 1, 3]}, "at least 1"), ({"a": ["x", 1, 3]}, "is not a number"),
+        ({"a": [64.5, 64, 3]}, "64.5 is not a whole number"),
     ]),
     (PAD, [
-        (128, "is no mapping"), ({}, "is no mapping"), ({"a": 128}, "has other keys than length"),
+        (128, "is no mapping"), ({}, "is empty"), ({"a": None}, "is no mapping"),
+        ({"a": 128}, "has other keys than length"),
         ({"a": {}}, "has not one of length and buckets"),
         ({"a": {"length": 1, "buckets": [1]}}, "has not one of"),
         ({"a": {"length": 0}}, "at least 1"), ({"a": {"length": 1.5}}, "is not a whole number"),
-        ({"a": {"buckets": []}}, "is no list of lengths"), ({"a": {"buckets": 8}}, "no list of"),
+        ({"a": {"buckets": []}}, "has 0 items"), ({"a": {"buckets": 8}}, "is not a list"),
         ({"a": {"length": 1, "pad": 2}}, "has other keys"),
-        ({"a": {"length": 1, "value": math.nan}}, "nan is not a number"),
-        ({"a": {"length": 1, "value": None}}, "None is not a number"),
-        ({"a": {"length": 1, "value": [1]}}, r"\[1\] is not a number"),
+        ({"a": {"length": 1, "value": math.nan}}, r"wrong value \(is not a number"),
+        ({"a": {"length": 1, "value": None}}, "is not a number"),
+        ({"a": {"length": 1, "value": [1]}}, "is not a number"),
         ({"a": {"length": True}}, "is not a number"), ({"": {"length": 1}}, "is empty"),
-        ({True: {"length": 1}}, "True is not a text"),
+        ({True: {"length": 1}}, "is not a text"),
         ({"a": {"length": 1, "value": "a\0"}}, "cannot be printed"),
     ]),
     (MEMBERS, [
@@ -83,12 +85,15 @@ BAD: list[tuple[Form, list[tuple[Any, str]]]] = [
         (["mse"] * 1001, "names 1,001 metrics"), ([[["mse"]] * 1001], "names 1,001 metrics"),
     ]),
     (LOSS_WEIGHTS, [
-        (3, "is no list of weights"), ([], "is no list"), ({}, "is empty"),
+        (3, "is not a list"), ([], "has 0 items"), ({}, "is empty"),
         (["a"], "a is not a number"), ([math.nan], "nan is not a number"),
         ({"a": math.inf}, "a: inf is infinite"),
         ([True], "is not a number"),
     ]),
-    (FEATURES, [({}, "is no mapping"), ({"a": {"dtype": "int32"}}, "is none of string, int64")]),
+    (FEATURES, [
+        ({}, "is empty"), ({"a": {"dtype": "int32"}}, "is none of string, int64"),
+        ({"a": {"dtype": "int64", "shape": {}}}, r"wrong shape \(is not a list"),
+    ]),
 ]  # fmt: skip
 
 

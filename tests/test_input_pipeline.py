@@ -137,32 +137,6 @@ def test_orders_have_nothing_to_do_with_each_other() -> None:
 
 
 @pytest.mark.task
-def test_every_place_gets_every_example_equally_often() -> None:
-    import numpy as np
-
-    from dtrain.data.order import Shuffled
-
-    n, passes = 8, 1000
-    order = Shuffled(n, 0)(np.arange(passes * n)).reshape(passes, n)
-    counts = np.stack([np.bincount(order[:, place], minlength=n) for place in range(n)])
-    # 7 standard deviations of a binomial distribution
-    assert np.abs(counts - passes / n).max() < 7 * np.sqrt(passes / n * (1 - 1 / n))
-
-
-@pytest.mark.task
-def test_the_order_does_not_depend_on_how_it_is_asked_for() -> None:
-    import numpy as np
-
-    from dtrain.data.order import Shuffled
-
-    positions = np.arange(60) + 2**33  # a long way into a run
-    whole = Shuffled(25, 7)(positions)
-    for size in (1, 4, 13):
-        parts = [Shuffled(25, 7)(part) for part in np.split(positions, range(size, 60, size))]
-        np.testing.assert_array_equal(np.concatenate(parts), whole)
-
-
-@pytest.mark.task
 def test_global_batches_do_not_depend_on_replicas_or_start() -> None:
     import numpy as np
 

@@ -13,7 +13,6 @@ import pytest
 import dtrain
 
 PACKAGE = Path(dtrain.__file__).parent
-HOMES = sorted((PACKAGE / "task").rglob("keras_internals"))
 #: What is private in a path of modules, as an import or a string has it.
 PRIVATE = re.compile(r"(keras\.src|keras\._tf_keras|tensorflow\.python|tensorflow\._api)\b")
 #: A string that is such a path, and no sentence about one.
@@ -120,16 +119,6 @@ def test_a_private_name_elsewhere_is_found(line: str) -> None:
     assert found.startswith("task/model/build.py:")
 
 
-def test_every_module_of_them_is_there() -> None:
-    """What the package's docstring lists is what there is."""
-    assert len(HOMES) == 2
-    for home in HOMES:
-        text = ast.get_docstring(ast.parse((home / "__init__.py").read_text())) or ""
-        listed = re.findall(r"^``(\w+)``", text, re.M)
-        there = {path.stem for path in home.glob("*.py")} - {"__init__", "lookup"}
-        assert set(listed) == there
-
-
 def refused(call: Any, *arguments: Any) -> str:
     from dtrain.errors import TrainingError
 
@@ -190,33 +179,6 @@ def test_what_is_gone_is_refused_in_a_sentence() -> None:
             "nothing was replaced"
         )
     assert model.module("keras.not_there") is None
-
-
-@pytest.mark.task
-def test_an_optimizer_that_does_not_branch_has_its_modules_untouched() -> None:
-    import keras
-    import tensorflow as tf
-    from keras.src.optimizers import base_optimizer, loss_scale_optimizer
-
-    from dtrain.task.backends.tensorflow import keras_internals
-
-    sgd = keras.optimizers.SGD
-    tf.distribute.MirroredStrategy(["CPU:0"])
-    for plain in (sgd(), sgd(clipnorm=1.0), sgd(use_ema=True), keras.optimizers.AdamW()):
-        keras_internals.take_gradients_as_they_are(plain)
-        assert base_optimizer.ops is keras.src.ops
-        assert plain._all_reduce_sum_gradients([1]) == [1]
-    branching: list[Any] = [
-        keras.optimizers.LossScaleOptimizer(sgd()),
-        sgd(gradient_accumulation_steps=2),
-        sgd(use_ema=True, ema_overwrite_frequency=3),
-        type("Own", (sgd,), {})(),
-    ]
-    for optimizer in branching:
-        base_optimizer.ops = loss_scale_optimizer.ops = keras.src.ops
-        keras_internals.take_gradients_as_they_are(optimizer)
-        assert base_optimizer.ops is not keras.src.ops
-        assert loss_scale_optimizer.ops.add is keras.src.ops.add
 
 
 #: A plain run, which prints what has been replaced in Keras and TensorFlow when it ends.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import groups, kinds, targets
+from dtrain.config import kinds, targets
 from dtrain.errors import UsageError
 
 
@@ -24,12 +24,6 @@ from dtrain.errors import UsageError
 )  # fmt: skip
 def test_places(key: str, argument: bool, kind: list[kinds.Kind]) -> None:
     assert list(kinds.at(key, argument)) == list(kind)
-
-
-@pytest.mark.parametrize("group", ["model", "dataset", "optimizer", "optimizer/schedule"])
-def test_what_presets_name(group: str) -> None:
-    for preset in groups.SCHEMAS[group].values():
-        assert kinds.named(preset()._target_, kinds.at(group.replace("/", ".")))
 
 
 def located(name: str) -> bool:

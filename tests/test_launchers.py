@@ -127,15 +127,6 @@ def test_kill_leaves_nothing(tmp_path: Path, cluster: Cluster, launcher: Local) 
     assert launcher.exit_codes() == {"chief-0": -9}
 
 
-def test_an_idle_launcher(launcher: Local) -> None:
-    assert launcher.poll(0) == []
-    launcher.stop()
-    launcher.dump()
-    launcher.kill()
-    assert launcher.exit_codes() == {}
-    assert launcher.frozen() == set()
-
-
 def ends(pipe: Any) -> None:
     os._exit(3)
 
@@ -494,7 +485,7 @@ def test_whether_slurm_starts_a_job_again_is_not_read_from_a_log(env: Env, tmp_p
     env._rundir, env._cluster = RunDir(tmp_path), Cluster(SERVED, "cpu", 2, {})
     words = "ValueError: my subprocess was ended by SIGTERM"
     for message, died in ((left(1, words), False), (left(1, words, 9), True), (GONE, True)):
-        env._losses, env._failed = {}, set()
+        env.losses, env._failed = {}, set()
         env._host = Others(("ps-0", message))  # type: ignore[assignment]
         assert env.poll(0) == [("ps-0", "lost")]
         assert env.died("ps-0") == died
@@ -523,7 +514,7 @@ def test_a_task_of_another_host_is_lost(
     write_json(env._rundir.progress, {"step": 12})
     env._host = Others(("ps-0", message), ("ps-0", GONE), mute=("worker-0",))  # type: ignore[assignment]
     assert env.poll(0) == ([("ps-0", "lost")] if how else [])
-    assert not how or env.loss("ps-0") == how
+    assert not how or env.losses["ps-0"] == how
     assert env.silent() == ["worker-0"]
     assert env._host.step == 12  # type: ignore[union-attr]
 

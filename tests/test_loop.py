@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +165,7 @@ def looped(
     from dtrain.task.strategies import Default
     from dtrain.task.train import loop, snapshots, timing, validation
     from dtrain.task.train.callbacks import Callbacks
-    from dtrain.task.train.objective import Objective
-    from dtrain.task.train.recorder import NullRecords, Records
+    from dtrain.task.train.recorder import NullRecords, Objective, Records
     from dtrain.task.train.tensorboard import Summaries
 
     if isinstance(steps, Scripted):
@@ -385,10 +384,11 @@ def test_early_stopping_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
 
     stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=2)
     steps, callback = Scripted(Clock()), recorder()  # a loss that rises
-    trained = looped(tmp_path / "run", steps, callbacks=[stopping, callback], epochs=9)
+    trained = looped(tmp_path / "run", steps, callbacks=[stopping, callback], epochs=9, log_every=8)
     trained.loop.run()
     assert trained.loop.step == 30
     assert trained.saved == [30]
+    assert list(trained.points("loss")) == [8, 16, 24, 30], "the last interval is a shorter one"
     assert callback.seen[-1] == ("done", {"loss": 25.5})
     assert trained.newest.meta["callbacks"][0]["wait"] == 2
 
@@ -484,18 +484,6 @@ def test_the_speed_is_right_after_a_resume(tmp_path: Path) -> None:
     again = looped(run.folder, Scripted(Clock(), seconds=1.0, start=10), log_every=20)
     again.loop.run(run.newest)
     assert again.points("examples_per_second") == {20: BATCH}
-
-
-@pytest.mark.task
-def test_the_last_interval_of_a_run_that_stops_early(tmp_path: Path) -> None:
-    import keras
-
-    stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=1)
-    trained = looped(
-        tmp_path / "run", Scripted(Clock()), callbacks=[stopping], epochs=9, log_every=8
-    )
-    trained.loop.run()
-    assert list(trained.points("loss")) == [8, 16, 20]
 
 
 @pytest.mark.task
@@ -777,70 +765,6 @@ def test_a_stop_of_a_state_that_cannot_be_saved_says_so(tmp_path: Path, earlier:
 # -- several tasks -------------------------------------------------------------------------------
 
 
-def beside(says: Callable[[], list[float]]) -> Any:
-    """A strategy of two tasks, of which the other one ``says`` (steps, stop, end, save).
-
-    ``told`` are the numbers of this one.
-    """
-    from dtrain.task.backends.base import Tasks
-    from dtrain.task.strategies import Default
-
-    class Beside(Tasks):
-        def sum(self, numbers: Sequence[float]) -> list[float]:
-            strategy.told.append([float(number) for number in numbers])
-            others = [*says(), *[0] * len(numbers)]
-            return [a + b for a, b in zip(numbers, others, strict=False)]
-
-    strategy: Any = Default([])
-    strategy.tasks, strategy.told = Beside(), []
-    return strategy
-
-
-@pytest.mark.task
-@pytest.mark.parametrize("is_chief", [True, False])
-def test_a_stop_that_another_task_was_asked_for_stops_this_one(
-    tmp_path: Path, is_chief: bool
-) -> None:
-    from dtrain.errors import Interrupted
-
-    for after in (0, 1, 7, 13):
-        steps = Scripted(Clock(), seconds=1.0)
-        strategy = beside(
-            lambda steps=steps, after=after: [not is_chief, steps.step >= after, 0, 0]
-        )
-        trained = looped(
-            tmp_path / str(after), steps, strategy=strategy, is_chief=is_chief, log_every=20
-        )
-        with pytest.raises(Interrupted, match=f"stopped at step {after}, "):
-            trained.loop.run()
-        assert steps.calls == [1] * after
-        assert trained.saved == ([after] if is_chief else [])
-        assert all(stop == 0 for _, stop, *_ in strategy.told), "nobody asked this one"
-
-
-@pytest.mark.task
-@pytest.mark.parametrize("is_chief", [True, False])
-def test_a_callback_of_another_task_ends_the_training_of_all(
-    tmp_path: Path, is_chief: bool
-) -> None:
-    steps, callback = Scripted(Clock()), recorder()
-    strategy = beside(lambda: [not is_chief, 0, steps.step >= 20, 0])
-    trained = looped(
-        tmp_path / "run",
-        steps,
-        strategy=strategy,
-        is_chief=is_chief,
-        callbacks=[callback],
-        epochs=9,
-    )
-    trained.loop.run()
-    assert trained.loop.step == 20
-    assert callback.seen[-1] == ("done", {"loss": 15.5})
-    assert [entry[1] for entry in callback.seen if entry[0] == "begin"] == [0, 1]
-    assert trained.saved == ([20] if is_chief else [])
-    assert all(end == 0 for _, _, end, *_ in strategy.told)
-
-
 @pytest.mark.task
 def test_saving_as_often_as_can_be_still_trains(tmp_path: Path) -> None:
     for validation in (0, 3):
@@ -858,11 +782,13 @@ def test_saving_as_often_as_can_be_still_trains(tmp_path: Path) -> None:
 
 @pytest.mark.task
 def test_two_tasks_side_by_side_do_the_same(tmp_path: Path) -> None:
-    """A fast chief and a slow worker, with a stop for the one and an end by the other."""
+    """A fast chief and a slow worker, with a stop for either and an end by either."""
     import threading
 
     from dtrain.errors import Interrupted
     from dtrain.task.strategies import Default
+
+    CASES = [("stop", {"stop": 12}), ("end", {"end": 0})]
 
     class OwnClock(Clock):
         """A clock for each thread."""
@@ -878,16 +804,16 @@ def test_two_tasks_side_by_side_do_the_same(tmp_path: Path) -> None:
         def now(self, value: float) -> None:
             self._local.now = value
 
-    def both(name: str, stop: int = 99, end: int = 99) -> list[tuple[Trained, Any]]:
+    def both(name: str, by: int = 1, stop: int = 99, end: int = 99) -> list[tuple[Trained, Any]]:
         clock, found, tasks = OwnClock(), [], thread_tasks(2)
         for index, seconds in enumerate((0.3, 2.0)):
             steps, model, strategy = Scripted(clock, seconds), tiny(), Default([])
             strategy.tasks = tasks[index]
             found.append(looped(
-                tmp_path / f"{name}-{index}", steps, model, strategy, is_chief=index == 0,
-                stopping=lambda steps=steps, i=index: i == 1 and steps.step >= stop,
+                tmp_path / f"{name}-{by}-{index}", steps, model, strategy, is_chief=index == 0,
+                stopping=lambda steps=steps, i=index: i == by and steps.step >= stop,
                 checkpoint_seconds=2.0, validation_examples=5 * BATCH + 1,
-                callbacks=[ending(end if index else 99)], log_every=7,
+                callbacks=[ending(end if index == by else 99)], log_every=7,
             ))  # fmt: skip
 
         def run(index: int) -> str:
@@ -908,7 +834,8 @@ def test_two_tasks_side_by_side_do_the_same(tmp_path: Path) -> None:
 
         return Ending()
 
-    for name, options in {"whole": {}, "stop": {"stop": 12}, "end": {"end": 0}}.items():
+    cases = [("whole", {}), *((n, o | {"by": by}) for by in (0, 1) for n, o in CASES)]
+    for name, options in cases:
         (chief, first), (worker, second) = both(name, **options)
         assert chief.steps.calls == worker.steps.calls, name
         assert chief.steps.evaluated == worker.steps.evaluated, name

@@ -380,10 +380,10 @@ def test_it_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     made(tmp_path / "here", "a.py", "b/c.py")
     (tmp_path / "there").mkdir()
     monkeypatch.setattr(mirror, "_PIECE", 50)
-    incoming = mirror.Incoming(tmp_path / "there")
     pieces = list(mirror.messages(mirror.archive(tmp_path / "here")))
-    done = [incoming.take(data, b'"last": true' in head) for head, data in pieces]
-    assert done == [False] * (len(pieces) - 1) + [True] and len(pieces) > 1
+    last = [b'"last": true' in head for head, _ in pieces]
+    assert last == [False] * (len(pieces) - 1) + [True] and len(pieces) > 1
+    mirror.unpack(b"".join(data for _, data in pieces), tmp_path / "there")
     assert (tmp_path / "there" / "b" / "c.py").read_text() == "b/c.py"
 
 
@@ -395,7 +395,7 @@ def test_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         mirror.archive(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../out", "a/../../out", "link"])
+@pytest.mark.parametrize("name", ["../out", "a/../../out", "link", "no archive"])
 def test_nothing_gets_out(name: str, tmp_path: Path) -> None:
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w:gz") as tar:
@@ -404,14 +404,10 @@ def test_nothing_gets_out(name: str, tmp_path: Path) -> None:
             member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(member)
     (tmp_path / "in").mkdir()
+    data = b"nonsense" if name == "no archive" else held.getvalue()
     with pytest.raises(DtrainError, match="cannot be unpacked"):
-        mirror.Incoming(tmp_path / "in").take(held.getvalue(), True)
+        mirror.unpack(data, tmp_path / "in")
     assert not list((tmp_path / "in").iterdir()) and not (tmp_path / "out").exists()
-
-
-def test_no_archive(tmp_path: Path) -> None:
-    with pytest.raises(DtrainError, match="cannot be unpacked"):
-        mirror.Incoming(tmp_path).take(b"nonsense", True)
 
 
 def test_modules_by_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

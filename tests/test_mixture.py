@@ -96,10 +96,6 @@ def test_one_source_after_the_other() -> None:
     assert [file.name for file in whole.info.files()] == ["file0", "file100"]
 
 
-def test_weights_become_shares() -> None:
-    assert Mixture([Plain(), Plain()], [0.7, 0.3]).shares == [7, 3]
-
-
 def test_members_of_members_are_changed() -> None:
     inner = Mixture([Plain(), Numbers(4)], [1, 2])
     whole = Concatenated([inner, Numbers(5)])

@@ -32,26 +32,6 @@ def test_leaves_are_in_the_order_of_tensorflow_and_keras() -> None:
             np.testing.assert_array_equal(one, other)
 
 
-def test_names_are_places() -> None:
-    value = ({"tokens": X, "boxes": [X, X]}, X)
-    assert [name for name, _ in nest.named(value)] == ["0.boxes.0", "0.boxes.1", "0.tokens", "1"]
-    assert list(nest.named(3)) == [("", 3)]
-
-
-def test_several_nests_side_by_side() -> None:
-    made = nest.mapped(lambda a, b: a + b, {"a": (1, 2), "b": 3}, {"b": 30, "a": [10, 20]})
-    assert made == {"a": (11, 22), "b": 33}
-    with pytest.raises(ValueError, match="arity"):
-        nest.mapped(lambda a, b: a, (1, 2), (1,))
-
-
-def test_packing_is_the_inverse_of_leaves() -> None:
-    value = {"b": (1, {"d": 2, "c": 3}), "a": 4}
-    found = nest.packed(value, [leaf * 10 for leaf in nest.leaves(value)])
-    assert found == {"b": (10, {"d": 20, "c": 30}), "a": 40}
-    assert list(found) == ["b", "a"], "the order of the keys stays"
-
-
 def test_lists_of_numbers_and_texts_are_arrays() -> None:
     assert nest.structured([1, 2]).tolist() == [1, 2]
     assert nest.structured([["a", "b"]]).shape == (1, 2)
@@ -80,13 +60,6 @@ def test_ragged_rows_are_leaves() -> None:
     assert nest.mapped(lambda leaf: leaf.padded(1).tolist(), {"a": rows}) == {"a": [[1], [3]]}
 
 
-def test_outlines() -> None:
-    value = ({"image": np.zeros((1, 28, 28), np.uint8), "name": np.array(["a"])}, np.zeros(1))
-    assert nest.outline(value) == "({image: uint8 [28, 28], name: text}, float64)"
-    assert nest.outline((np.array([b"x"], object), None)) == "(text, NoneType)"
-    assert nest.outline(Ragged.of([[1], [2, 3]])) == "int64 [None]"
-
-
 def plain(rows: list[list[int]], length: int, value: int = 0) -> list[list[int]]:
     return [(row + [value] * length)[:length] for row in rows]
 
@@ -103,14 +76,6 @@ def test_padded_and_cut() -> None:
             assert ragged.padded(length, -1).tolist() == plain(rows, length, -1)
 
 
-def test_rows_of_arrays() -> None:
-    rows = [np.ones((n, 2, 3), np.float32) * n for n in (2, 0, 4)]
-    found = Ragged.of(rows).padded(3, 7)
-    assert found.shape == (3, 3, 2, 3)
-    assert found.dtype == np.float32
-    assert found[:, :, 0, 0].tolist() == [[2, 2, 7], [7, 7, 7], [4, 4, 4]]
-
-
 def test_the_type_is_that_of_rows_that_have_values() -> None:
     """Of an empty list NumPy guesses float64."""
     assert Ragged.of([[], [1, 2]]).dtype == np.int64
@@ -123,16 +88,3 @@ def test_texts_are_filled_by_the_empty_one_and_never_cut() -> None:
     assert rows.padded(3).tolist() == [["a", "b", ""], ["c", "", ""]]
     assert rows.padded(2, "[PAD]").tolist() == [["a", "b"], ["c", "[PAD]"]]
     assert rows.padded(2).dtype == object
-
-
-def test_rows_of_one_length() -> None:
-    array = np.arange(12).reshape(2, 3, 2)
-    ragged = Ragged.of_array(array)
-    assert (len(ragged), ragged.shape, ragged.ndim) == (2, (2, None, 2), 3)
-    np.testing.assert_array_equal(ragged.padded(3), array)
-    np.testing.assert_array_equal(ragged.padded(2), array[:, :2])
-
-
-def test_other_values_of_the_same_rows() -> None:
-    found = Ragged.of([[1, 2], [3]]).mapped(lambda values: values * 2.5)
-    assert found.padded(2).tolist() == [[2.5, 5.0], [7.5, 0.0]]

@@ -38,27 +38,13 @@ def test_a_node_is_divided() -> None:
     assert DEFAULTS.keys() == {field.name for field in dataclasses.fields(Options)}
 
 
-def test_what_decides_which_examples_a_step_sees() -> None:
-    base = options.deciding({**NODE, "augment": None})
-    assert base == {**NODE, "augment": None}
-    assert options.deciding({**NODE, **DEFAULTS, "cache": None}) == base
-    for name, value in (
-        ("shuffle", "none"), ("window", 4), ("balance", True), ("pad", {"x": {"length": 3}}),
-        ("on_error", "skip"), ("augment", {"_target_": "a"}), ("weight", "w"), ("noise", 1.0),
-        ("task", "regression"),
-    ):  # fmt: skip
-        assert options.deciding({**NODE, **DEFAULTS, name: value}) != base, name
-    for name, value in (("workers", 3), ("accept_changes", True),
-                        ("cache", "decoded")):  # fmt: skip
-        assert options.deciding({**NODE, **DEFAULTS, name: value}) == base, name
-
-
 @pytest.mark.parametrize(
     ("override", "makes_another_run"),
     [
         ("dataset.shuffle=none", True), ("dataset.window=4", True), ("dataset.balance=true", True),
         ("dataset.pad={x:{length:3}}", True), ("dataset.on_error=skip", True),
         ("dataset.workers=2", False), ("dataset.accept_changes=true", False),
+        ("dataset.task=regression", True), ("dataset.validation_split=0.3", True),
         ("trainer.loss_weights={a:2}", True),
     ],
 )  # fmt: skip

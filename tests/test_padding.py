@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.data.example import Example, place
+from dtrain.data.example import Example
 from dtrain.data.foreign import Rows
 from dtrain.data.mixture import Concatenated, Mixture, Subset
 from dtrain.data.nest import Ragged
@@ -165,12 +165,6 @@ def test_splits_and_their_members() -> None:
         padded(Splits(Stream(lambda: None)), lengths)
     with pytest.raises(UsageError, match="the members of a mixture are read by themselves"):
         padded(splits, {"y": {"buckets": [1, 2]}})
-
-
-def test_names_of_places() -> None:
-    assert [place(name) for name in ("0", "1", "2", "0.a", "1.b.0")] == [
-        "x", "y", "weight", "a", "b.0"
-    ]  # fmt: skip
 
 
 @pytest.mark.task

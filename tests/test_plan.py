@@ -18,7 +18,7 @@ from dtrain.datasets import Arrays, Splits
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
-from dtrain.tracking import choose
+from dtrain.tracking.base import make_tracker
 from tests.test_schema import CONF, checked, composed, node
 
 
@@ -421,7 +421,7 @@ def test_plans_are_read_without_tensorflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "make"), [("strategy.plan", strategy_plan.of), ("tracking", choose.tracker)]
+    ("key", "make"), [("strategy.plan", strategy_plan.of), ("tracking", make_tracker)]
 )
 def test_a_class_that_does_not_fit_its_seam(
     key: str, make: Any, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ from dtrain.errors import CheckpointError, UsageError
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.samples import Sample
 from dtrain.tracking import delivery
-from dtrain.tracking.choose import tracker
+from dtrain.tracking.base import make_tracker
 from dtrain.tracking.mlflow.store import import_mlflow
 from tests.conftest import QUICK
 from tests.test_data_command import Shown
@@ -408,7 +408,7 @@ def test_refusals(place: Path, promote: Any, tmp_path: Path, empty_store: Path) 
     shown = promote(sweep, "name=a", "alias=b")
     assert shown.code == 2
     assert "is a sweep, and a model is of one job" in shown.error
-    assert f"promote {sweep}/1 alias=..." in shown.error
+    assert f"promote {sweep}/0 alias=..." in shown.error
     with pytest.raises(UsageError, match=r"name=\(none\): is what the model is registered as"):
         Promote("outputs/a/one", None)._name(composed())
     # What is there is not what was compared with Keras.
@@ -430,9 +430,9 @@ def test_a_run_at_work_is_taken_as_it_is(tmp_path: Path) -> None:
     lock, config = rundir.lock(), composed(f"output_dir={tmp_path}/outputs")
     assert lock is not None
     with pytest.raises(UsageError, match="is at work, and MLflow does not have it yet"):
-        promote_command._record(tracker(config), config, rundir)
-    about = {"uri": tracker(config).address, "experiment_id": "1", "token": "0" * 32}
+        promote_command._record(make_tracker(config), config, rundir)
+    about = {"uri": make_tracker(config).address, "experiment_id": "1", "token": "0" * 32}
     write_json(rundir.tracking, {**about, "run_id": "1" * 32})
-    promote_command._record(tracker(config), config, rundir)
+    promote_command._record(make_tracker(config), config, rundir)
     os.close(lock)
     assert not (tmp_path / "outputs/mlflow.db").exists(), "nothing was shipped"

@@ -401,24 +401,6 @@ def test_the_batches_of_a_run(name: str, tmp_path: Path) -> None:
             same(one, other)
 
 
-@pytest.mark.task
-def test_the_input_pipeline_keeps_readers_busy(tmp_path: Path) -> None:
-    """It asks for the next batch before it has one."""
-    from dtrain.task.backends.tensorflow import input_pipeline
-
-    with (
-        meeting(tmp_path / "meeting", 1) as met,
-        in_the_task(tmp_path, "together", 2, None) as pool,
-    ):
-        pool.ready()
-        inputs = input_pipeline.Inputs(pool.splits.train, None, 4, 0)
-        batches = iter(
-            input_pipeline.training(inputs, replicas=1, first_replica=0, local_replicas=1)
-        )
-        assert [len(next(batches)[1]) for _ in range(5)] == [4] * 5
-    assert met == [1]
-
-
 def test_a_frame() -> None:
     def texts(*words: Any) -> np.ndarray:
         return np.array(words, object)

@@ -15,7 +15,7 @@ from tests.test_tensorboard import events as tensorboard
 from tests.test_tensorboard import scalars
 
 
-def made(folder: Path, profile: tuple[int, int] | None = None, histograms: bool = False) -> Any:
+def made(folder: Path, histograms: bool = False) -> Any:
     """Make records of a run in ``folder``."""
     from dtrain.run.checkpoint import Writer
     from dtrain.run.folder import RunDir
@@ -28,7 +28,7 @@ def made(folder: Path, profile: tuple[int, int] | None = None, histograms: bool 
     return Records(
         rundir,
         Journal(rundir.journal),
-        Summaries(rundir.tensorboard, folder / "none", histograms, profile),
+        Summaries(rundir.tensorboard, folder / "none", histograms, None),
         Writer(rundir.checkpoints, keep=9, best=True, mode="min", saved=lambda step: None),
     )
 
@@ -105,16 +105,6 @@ def test_checkpoints_and_the_best_of_them(tmp_path: Path) -> None:
     records.end(status="FAILED")
     [end] = journal.read(rundir.journal)
     assert (end["best_step"], end["best_objective"]) == (2, 1.0)
-
-
-@pytest.mark.task
-def test_the_trace_is_asked_for_by_step(tmp_path: Path) -> None:
-    records = made(tmp_path / "run", profile=(2, 4))
-    assert records.profile_steps == (2, 4)
-    for step in range(6):
-        records.profile(step)
-    records.end(status="FINISHED")
-    assert len(list((tmp_path / "run").rglob("*.xplane.pb"))) == 1
 
 
 @pytest.mark.task

@@ -206,7 +206,7 @@ def test_memory() -> None:
 def test_what_is_chosen() -> None:
     import keras
 
-    from dtrain.task.model.remat import rematerialize
+    from dtrain.task.model.finetune import rematerialize
 
     def changed(*patterns: str) -> list[str]:
         keras.utils.clear_session()

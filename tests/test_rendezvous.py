@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
-import random
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -254,39 +250,6 @@ def test_a_request_and_an_end_that_come_together(meeting: Meeting) -> None:
     meeting.peers["ps-0"].ask_to_stop()
     meeting.peers["ps-0"].close()
     assert both(host) == [("ps-0", {"kind": "stop"}), ("ps-0", {"kind": "gone"})]
-
-
-def test_guests_of_other_processes(meeting: Meeting) -> None:
-    script = (
-        "import sys, time; from dtrain.controller.launchers.rendezvous import sides as r\n"
-        "facts = {'seed': '0', 'optimizer.learning_rate': '0.01'}\n"
-        "peer = r.Peer([sys.argv[1]], sys.argv[2], facts, sys.argv[3].encode(), 60)\n"
-        "print(peer.meet(60).name, flush=True)\n"
-        "while peer.ended() is None: time.sleep(0.01)\n"
-        "sys.exit(peer.ended())\n"
-    )
-    names = ["worker-0", "worker-1", "ps-0"]
-    waiting = meeting.host(*names)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, meeting.address, name, KEY.decode()],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in names
-    ]
-    try:
-        waiting.result(LONG)
-        lines = [process.stdout.readline() for process in processes if process.stdout]
-        assert lines == [f"{PLACE.name}\n"] * 3
-        processes[1].kill()
-        assert news(meeting.hosts[0]) == [("worker-1", {"kind": "gone"})]
-        meeting.hosts[0].end(7)
-        assert [process.wait(LONG) for process in processes] == [7, -9, 7]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 def test_a_chief_alone_waits_for_nobody(meeting: Meeting) -> None:
@@ -609,61 +572,6 @@ def test_facts_that_are_longer_than_a_message(meeting: Meeting) -> None:
     assert failure(theirs, UsageError) == failure(waiting, UsageError)
 
 
-def test_a_thousand_messages(meeting: Meeting) -> None:
-    """Whatever bytes come, with the key or without: none ends the job, or delays it."""
-    chance = random.Random(12)
-    waiting = meeting.host("worker-0")
-    meeting.missing("worker-0")
-    for number in range(1000):
-        data = generated(chance)
-        parsed = messages.parse(data)
-        assert parsed is None or json.loads(data) == parsed
-        if number % 10:
-            continue
-        if number % 20:
-            with Bare(meeting.address).put(
-                messages.make("proof"), data.replace(b"\n", b" ")
-            ) as peer:
-                peer.socket.shutdown(socket.SHUT_WR)
-                ended(peer.socket)
-        else:
-            with connect(meeting.address) as peer_socket:
-                peer_socket.sendall(data[:100])
-    place = meeting.peer("worker-0")
-    waiting.result(LONG)
-    assert place.result(LONG) == PLACE
-
-
-def generated(chance: random.Random) -> bytes:
-    """Return bytes that are like a message, more or less."""
-
-    def value(depth: int) -> Any:
-        kinds: list[Callable[[], Any]] = [
-            lambda: None, lambda: chance.choice([True, False]), lambda: chance.randint(-9, 300),
-            lambda: chance.choice([1e308, -0.0, float("nan"), float("inf"), 10**40]),
-            lambda: "".join(chr(chance.choice([0, 10, 27, 65, 233, 0x202E, 0xD800, 0x1F600]))
-                            for _ in range(chance.randrange(9))),
-            lambda: chance.choice(["..", "/etc", "a/b", "ab" * 16, "worker-0"]),
-        ]  # fmt: skip
-        if depth < 4:
-            kinds += [
-                lambda: [value(depth + 1) for _ in range(chance.randrange(4))],
-                lambda: {str(value(9)): value(depth + 1) for _ in range(chance.randrange(4))},
-            ]
-        return chance.choice(kinds)()
-
-    kind = chance.choice([*messages.KINDS, "no kind", value(0)])
-    fields = messages.KINDS.get(kind, {}) if isinstance(kind, str) else {}
-    message = {"kind": kind, **{name: value(0) for name in fields if chance.random() < 0.95}}
-    if chance.random() < 0.1:
-        message[str(value(9))] = value(0)
-    data = json.dumps(message).encode()
-    if chance.random() < 0.3:
-        at = chance.randrange(len(data))
-        data = data[:at] + bytes(chance.randrange(256) for _ in range(3)) + data[at + 3 :]
-    return data[: chance.randrange(len(data))] if chance.random() < 0.1 else data
-
-
 def test_a_task_that_comes_twice(meeting: Meeting) -> None:
     waiting = meeting.host("worker-0", "worker-1")
     first = meeting.peer("worker-0")
@@ -722,50 +630,6 @@ def test_silence(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
         assert meeting.peers["worker-0"].ended() is None
 
 
-def test_a_network_that_loses_much(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signs of life come in time, but so late that nothing else does: who stands still, ends."""
-    host = meeting.met("worker-0", "worker-1")
-    chiefs, peer = host._watch, meeting.peers["worker-0"]
-    assert peer._watch is not None
-    host.move(7)
-    now = time.monotonic()
-    for one, name in ((chiefs, "worker-0"), (peer._watch, "chief")):
-        connection = one._connections[name]
-        until(lambda one=connection: one.proven and one.heard > now)
-        connection._gaps.append((time.monotonic(), LONG / 8))
-    until(lambda: peer._watch._connections["chief"]._step == 7)
-    later = Clock()
-    monkeypatch.setattr(messages, "time", later)
-    monkeypatch.setattr(keepalive, "time", later)
-    later.ahead = LONG - 1
-    for each in (chiefs, peer._watch):
-        for connection in each._connections.values():
-            connection.heard = later.monotonic()
-    assert chiefs.hindrances() == peer._watch.hindrances() == [], "there was a step"
-    later.ahead = LONG + 1
-    for each in (chiefs, peer._watch):
-        for connection in each._connections.values():
-            connection.heard = later.monotonic()
-            connection._gaps = collections.deque((t + 2, gap) for t, gap in connection._gaps)
-    assert chiefs.hindrances() == peer._watch.hindrances() == [], "not so much is lost"
-    for one, name in ((chiefs, "worker-0"), (peer._watch, "chief")):
-        one._connections[name]._gaps[0] = (later.monotonic(), LONG)
-    assert chiefs.hindrances() == peer._watch.hindrances() == [], "it is one gap, and over"
-    for one, name in ((chiefs, "worker-0"), (peer._watch, "chief")):
-        one._connections[name]._gaps[0] = (later.monotonic(), LONG / 8)
-        one._connections[name]._gaps.append((later.monotonic(), LONG / 8))
-    assert host.messages() == [("worker-0", {"kind": "late"})]
-    assert peer.ended() == errors.FAILED
-    assert peer.reason is not None
-    assert peer.reason.startswith("the job stood still for most of 60 s")
-    host.move(8)
-    assert host.messages() == [("worker-0", {"kind": "late"})], "one step is not enough"
-    for step in range(9, 29):
-        later.ahead += 1
-        host.move(step)
-    assert host.messages() == []
-
-
 @pytest.mark.parametrize(("code", "lost", "kind"), [
     (1, LONG / 8, "late"), (1, 0.01, "left"), (0, LONG / 8, "left"), (75, LONG / 8, "left"),
 ])  # fmt: skip
@@ -781,19 +645,6 @@ def test_one_that_leaves_a_network_that_loses_much(
     found: list[str] = []
     until(lambda: found.extend(m["kind"] for _, m in host.messages()) or len(found) > 0)
     assert found[0] == kind
-
-
-def test_one_that_is_cut_off_by_a_network_that_loses_much(meeting: Meeting) -> None:
-    host = meeting.met("worker-0")
-    connection = host._watch._connections["worker-0"]
-    until(lambda: connection.proven)
-    connection._gaps.extend([(time.monotonic(), LONG / 8)] * 2)
-    peer = meeting.peers["worker-0"]
-    assert peer._watch is not None
-    peer._watch._connections["chief"]._socket.shutdown(socket.SHUT_RDWR)
-    found: list[Any] = []
-    until(lambda: found.extend(host.messages()) or len(found) > 0)
-    assert found == [("worker-0", {"kind": "late"})]
 
 
 def until(condition: Callable[[], bool]) -> None:

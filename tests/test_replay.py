@@ -131,15 +131,13 @@ def test_a_working_tree_is_built_again(project: Path) -> None:
     state = replay.read(str(run))
     tree = state.record["tree"]
     assert tree is not None and tree["left_out"] == {}
-    worktree = replay.Worktree(state, tree)
-    worktree.build()
-    assert files(worktree.path) == files(project) == tree_before
-    assert git(worktree.path, "rev-parse", "HEAD") == git(project, "rev-parse", "HEAD")
-    assert worktree.mapped(f"{project}/a b/x") == worktree.path / "a b" / "x"
-    again, _ = code_recorder.capture(worktree.path, [])
-    assert again["patch"] == tree["patch"]
-    worktree.remove()
-    assert not worktree.path.parent.exists() and objects(project) == before
+    with replay.worktree(state, tree) as path:
+        assert files(path) == files(project) == tree_before
+        assert git(path, "rev-parse", "HEAD") == git(project, "rev-parse", "HEAD")
+        assert replay.mapped(f"{project}/a b/x", tree, path) == path / "a b" / "x"
+        again, _ = code_recorder.capture(path, [])
+        assert again["patch"] == tree["patch"]
+    assert not path.parent.exists() and objects(project) == before
 
 
 def test_what_is_left_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,14 +157,15 @@ def test_what_is_left_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (project / "runs").mkdir()
     (project / "runs" / "config.yaml").write_text("x\n")
     os.mkfifo(project / "pipe")
+    (project / ".gitmodules").write_text('[submodule "lib"]\n\tpath = their lib\n\turl = x\n')
     tree, patch = code_recorder.capture(project, [project / "runs"])
     secret, large = "holds what looks like a secret", f"is larger than {code.FILE:,} bytes"
     assert tree["left_out"] == {
         "helper.py": secret, "url.py": secret, "packed": secret, ".env": "is named like a secret",
         "api_key.txt": "is named like a secret", "big.npy": large, "data.bin": large,
-        "other/": "is a repository of its own",
+        "other/": "is a repository of its own", "their lib": "is a submodule",
     }  # fmt: skip
-    assert tree["changed"] == 2 and b"gone = 1" in patch and b"hidden = 1" in patch
+    assert tree["changed"] == 3 and b"gone = 1" in patch and b"hidden = 1" in patch
     assert b"canary" not in patch
 
 
@@ -236,19 +235,17 @@ def test_code_of_another_user(project: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "whole", "same", "sentence"),
+    ("then", "now", "same", "sentence"),
     [
-        ([1.0, 2.0], [1.0, 2.0], True, True, "same bits: 2 of 2 points of 1 metrics"),
-        ([1.0, float("nan")], [1.0, float("nan")], True, True, "same bits: 2 of 2 points"),
-        ([0.0, 1.0], [-0.0, 1.0 + 2**-52], True, False, "other bits: 0 of 2 points"),
-        ([1.0, 2.0], [1.0], True, False, "1 points of "),
-        ([1.0, 2.0], [1.0], False, True, "1 points of "),
-        ([1.0], [1.0, 2.0], True, True, "same bits: 1 of 1 points"),
-        ([1.0], [], False, False, "nothing to compare"),
+        ([1.0, float("nan")], [1.0, float("nan")], True, "same bits: 2 of 2 points of 1 metrics"),
+        ([0.0, 1.0], [-0.0, 1.0 + 2**-52], False, "other bits: 0 of 2 points"),
+        ([1.0, 2.0], [1.0], False, "1 points of "),
+        ([1.0], [1.0, 2.0], True, "same bits: 1 of 1 points"),
+        ([1.0], [], False, "nothing to compare"),
     ],
 )
 def test_points_are_compared_by_their_bits(
-    then: list[float], now: list[float], whole: bool, same: bool, sentence: str, tmp_path: Path
+    then: list[float], now: list[float], same: bool, sentence: str, tmp_path: Path
 ) -> None:
     made = []
     for name, values in (("run", then), ("replay", now)):
@@ -258,8 +255,11 @@ def test_points_are_compared_by_their_bits(
             points = {"loss": value, "examples_per_second": float(step + len(name))}
             journal.write("metrics", step=step, epoch=1, metrics=points)
         journal.close()
-    lines, equal = bits.report(made[0], made[1], whole)
+    lines, equal = bits.report(*made)
     assert equal is same and any(sentence in line for line in lines), lines
+    made[1].command.write_text("{}")
+    with pytest.raises(UsageError, match=r"--bits=.* is of dtrain 0\.1\.0"):
+        bits.report(*made)
 
 
 def test_data_that_no_record_holds_is_linked(tmp_path: Path) -> None:
@@ -314,9 +314,9 @@ def test_a_dirty_tree_replays_to_the_same_bits(
     before = objects(project)
     monkeypatch.delenv("DTRAIN_TRUST")
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
-    to = project / "outputs" / "again"
-    assert main_of("replay", str(run.rundir.path), f"hydra.run.dir={to}") == 0
+    assert main_of("replay", str(run.rundir.path)) == 0
     out, err = capfd.readouterr()
+    [to] = project.glob("outputs/*/*_replay")
     assert "same bits: " in out and "checkpoint 4 has the same bits" in out, out + err
     assert objects(project) == before
     mine, theirs = (code.read(code.folders(each)[0]) for each in (run.rundir.path, to))
@@ -324,7 +324,6 @@ def test_a_dirty_tree_replays_to_the_same_bits(
     assert mine["tree"]["patch"] == theirs["tree"]["patch"]
     assert theirs["environment"]["TF_ENABLE_ONEDNN_OPTS"] == "0"
     assert main_of("compare", "--bits", str(run.rundir.path), str(to)) == 0
-    assert main_of("replay", str(run.rundir.path), "fork=x") == 2, "is the replay's own to choose"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -333,10 +332,12 @@ def test_a_stopped_replay_leaves_no_worktree(
 ) -> None:
     run = dtrain(*QUICK, "trainer.epochs=1")
     assert run.code == 0, run.output
-    before, to = objects(project), project / "outputs" / "again"
-    words = ["replay", str(run.rundir.path), "trainer.epochs=9000", f"hydra.run.dir={to}"]
-    with subprocess.Popen([sys.executable, "-m", "dtrain", *words]) as process:
-        while not RunDir(to).progress.is_file():
+    before, path = objects(project), run.rundir.command
+    longer = consent.signed([*QUICK, "trainer.epochs=9000"], None, None)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **longer}))
+    words = [sys.executable, "-m", "dtrain", "replay", str(run.rundir.path)]
+    with subprocess.Popen(words) as process:
+        while not list(project.glob("outputs/*/*_replay/progress.json")):
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(number)

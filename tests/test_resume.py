@@ -436,7 +436,7 @@ def test_a_file_that_cannot_be_read(text: str, problem: str, begun) -> None:
 def test_a_damaged_command(key: str, value: Any, field: str | None, begun) -> None:
     rundir = begun()
     rundir.command.write_text(json.dumps(value))
-    place = f"{rundir.command}: {field} " if field else f"{rundir.command} "
+    place = f"{rundir.command}: {field}" if field else f"{rundir.command} "
     refused(f"{place}*", resume.arguments, [f"{key}={rundir.path}"])
 
 

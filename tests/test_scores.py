@@ -39,7 +39,7 @@ def test_scores_of_whole_labels_are_those_of_scikit_learn() -> None:
     import keras
     import numpy as np
 
-    from dtrain.task.model import losses
+    from dtrain.task.model.named_metrics import inputs_of, named_metric
 
     draw = np.random.default_rng(3)
     y, p = draw.integers(0, 4, 400), draw.dirichlet([1] * 4, 400).astype(np.float32)
@@ -49,7 +49,7 @@ def test_scores_of_whole_labels_are_those_of_scikit_learn() -> None:
     names = [*SCORES, "auc", "precision", "recall", "f1_score", "AUC"]
     for labels in (y, y[:, None].astype(np.float32), hot):
         for name in names:
-            metric = losses.metric_named(name, SPARSE)
+            metric = named_metric(name, inputs_of(SPARSE))
             assert metric.name == name and type(metric).__module__.startswith("keras.")
             for rows in (slice(0, 150), slice(150, 400)):
                 metric.update_state(labels[rows], p[rows])
@@ -86,7 +86,8 @@ def test_by_hand_is_scikit_learn() -> None:
 def test_one_output_and_several_labels_have_a_threshold() -> None:
     import numpy as np
 
-    from dtrain.task.model import losses
+    from dtrain.task.model.losses import loss_of
+    from dtrain.task.model.named_metrics import inputs_of, named_metric
 
     y, p = np.array([1, 0, 1, 1, 0]), np.array([[0.9], [0.6], [0.4], [0.8], [0.1]], np.float32)
     for loss, outputs in (
@@ -96,10 +97,10 @@ def test_one_output_and_several_labels_have_a_threshold() -> None:
         for name, expected in {
             "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3, "auc": 5 / 6,
         }.items():  # fmt: skip
-            metric = losses.metric_named(name, loss)
+            metric = named_metric(name, inputs_of(loss_of(loss)))
             metric.update_state(y, outputs)
             assert float(metric.result()) == pytest.approx(expected, abs=2e-3), (name, loss)
-    several = losses.metric_named("f1_micro", BINARY)
+    several = named_metric("f1_micro", inputs_of(BINARY))
     several.update_state(
         np.array([[1, 1, 0], [0, 1, 1]]), np.array([[0.9, 0.8, 0.2], [0.1, 0.7, 0.4]])
     )

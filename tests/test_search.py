@@ -147,13 +147,6 @@ def test_a_search_that_draws_otherwise_is_refused(tmp_path: Path) -> None:
         tpe().ahead(Record(tmp_path, {"jobs": jobs, "objective": None, "course": [["asked", 0]]}))
 
 
-@pytest.mark.parametrize("make", [lambda: Random(WORDS, 0, 0), lambda: tpe(trials=0)])
-def test_no_trial_is_refused(make: object) -> None:
-    assert callable(make)
-    with pytest.raises(UsageError, match=r"hydra\.sweeper\.trials=0: is no job"):
-        make()
-
-
 def test_without_optuna_one_sentence_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UsageError, match=r"Optuna is not installed.*dtrain\[search\]"):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.config import command_line, groups, key_help, other_tools, suggest
+from dtrain.config import command_line, groups, other_tools, suggest
 from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 from tests.hints import followed, hint, is_command
 from tests.sampled import thinned
 
-KEYS = key_help.keys()
+KEYS = groups.keys()
 #: A value of another tool's key.
 TYPED = {"max_time": "2h", "monitor": "val_loss", "accelerator": "gpu", "device": "gpu",
          "precision": "16-mixed",
@@ -28,7 +28,7 @@ def known(override: str) -> bool:
     if sign or name == "to" or name.startswith(("-", "model._target_", "hydra")):
         return True
     if name in groups.GROUPS:
-        return value in suggest.options_of(name)
+        return value in groups.options(name)
     return name.replace("/", ".") in KEYS
 
 

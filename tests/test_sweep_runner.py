@@ -19,8 +19,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep import command as module
 from dtrain.controller.sweep import state
 from dtrain.controller.sweep.runner import Watch
-from dtrain.controller.sweep.search import Grid, Source
-from dtrain.controller.sweep.state import Record
+from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.table import Row
 from dtrain.errors import UsageError
 from dtrain.run.folder import RunDir, read_json
@@ -40,7 +39,7 @@ def have(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
 
 def swept(*jobs: str, words: tuple[str, ...] = (), source: Source | None = None) -> int:
     """Run a sweep of jobs, or of a source."""
-    return module.run(master(*words), source or Grid(grid(*jobs, words=words)))
+    return module.run(master(*words), source or Source(grid(*jobs, words=words)))
 
 
 def folder() -> Path:
@@ -266,7 +265,7 @@ def test_a_comparison_that_cannot_be_written(
     def full(*_: object) -> list[str]:
         raise OSError(errno.ENOSPC, "No space left on device", "curves.csv")
 
-    monkeypatch.setattr(module.compare, "write", full)
+    monkeypatch.setattr("dtrain.compare.write", full)
     assert swept("seed=1", "seed=2") == errors.OK
     said = "no comparison was written: curves.csv: No space left on device"
     assert said in capfd.readouterr().err
@@ -306,11 +305,8 @@ def test_what_a_job_tells() -> None:
 # --- sources that decide on the way
 
 
-class Scripted:
+class Scripted(Source):
     """Asks for jobs as a script says, which gets what was reported so far."""
-
-    total = 10
-    course = None
 
     def __init__(
         self,
@@ -318,14 +314,13 @@ class Scripted:
         prune: Callable[[int, int], bool] = lambda *_: False,
         words: tuple[str, ...] = (),
     ):
+        super().__init__(())
+        self.total = 10
         self.reports: dict[int, Outcome] = {}
         self.values: list[tuple[int, int, float]] = []
         self._script = script
         self._prune = prune
         self._words = words
-
-    def ahead(self, past: Record | None) -> list[list[str]]:
-        return []
 
     def next(self) -> list[str] | None:
         asked = self._script(self.reports)

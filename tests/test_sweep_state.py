@@ -165,7 +165,7 @@ def test_words_that_would_change_the_jobs(word: str, tmp_path: Path) -> None:
     [
         ("{", "is not valid JSON (*)"),
         ("[]", "is not a JSON object"),
-        ('{"format": 2}', ": name is missing"),
+        ('{"format": 2}', ": name is not there"),
         ("\0", "is not valid JSON (*)"),
     ],
 )
@@ -234,7 +234,7 @@ def test_a_field_that_no_sweep_has_written(field: str, value: Any, tmp_path: Pat
         node[int(last) if last.isdigit() else last] = value
     write_json(tmp_path / "sweep.json", data)
     shown = field.replace("[", "[[]")
-    damaged(tmp_path, f": {shown} *")
+    damaged(tmp_path, f": {shown}*")
 
 
 def test_a_link_in_the_folder(tmp_path: Path) -> None:

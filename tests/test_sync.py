@@ -97,17 +97,13 @@ DAMAGES: dict[str, Callable[[RunDir], object]] = {
     "model.keras is a symbolic link": lambda run: run.model.symlink_to("/etc/passwd"),
     "pipe is a named pipe": lambda run: os.mkfifo(run.path / "pipe"),
     "result.json: status 1 is none of": lambda run: run.result.write_text('{"status": 1}'),
-    "cluster.json: tasks is not there": lambda run: run.cluster.write_text("{}"),
     "command.json: sweep.number": lambda run: write_json(
         run.command, {"format": 2, "overrides": [], "sweep": {"number": "1", "differs": {}}}
     ),
     "config.yaml: tracking is not there": lambda run: run.config.write_text(
         "name: a\noutput_dir: b\nstrategy: {name: c}\n"
     ),
-    "config.yaml has an alias": lambda run: run.config.write_text("a: &a 1\nb: *a\n"),
     "journal.jsonl has more than": lambda run: run.journal.write_bytes(b"\n" * 100_001),
-    ".lock is a folder": lambda run: (run.path / ".lock").mkdir(),
-    "sweep.json: name is not there": lambda run: write_json(run.path / "sweep.json", {"format": 2}),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,6 @@ FOUND: dict[str, tuple[str | bytes, str, str]] = {
     "tabs": (ROWS.replace(",", "\t"), "age:number city:category size:number", "by tabs"),
     "blanks": (
         "age size y\n31 1.5 0\n44 2.5 1\n52 3.5 0\n", "age:number size:number", "by blanks",
-    ),
-    "names in quotes": (
-        "'age'\t'size'\t'y'\n31\t1.5\t0\n44\t2.5\t1\n", "age:number size:number", "by tabs",
     ),
     "decimal commas": (
         ROWS.replace(",", ";").replace(".5", ",5"), "age:number city:category size:number",
@@ -57,10 +55,6 @@ FOUND: dict[str, tuple[str | bytes, str, str]] = {
     "names that occur twice": (
         "a,a,y\n1,2,0\n3,4,1\n", "a:number a.1:number", "occur twice; the later ones are 'a.1'",
     ),
-    "JSON lines": (
-        '{"a": 1, "b": "x", "y": 0}\n{"a": null, "b": "z", "y": 1}\n', "a:number b:category",
-        "objects of JSON",
-    ),
     "dates": (
         "when,y\n" + "".join(f"{n + 1:02}.03.2024,{n % 2}\n" for n in range(9)), "when:date", "",
     ),
@@ -71,10 +65,6 @@ FOUND: dict[str, tuple[str | bytes, str, str]] = {
     ),
     "nothing in a column": ("a,b,y\n1,,0\n2,,1\n", "a:number", "the column 'b' is left out"),
     "sep=": ("sep=;\n" + ROWS.replace(",", ";"), "age:number city:category size:number", ""),
-    "single quotes": (
-        "\n".join([ROWS.split()[0], *(f"'{row}'".replace(",", "','") for row in ROWS.split()[1:])]),
-        "age:number city:category size:number", "cells stand in single quotes",
-    ),
     "empty lines above": ("\n\n" + ROWS, "age:number city:category size:number", ""),
     "some blanks": ("age size y\n1 1.5 0\n2  2.5 1\n3 3.5 0\n", "age:number size:number", "blanks"),
     "several blanks": (
@@ -146,16 +136,10 @@ def test_several_files_are_one_table() -> None:
         train = datasets.table(path, "y", validation_split=0.0).train
         assert np.array_equal(train.x[:, 0], np.float32([1, 2.5, np.nan]), equal_nan=True)
     save("a,b,y\n1,x,0\nold,z,1\n", "folder/4.csv")
-    with pytest.raises(UsageError) as caught:
-        datasets.table("folder", "y")
-    assert str(caught.value).startswith(
-        "dataset.path=folder/4.csv: folder/4.csv, line 3, column 'a': 'old' is text, and "
-        "folder/1.csv has int64 there; "
-    )
-    assert str(caught.value).endswith("type: 'dataset.columns={a: category}'")
-    declared = datasets.table("folder", "y", columns={"a": "category"}, validation_split=0.0)
-    assert declared.encoding is not None
-    assert declared.encoding().features[0].values == ("1", "2.5", "old")
+    for columns in (None, {"a": "category"}):  # as of one file with such rows
+        made = datasets.table("folder", "y", columns=columns, validation_split=0.0)
+        assert made.encoding is not None
+        assert made.encoding().features[0].values == ("1", "2.5", "old")
 
 
 TITLES = "x,n,y\n" + "".join(f"{n / 4},{n % 7},{'ab'[n % 2]}\n" for n in range(20))
@@ -199,29 +183,13 @@ def test_what_is_declared_is_what_pandas_reads(
     assert np.array_equal(train.x, wanted[["x", "n"]].to_numpy(np.float32))
     assert train.info.class_names() == sorted(set(wanted.y))
     assert (np.array(train.info.class_names())[train.y] == wanted.y).all()
-    if name in ("comments", "a title", "a short title", "units", "dashes", "a row that is none"):
+    if name in ("comments", "a title", "a short title", "a row that is none"):
         with pytest.raises(UsageError) as caught:  # and the hint is what was declared
             datasets.table("a.csv")
         [(key, value)] = keys.items()
         shown = "'dataset.comment=\"#\"'" if key == "comment" else f"dataset.{key}={value}"
         assert shown in str(caught.value)
     assert datasets.table("a.csv", **keys).train.info.reading  # of its identity
-
-
-def test_an_empty_cell_in_the_first_row_is_no_unit() -> None:
-    for cell, keys in {"n/a": {}, "see note": {"empty": ["see note"]}}.items():
-        save(TITLES.replace("0.0,", f"{cell},"))
-        x = datasets.table("a.csv", validation_split=0.0, **keys).train.x
-        assert np.isnan(x[0, 0]) and x[1:, 0].tolist() == (np.arange(1, 20) / 4).tolist()
-
-
-def test_sound_rows_that_look_like_units_and_quotes() -> None:
-    save("k,t,y\nother,z,a\n" + TITLES.partition("\n")[2])
-    assert len(datasets.table("a.csv", validation_split=0.0).train) == 21
-    save("t,u,y\n" + "".join(f"'w{n % 4}',\"hello, {n % 5}\",{n % 2}\n" for n in range(20)))
-    encoding = datasets.table("a.csv").encoding
-    assert encoding is not None
-    assert [feature.values[0] for feature in encoding().features] == ["'w0'", "hello, 0"]
 
 
 def test_packed_files_by_what_is_in_them() -> None:
@@ -238,23 +206,13 @@ def test_packed_files_by_what_is_in_them() -> None:
     for name in (*packed, "e.zip"):
         made = datasets.table(name, validation_split=0.0)
         assert np.array_equal(made.train.x, wanted, equal_nan=True), name
-        said = "is not packed, whatever its name says" in " ".join(made.notices)
-        assert said == (name in ("a.csv.gz", "c.zip"))
-
-
-def test_a_later_file_without_a_header() -> None:
-    save(TITLES, "1.csv")
-    save(TITLES.partition("\n")[2], "2.csv")
-    made = datasets.table("*.csv", validation_split=0.0)
-    assert len(made.train) == 40 and np.array_equal(made.train.x[:20], made.train.x[20:])
-    assert "2.csv: its first line is a row" in " ".join(made.notices)
-    save("k,l,m\n" + TITLES.partition("\n")[2], "2.csv")
-    with pytest.raises(UsageError) as caught:
-        datasets.table("*.csv")
-    assert "2.csv has no such column, which 1.csv has" in str(caught.value)
 
 
 REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
+    "JSON lines": (
+        '{"a": 1, "y": 0}\n{"a": null, "y": 1}\n', {},
+        "dataset.path=a.csv: cannot be read as CSV (its first line is an object of JSON); ",
+    ),
     "nothing": (b"", {}, "dataset.path=a.csv: has no rows; "),
     "a header": ("a,y\n", {}, "dataset.path=a.csv: has no row to train on; "),
     "a header, an index": (",a,y\n", {}, "dataset.path=a.csv: has no row to train on; "),
@@ -279,9 +237,6 @@ REFUSED: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "no such target": (ROWS, {"target": "z"}, "dataset.target=z: a.csv has no such column; "),
     "no such column": (
         ROWS, {"columns": {"cty": "text"}}, "dataset.columns=cty: a.csv has no such column; ",
-    ),
-    "no such kind": (
-        ROWS, {"columns": {"city": "txt"}}, "dataset.columns={city: txt}: is no kind of a column; ",
     ),
     "words that are numbers": (
         ROWS, {"columns": {"city": "number"}},
@@ -353,19 +308,15 @@ def test_long_rows_in_memory_and_in_files(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(reader, "SMALL", 0)
 
 
-def test_archives_and_workbooks_say_what_to_type() -> None:
+def test_archives_and_workbooks() -> None:
     with zipfile.ZipFile("two.zip", "w") as whole:
         whole.writestr("a.csv", ROWS)
         whole.writestr("b.csv", ROWS)
     save(b"PK\3\4", "book.xlsx")
-    said = {
-        "two.zip": "python -m zipfile -e two.zip two and then dataset.path=two/a.csv",
-        "book.xlsx": "and then dataset.path=book.csv",
-    }
-    for name, hint in said.items():
-        with pytest.raises(UsageError) as caught:
+    said = {"two.zip": "has 2 files in it (a.csv, b.csv)", "book.xlsx": "is a workbook, and no"}
+    for name, words in said.items():
+        with pytest.raises(UsageError, match=re.escape(f"dataset.path={name}: {words}")):
             datasets.table(name)
-        assert hint in str(caught.value)
 
 
 def test_json_lines_in_another_encoding() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -167,23 +166,6 @@ def test_variables_of_one_path_keep_apart() -> None:
     state.restore(model, strategy, saved)
     for found, expected in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.task
-def test_sums_survive_as_arrays_and_json() -> None:
-    import numpy as np
-
-    from dtrain.task.backends.metric_sums import Sums
-    from dtrain.task.model.train_state import pack_sums, unpack_sums
-
-    sums = Sums([np.arange(3.0), np.array(2.0)], {"plain": 0.5}, 24)
-    arrays, values = pack_sums(interval=sums, epoch=Sums([np.ones(3)]))
-    values = json.loads(json.dumps(values))
-    found = unpack_sums("interval", arrays, values["interval"])
-    assert [state.tolist() for state in found.states] == [[0.0, 1.0, 2.0], 2.0]
-    assert (found.returned, found.examples) == ({"plain": 0.5}, 24)
-    empty = unpack_sums("a", {}, json.loads(json.dumps(pack_sums(a=Sums())[1]))["a"])
-    assert (empty.states, empty.returned, empty.examples) == ([], {}, 0)
 
 
 def recurring(start: int, saved: Any = None) -> tuple[Any, Any]:

@@ -123,7 +123,7 @@ class Columns:
         spec = specs.get(name)
         if function not in (None, argmax, top_k) or spec is None:
             return dict(specs)
-        scores = spec.is_float and spec.shape[-1:] == (len(self.classes),)
+        scores = "float" in spec.dtype and spec.shape[-1:] == (len(self.classes),)
         if not len(self.classes) or not (scores or "int" in spec.dtype):
             return dict(specs)
         self.classified = name

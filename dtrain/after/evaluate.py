@@ -34,8 +34,7 @@ from dtrain.task.data import dataset
 from dtrain.task.data.dataset import Data
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import checks, losses, train_state
-from dtrain.task.model.loss_inputs import LossInputs, inputs_of
-from dtrain.task.model.named_metrics import with_classes
+from dtrain.task.model.named_metrics import LossInputs, inputs_of, with_classes
 from dtrain.task.train import restore
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.step_schedule import Schedule
@@ -249,20 +248,18 @@ class Evaluate(Action):
 
     def _load(self, record: EvaluationRecorder, session: Session, path: Path) -> Checkpoint | None:
         """Return the checkpoint to evaluate; None where that is done, or it is not there."""
-        for tries_left in reversed(range(TRIES)):
+        for _ in range(TRIES):
             try:
-                if record.is_known(read_manifest(path), quiet=self._follow):
-                    return None
-                return checkpoint.load(path)
+                known = record.is_known(read_manifest(path), quiet=self._follow)
+                return None if known else checkpoint.load(path)
             except CheckpointError as error:
                 if path.exists():
                     record.pass_over(str(error))
                     return None
-                # The run has removed it meanwhile, and has a newer one.
-                if not self._single or not tries_left:
-                    session.process.notice(f"checkpoint {path.name}: the run has removed it")
-                    return None
-            path = self._chosen(session.config)[0]
+            if not self._single:
+                break
+            path = self._chosen(session.config)[0]  # a newer one
+        session.process.notice(f"checkpoint {path.name}: the run has removed it")
         return None
 
     def _evaluated(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -204,11 +205,15 @@ class EvaluationRecorder:
             always: also if it was said just now.
         """
         if self._journal is not None:
-            batch = self._session.steps.evaluation_batch
-            self._progress.of_checkpoint(
-                index, max(self._count, index + 1), done, examples, batch, begin, restored.step,
-                always,
-            )  # fmt: skip
+            batch, count = self._session.steps.evaluation_batch, max(self._count, index + 1)
+            batches = -(-examples // batch)
+            report = {
+                "units": ["checkpoint", "batch"], "checkpoint": restored.step,
+                "step": index * batches - (-done // batch), "total_steps": count * batches,
+                "epoch": index + 1, "epochs": count,
+                "examples_per_second": done / max(1e-6, time.perf_counter() - begin),
+            }  # fmt: skip
+            self._progress.write(report, always)
 
     def end(self, status: str) -> None:
         """Write the last event."""

@@ -374,6 +374,6 @@ class Prediction:
         self.process.event(
             "end", status=status, step=0, examples=new, own_rows=self._own_rows,
             examples_per_second=round(speed, 1), metrics={}, predictions=str(store.folder),
-            file=store.only_file, rows=store.division.rows, pieces=store.division.pieces,
-            done=store.count(),
+            file=store.joined.name if store.is_joined() else None, rows=store.division.rows,
+            pieces=store.division.pieces, done=store.count(),
         )  # fmt: skip

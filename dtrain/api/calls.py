@@ -32,12 +32,10 @@ def _load(folder: Path) -> Any:
     Raises:
         TrainingError: they are not all there.
     """
-    parts: dict[str, list[np.ndarray]] = {}
-    for file in Store(folder, read(folder)).files():
-        name = file.name.split(".", 1)[1].removesuffix(".npy")
-        if name != INDEX:
-            parts.setdefault(name, []).append(np.load(file, allow_pickle=False))
-    arrays = {name: np.concatenate(each) for name, each in parts.items()}
+    files = Store(folder, read(folder)).files()
+    table = np.concatenate([np.load(file, allow_pickle=False) for file in files])
+    names = [name for name in table.dtype.names or () if name != INDEX]
+    arrays = {name: np.ascontiguousarray(table[name]) for name in names}
     only = list(set(arrays) - {CLASS})
     return arrays[only[0]] if len(only) == 1 else arrays
 

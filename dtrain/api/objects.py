@@ -6,7 +6,6 @@ Arrays become files in the run folder, of which the tasks read rows.
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -15,7 +14,7 @@ import os
 import site
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,28 +196,8 @@ def _pickle(value: Any) -> tuple[bytes, set[str]]:
             return super().reducer_override(obj)
 
     file = io.BytesIO()
-    with _by_value("__mp_main__"):
-        Pickler(file).dump(value)
+    Pickler(file).dump(value)
     return file.getvalue(), tops
-
-
-@contextlib.contextmanager
-def _by_value(name: str) -> Iterator[None]:
-    """Have cloudpickle write what a module has, where there is one, and not name it.
-
-    A process that multiprocessing has spawned calls its script ``__mp_main__``.
-    """
-    import cloudpickle
-
-    module = sys.modules.get(name)
-    if module is None or name in cloudpickle.list_registry_pickle_by_value():
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _cached(value: Any) -> Any:

@@ -40,10 +40,10 @@ def write_all(found: Comparison, folder: Path) -> list[str]:
         UsageError: a file of another origin has the name of one of these.
     """
     # ORDER: not above: matplotlib takes a second.
-    from dtrain.compare.page import CURVES, RUNS, Output, page
+    from dtrain.compare import page
 
-    output = Output(folder)
-    output.write(page(found), {RUNS: runs_csv(found), CURVES: curves_csv(found)})
+    tables = {page.RUNS: runs_csv(found), page.CURVES: curves_csv(found)}
+    page.write(folder, page.page(found), tables)
     return text(found)
 
 

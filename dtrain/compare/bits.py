@@ -11,7 +11,7 @@ from dtrain.errors import DtrainError, printable
 from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint.format import STATE, read_manifest
-from dtrain.run.folder import RunDir
+from dtrain.run.folder import RunDir, check_format
 from dtrain.run.journal import Follower
 from dtrain.run.times import is_of_the_machine
 
@@ -19,18 +19,20 @@ from dtrain.run.times import is_of_the_machine
 Points = dict[str, dict[int, float]]
 
 
-def report(run: RunDir, other: RunDir, whole: bool = True) -> tuple[list[str], bool]:
+def report(run: RunDir, other: RunDir) -> tuple[list[str], bool]:
     """Return lines that compare two runs bit by bit, and whether they are the same.
 
     What says how fast they were is not compared.
 
     Args:
         run, other: their folders.
-        whole: every point of ``run`` is to be in ``other``.
 
     Raises:
+        UsageError: one is of another version of dtrain.
         DamagedFile, OSError: a journal cannot be read.
     """
+    for each in (run, other):
+        check_format(each.path, "--bits")
     (one, data), (two, other_data) = read(run.journal), read(other.journal)
     names = sorted({*one, *two}, key=lambda name: (name != "loss", name))
     rows = [["metric", "points", "same bits", "largest difference", "first at step"]]
@@ -55,10 +57,9 @@ def report(run: RunDir, other: RunDir, whole: bool = True) -> tuple[list[str], b
     lines += [f"the {split} data are not the same" for split in data.keys() & other_data.keys()
               if isinstance(data[split], dict) and _content(data[split]) != (
                   _content(other_data[split]))]  # fmt: skip
-    same_bits = 0 < points == equal and weights_same and not (whole and missing)
-    return [*(aligned(rows, right=(1, 2, 3, 4)) if names else []), *map(printable, lines)], (
-        same_bits
-    )
+    same_bits = 0 < points == equal and weights_same and not missing
+    table = aligned(rows, right=(1, 2, 3, 4)) if names else []
+    return [*table, *map(printable, lines)], same_bits
 
 
 def read(journal: Path) -> tuple[Points, dict[str, Any]]:

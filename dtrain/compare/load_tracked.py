@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import queue
 import re
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dtrain import secrets
 from dtrain.compare.load_folders import Run, last, public, tell
@@ -20,10 +17,6 @@ from dtrain.run import schemas
 from dtrain.tracking.delivery import reason
 from dtrain.tracking.mlflow.store import import_mlflow
 
-T = TypeVar("T")
-#: Longest wait for the first answer of a store, in seconds. An old SQLite file is changed to the
-#: tables of this MLflow in that time.
-SECONDS = 60.0
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -54,10 +47,8 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
     client: Any = None
     for each in ids:
         with _explained(mlflow, uri, each):
-            if client is None:  # it is heard of within a bound whether there is a server
-                client, run = _bounded(functools.partial(_first, mlflow, uri, each))
-            else:
-                run = client.get_run(each)
+            client = client or mlflow.tracking.MlflowClient(uri)
+            run = client.get_run(each)
             for member in _children(client, run) or [run]:
                 found[member.info.run_id] = member
     names = [str(run.info.run_name) for run in found.values()]
@@ -93,42 +84,9 @@ def _explained(mlflow: Any, uri: str, run_id: str) -> Iterator[None]:
                 "RUN_ID", run_id, f"is not in {secrets.mask(uri)}", "the id of a run there",
                 "--uri STORE with the store that it is in",
             ) from None  # fmt: skip
-        why = reason(error)
-        raise DtrainError(f"{secrets.mask(uri)} does not answer: {why}") from None
-
-
-def _first(mlflow: Any, uri: str, run_id: str) -> tuple[Any, Any]:
-    client = mlflow.tracking.MlflowClient(uri)
-    return client, client.get_run(run_id)
-
-
-def _bounded(call: Callable[[], T]) -> T:
-    """Return what ``call`` returns, or raise what it raises, within :data:`SECONDS`.
-
-    MLflow's own limit is for the time between two bytes: a server that sends one now and then
-    would never reach it.
-
-    Raises:
-        DtrainError: it took longer, or failed with an error that is not MLflow's.
-    """
-    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((call(), None))
-        except Exception as error:
-            answers.put((None, error))
-
-    threading.Thread(target=run, name="store", daemon=True).start()
-    try:
-        found, error = answers.get(timeout=SECONDS)
-    except queue.Empty:
-        raise DtrainError(f"the store does not answer within {SECONDS:.0f} s") from None
-    if error is not None and not type(error).__module__.startswith("mlflow"):
-        raise DtrainError(f"the store cannot be read: {reason(error)}") from None
-    if error is not None:
-        raise error
-    return found  # type: ignore[return-value]
+        raise DtrainError(f"{secrets.mask(uri)} does not answer: {reason(error)}") from None
+    except Exception as error:  # of a driver or a proxy
+        raise DtrainError(f"{secrets.mask(uri)} cannot be read: {reason(error)}") from None
 
 
 def _children(client: Any, parent: Any) -> list[Any]:

@@ -1,16 +1,13 @@
 """The files of a comparison: a page of HTML that needs nothing else, and two tables.
 
-They replace those of an earlier comparison and nothing else: the last line of the page has the
-checksums of all three. A file that has none of them is not from here, or was changed since: it
-stays.
+They replace those of an earlier comparison and nothing else: its page is known by its beginning,
+and tables are of one where they lie beside it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -20,8 +17,6 @@ from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import reading, writing
 
 PAGE, RUNS, CURVES = "comparison.html", "comparison.csv", "curves.csv"
-_SUMS = "<!-- made by dtrain.compare:"
-_SUM = re.compile(r"([\w.]+)=([0-9a-f]{64})")
 _BYTES = 1 << 28  # of the largest page that is read
 # The policy lets the file load nothing at all, whatever a name in it tries.
 _HEAD = """<!DOCTYPE html>
@@ -126,74 +121,34 @@ def _legend(found: Comparison, colours: Sequence[str]) -> list[str]:
     return [f'<p class="legend">{"".join(names)}</p>']
 
 
-class Output:
-    """The folder that the files of a comparison go to; it need not exist.
+def write(folder: Path, page: str, tables: Mapping[str, str]) -> None:
+    """Write all files of a comparison.
+
+    Args:
+        folder: that they go to; it need not exist.
+        page: the HTML.
+        tables: the others, by their names.
 
     Raises:
         UsageError: a file of another origin has the name of one of these.
-        OSError: a file there cannot be read.
+        OSError: one cannot be written.
     """
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        known = _listed(folder / PAGE)
-        self._old: dict[str, str] = {}
-        for name in (PAGE, RUNS, CURVES):
-            if not os.path.lexists(folder / name):
-                continue
-            found = _checksum(folder / name, name == PAGE)
-            if found is None or (name, found) not in known:
-                raise UsageError(
-                    "--output", folder,
-                    f"{folder / name} is not from an earlier comparison, or was changed since",
-                    f"a folder without {PAGE}, {RUNS} and {CURVES} of another origin",
-                    f"--output FOLDER, or give {name} another name",
-                )  # fmt: skip
-            self._old[name] = found
-
-    def write(self, page: str, tables: dict[str, str]) -> None:
-        """Write all files.
-
-        Args:
-            page: the HTML.
-            tables: the others, by their names.
-
-        Raises:
-            OSError: one cannot be written.
-        """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        html = page.encode()
-        data = {name: table.encode() for name, table in tables.items()}
-        sums = {(PAGE, _sha(html)), *((name, _sha(each)) for name, each in data.items())}
-        # The old ones, too: killed before the next line is done, they are still there.
-        sums |= {(name, old) for name, old in self._old.items() if name != PAGE}
-        line = " ".join(f"{name}={checksum}" for name, checksum in sorted(sums))
-        writing.write_bytes(self._folder / PAGE, html + f"{_SUMS} {line} -->\n".encode())
-        for name, each in data.items():
-            writing.write_bytes(self._folder / name, each)
+    is_ours = _is_page(folder / PAGE)
+    for path in (folder / name for name in (PAGE, *tables)):
+        if os.path.lexists(path) and not (is_ours and path.is_file() and not path.is_symlink()):
+            raise UsageError(
+                "--output", folder, f"{path} is not from an earlier comparison",
+                f"a folder without {PAGE}, {RUNS} and {CURVES} of another origin",
+                f"--output FOLDER, or give {path.name} another name",
+            )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    # ORDER: killed after the first, the others are still known.
+    for name, text in {PAGE: page, **tables}.items():
+        writing.write_bytes(folder / name, text.encode())
 
 
-def _sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _listed(page: Path) -> set[tuple[str, str]]:
-    """Return the names and checksums in the last line of a page."""
+def _is_page(path: Path) -> bool:
     try:
-        last = reading.read_bytes(page, _BYTES).rpartition(_SUMS.encode())[2]
-    except (OSError, DamagedFile):
-        return set()
-    if not last.endswith(b" -->\n") or b"\n" in last[:-1]:
-        return set()
-    return {(name, checksum) for name, checksum in _SUM.findall(last.decode(errors="replace"))}
-
-
-def _checksum(path: Path, is_page: bool) -> str | None:
-    """Return the checksum of a file, of a page without its last line; None of no regular file."""
-    try:
-        if is_page:
-            return _sha(reading.read_bytes(path, _BYTES).rpartition(_SUMS.encode())[0])
-        with os.fdopen(reading.open_read(path), "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except DamagedFile:
-        return None
+        return reading.read_bytes(path, _BYTES).startswith(_HEAD.encode())
+    except (FileNotFoundError, NotADirectoryError, DamagedFile):
+        return False

@@ -128,7 +128,7 @@ def refusal(
         alone = "true" if suggest.is_switch(key) else suggest.VALUE
         hint = suggest.known(key, behind or alone) if behind or suggest.is_named(key) else None
         options = [f"{group}={word}" for group in groups.GROUPS if word in
-                   (*suggest.options_of(group), *_theirs(group))]  # fmt: skip
+                   (*groups.options(group), *_theirs(group))]  # fmt: skip
         meant = (suggest.assigned(*each.split("=", 1)) for each in options)
         hint = hint or " or ".join(dict.fromkeys(filter(None, meant)))
     return UsageError(word, ALONE, problem, accepted, hint or "python -m dtrain --help")

@@ -133,51 +133,22 @@ def grant_own(command: Any) -> bool:
     return True
 
 
-def check_address(uri: str | None) -> None:
-    """Refuse a tracking server that only a folder from elsewhere names.
+def check_named(key: str, value: object, hint: str) -> None:
+    """Refuse what leaves this machine by a value that only a folder from elsewhere gives.
 
-    MLflow sends the user's name and password to whatever server it is given.
-
-    Raises:
-        UsageError: saying how to consent.
-    """
-    if uri is not None and not _is_named("tracking.uri"):
-        raise _unnamed("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
-
-
-def check_data(key: str, address: str) -> None:
-    """Refuse an address of data that only a folder from elsewhere names.
-
-    What is asked for it is signed with the user's credentials, and it may be a server that this
-    machine alone reaches.
-
-    Raises:
-        UsageError: saying how to consent.
-    """
-    if not _is_named(key):
-        raise _unnamed(key, address, f"{key}={address}")
-
-
-def check_launcher(key: str, value: object) -> None:
-    """Refuse a key of a launcher of other hosts that only a folder from elsewhere gives.
-
-    It may run commands, and say where the user's keys and variables go.
+    MLflow sends the user's name and password to whatever server it is given. What is asked for data
+    at an address is signed with the user's credentials, and it may be a server that this machine
+    alone reaches. A launcher of other hosts may run commands, and say where the user's keys and
+    variables go.
 
     Raises:
         UsageError: saying how to consent.
     """
     if not _is_named(key):
         raise UsageError(
-            key, value, "the run folder gives it, which another user or machine made",
-            "what you type yourself", f"{key}=..., or launcher=local",
+            key, value, "the run folder names it, which another user or machine made",
+            "what you type yourself", hint,
         )  # fmt: skip
-
-
-def _unnamed(key: str, address: str, hint: str) -> UsageError:
-    return UsageError(
-        key, address, "the run folder names it, which another user or machine made",
-        "an address that you name", hint,
-    )  # fmt: skip
 
 
 def _is_named(key: str) -> bool:
@@ -237,8 +208,8 @@ def signed(overrides: list[str], config_dir: str | None, uri: str | None) -> dic
     return {
         **core,
         # Words from elsewhere stay such: consent is for one command.
-        "signature": _sign(core) if _typed is None else None,
-        "uri_signature": _sign({"uri": uri}) if _is_named("tracking.uri") else None,
+        "signature": signature(core) if _typed is None else None,
+        "uri_signature": signature({"uri": uri}) if _is_named("tracking.uri") else None,
     }
 
 
@@ -252,20 +223,16 @@ def _core(overrides: Any, config_dir: Any) -> dict[str, Any]:
     return {"overrides": overrides, "config_dir": config_dir}
 
 
-def signature(value: Any) -> str | None:
-    """Return this user's signature of a JSON value; None where there is no place for a key."""
-    return _sign(value)
-
-
-def is_own(value: Any, signature: Any) -> bool:
-    """Say whether ``signature`` is that of ``value`` by this user's key."""
-    ours = _sign(value)
-    return isinstance(signature, str) and ours is not None and hmac.compare_digest(
-        ours.encode(), signature.encode(errors="replace")
+def is_own(value: Any, theirs: Any) -> bool:
+    """Say whether ``theirs`` is the signature of ``value`` by this user's key."""
+    ours = signature(value)
+    return isinstance(theirs, str) and ours is not None and hmac.compare_digest(
+        ours.encode(), theirs.encode(errors="replace")
     )  # fmt: skip
 
 
-def _sign(value: Any) -> str | None:
+def signature(value: Any) -> str | None:
+    """Return this user's signature of a JSON value; None where there is no place for a key."""
     key = _key()
     text = json.dumps(value, sort_keys=True)
     return None if key is None else hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

@@ -21,8 +21,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import command_line, groups, key_help, schema, suggest
+from dtrain.config import command_line, groups, schema, suggest
+from dtrain.config.other_tools import VALUES
 from dtrain.config.overrides import parse
+from dtrain.config.ranges import typed
 from dtrain.config.search_space import number
 from dtrain.errors import ALONE, DtrainError, UsageError, nearest
 
@@ -266,7 +268,7 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
             suggest.assigned(key, value) or f"{key}=VALUE",
         )  # fmt: skip
     try:
-        range_of = key_help.help_of(key)
+        range_of = groups.help_of(key)
     except UsageError:
         range_of = None
     if "does not support deletion" in text:
@@ -274,7 +276,7 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
         none = f"{key}=null" if optional else None
         return UsageError(
             f"~{key}", ALONE, "cannot be left out", f"{key}=VALUE",
-            suggest.none_of(key) or none or f"the command without ~{key}, for the default",
+            VALUES.get(f"{key}=null") or none or f"the command without ~{key}, for the default",
         )  # fmt: skip
     accepted = _accepted(text)
     problem = f"has the wrong type ({text})"
@@ -299,7 +301,7 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
         problem = "is no value of this key"
     if accepted in ("whole numbers", "a value of the default's type") and range_of is not None:
         accepted = range_of.accepted
-    return UsageError(key, value, problem, accepted, right or f"{key}={_typed(default)}")
+    return UsageError(key, value, problem, accepted, right or f"{key}={typed(default)}")
 
 
 def _as_list(key: str, value: str, default: Any) -> str | None:
@@ -327,16 +329,8 @@ def _right(parent: str, name: str, value: str, names: list[str]) -> str:
     key = f"{parent}.{name}" if parent else name
     if not names:  # a function of one's own may take what no file has: it is added
         return f"+{key}={value}"
-    help_of = parent if parent in key_help.sections() else ""
+    help_of = parent if parent in groups.sections() else ""
     return suggest.meant(key, value, names) or f"python -m dtrain --help {help_of}".strip()
-
-
-def _typed(example: Any) -> str:
-    """Return a value as one types it."""
-    words = {True: "true", False: "false", None: "null"}
-    if example is None or isinstance(example, bool):
-        return words[example]
-    return str(getattr(example, "name", example))
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import re
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Any
 from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
-from dtrain.config.ranges import LARGE, MANY, YEAR, Each, Form, Range, formed, short
+from dtrain.config.ranges import LARGE, MANY, YEAR, Each, Form, Range, Rule, formed, short
 
 CHARACTERS = 4096  # of a path or an address
 _NAME_BYTES = 200  # of a folder's name, which gets the time before it; file systems take 255
@@ -47,20 +47,6 @@ def _file_name(value: Any) -> str | None:
     return None
 
 
-def _dotted(value: Any) -> str | None:
-    problem = words(value, CHARACTERS)
-    if problem is None and not all(part.isidentifier() for part in str(value).split(".")):
-        return "is not the dotted name of a function or class"
-    return problem
-
-
-def _metric(value: Any) -> str | None:
-    problem = words(value, 200)
-    if problem is None and not re.fullmatch(r"[\w./: -]+", value):
-        return "has characters that a metric's name cannot have"
-    return problem
-
-
 def _regular(value: Any) -> str | None:
     problem = words(value, 1000)
     if problem is not None:
@@ -83,7 +69,7 @@ def _store(value: Any) -> str | None:
         return "has no scheme: MLflow keeps no runs in plain files any more"
     if scheme == "file":
         return "MLflow keeps no runs in plain files any more"
-    if scheme not in _STORES and scheme not in _plugins():
+    if scheme not in _STORES and scheme not in entry_points(group="mlflow.tracking_store").names:
         return f"MLflow has no store of the scheme {scheme!r}"
     try:
         parts = urlsplit(value)
@@ -112,10 +98,6 @@ def _driver(address: str) -> str | None:
     return None
 
 
-def _plugins() -> set[str]:
-    return {found.name for found in importlib.metadata.entry_points(group="mlflow.tracking_store")}
-
-
 def node_problem(value: Any) -> str | None:
     """Say why ``value`` is no node that names a function or class."""
     if not isinstance(value, dict):
@@ -123,13 +105,6 @@ def node_problem(value: Any) -> str | None:
     if "_target_" not in value:
         return "has no _target_"
     return None
-
-
-def _augment(value: Any) -> str | None:
-    items = value if isinstance(value, list) else [value]
-    if not items:
-        return "is empty"
-    return next((problem for each in items if (problem := node_problem(each))), None)
 
 
 def _named(value: Any) -> str | None:
@@ -151,12 +126,21 @@ def _loss(value: Any) -> str | None:
     return next((problem for each in items if (problem := _named(each))), None)
 
 
-def by_name(value: dict[Any, Any], why: Callable[[Any], str | None]) -> str | None:
-    """Say why ``value`` is no mapping from names; null is of an output that has none."""
+def by_name(
+    value: dict[Any, Any], why: Callable[[Any], str | None], places: bool = False
+) -> str | None:
+    """Say why ``value`` is no mapping from names; null is of an output that has none.
+
+    Args:
+        value: a mapping.
+        why: says why a value of it is none.
+        places: numbers stand for names where there are none.
+    """
     if not value:
         return "is empty"
     for name, each in value.items():
-        problem = words(name, 1000) or (None if each is None else why(each))
+        problem = None if places and type(name) is int else words(name, 1000)
+        problem = problem or (None if each is None else why(each))
         if problem is not None:
             return f"{short(name)}: {short(each)} {problem}"
     return None
@@ -182,11 +166,10 @@ def _metrics_of(value: Any) -> str | None:
 
 
 def _weights(value: Any) -> str | None:
+    factor = Range(-LARGE, LARGE)
     if isinstance(value, dict):
-        return by_name(value, Range(-LARGE, LARGE).problem)
-    if not isinstance(value, list) or not value:
-        return "is no list of weights, and no mapping from outputs to them"
-    return next((f"{short(v)} {p}" for v in value if (p := Range(-LARGE, LARGE).problem(v))), None)
+        return by_name(value, factor.problem)
+    return Each(factor, 1, _METRICS, "").problem(value)
 
 
 def _class_weight(value: Any) -> str | None:
@@ -195,7 +178,7 @@ def _class_weight(value: Any) -> str | None:
     if not 1 <= len(value) <= _CLASSES:
         return f"names {len(value):,} classes"
     for name, weight in value.items():
-        if isinstance(name, bool) or not isinstance(name, int) or Range(0, MANY).problem(name):
+        if Range(0, MANY, whole=True).problem(name):
             return f"{short(name)} is not the number of a class"
         problem = Range(0, MANY).problem(weight)
         if problem is not None:
@@ -219,28 +202,20 @@ def _rules(value: Any) -> str | None:
         if problem is not None:
             return f"{short(pattern)} {problem}"
         for name in ("split", "gather", "device"):
-            if name in item and Range(-64, 4096).problem(item[name]) is not None:
-                return f"{name}: {short(item[name])} is no number that a {name} can have"
-            if name in item and not isinstance(item[name], int):
-                return f"{name}: {short(item[name])} is not a whole number"
+            problem = Range(-64, 4096, whole=True).problem(item.get(name, 0))
+            if problem is not None:
+                return f"{name}: {short(item[name])} {problem}"
     return None
 
 
-def _size(shape: list[Any]) -> str | None:
+def size(shape: list[Any]) -> str | None:
+    """Say why an example cannot have a shape."""
     elements = math.prod(shape)
     return f"makes an example of {elements:,} numbers" if elements > ELEMENTS else None
 
 
 def _trace(steps: list[Any]) -> str | None:
     return None if steps[0] < steps[1] else "is not a first and a later last step"
-
-
-def _registered(value: Any) -> str | None:
-    """Say why a registry would not take ``value`` as the name of a model."""
-    problem = words(value, _REGISTERED)
-    if problem is None and not re.fullmatch(r"\w[\w. -]*", value):
-        return "has characters other than letters, digits, _, -, . and spaces"
-    return problem
 
 
 def _alias(value: Any) -> str | None:
@@ -282,6 +257,28 @@ def choice(*values: str) -> Form:
     return Form(" or ".join(values), why, values[0], values)
 
 
+def matching(
+    accepted: str, pattern: str, problem: str, most: int, example: str | None = None
+) -> Form:
+    """Return the form of a text of at most ``most`` characters that a pattern fits."""
+
+    def why(value: Any) -> str | None:
+        wrong = words(value, most)
+        return wrong or (None if re.fullmatch(pattern, value) else problem)
+
+    return Form(accepted, why, example)
+
+
+def one_or_list(accepted: str, rule: Rule, most: int, example: str) -> Form:
+    """Return the form of what follows a rule, or of a list of such."""
+    several = Each(rule, 1, most, "")
+
+    def why(value: Any) -> str | None:
+        return (several if isinstance(value, list) else rule).problem(value)
+
+    return Form(accepted, why, example)
+
+
 def text(most: int = 1000) -> Form:
     """Return the form of any text of one line, up to so many characters."""
     return Form("a text of one line", lambda value: words(value, most))
@@ -290,17 +287,25 @@ def text(most: int = 1000) -> Form:
 FILE_NAME = Form("the name of a folder, up to 200 characters, without /", _file_name, "run")
 CHECKPOINT = Form("best, latest, all, or a step", _checkpoint, "latest")
 PREFIX = Form("a word that names the points", _prefix, "test")
-REGISTERED = Form("null, or a name of letters, digits, _, -, . and spaces", _registered, "digits")
+REGISTERED = matching(
+    "null, or a name of letters, digits, _, -, . and spaces", r"\w[\w. -]*",
+    "has characters other than letters, digits, _, -, . and spaces", _REGISTERED, "digits",
+)  # fmt: skip
 ALIAS = Form("letters, digits, _ and -, not like v3 or latest", _alias, "champion")
 PATH = Form("a path", lambda value: words(value, CHARACTERS))
-DOTTED = Form("the dotted name of a function or class", _dotted)
-METRIC = Form("the name of a metric", _metric, "val_loss")
-STORE = Form(
-    f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT"
+DOTTED = matching(
+    "the dotted name of a function or class", r"[^\W\d]\w*(\.[^\W\d]\w*)*",
+    "is not the dotted name of a function or class", CHARACTERS,
 )  # fmt: skip
+METRIC = matching(
+    "the name of a metric", r"[\w./: -]+", "has characters that a metric's name cannot have", 200,
+    "val_loss",
+)  # fmt: skip
+STORE = Form(f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT")
 NODE = Form("a node with _target_", node_problem)
-AUGMENT = Form("a node with _target_, or a list of them", _augment,
-               "[{_target_: keras.layers.RandomFlip}]")  # fmt: skip
+AUGMENT = one_or_list(
+    "a node with _target_, or a list of them", NODE, 1000, "[{_target_: keras.layers.RandomFlip}]"
+)
 LOSS = Form("a name of keras.losses, or a node with _target_ (or a list or mapping of them, one "
             "for each output)", _loss, "{_target_: keras.losses.Huber}")  # fmt: skip
 METRICS = Form("a name of keras.metrics or a node with _target_, a list of them, or such by output",
@@ -318,7 +323,7 @@ PARTS = Each(choice("inputs", "labels"), 0, 2, "[labels]")
 PATTERNS = Each(Form("a regular expression", _regular), 0, 1000, "[]")
 PLACEMENT = Form("auto, or a list of rules", _rules, "auto")
 TRACE = Each(Range(0, MANY), 2, 2, "[20,25]", _trace)
-SHAPE = Each(Range(1, 2**31 - 1), 1, 8, "[28,28,1]", _size)
+SHAPE = Each(Range(1, 2**31 - 1), 1, 8, "[28,28,1]", size)
 
 
 def widths(least: int, most: int, example: str) -> Each:

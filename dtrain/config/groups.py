@@ -1,21 +1,28 @@
-"""The groups of ``conf/``: which there are, the schema of each option, and what Hydra gets."""
+"""The groups of ``conf/`` and their keys: the schema of each option, help, and what Hydra gets.
+
+The lines of help are the ``Attributes`` of the docstrings of :mod:`dtrain.config.schema`,
+:mod:`dtrain.config.presets` and :mod:`dtrain.config.strategies`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 
 import dtrain
-from dtrain.config import strategies
+from dtrain.config import schema, strategies
 from dtrain.config.overrides import parse
-from dtrain.config.presets import datasets, debug, launchers, models, optimizers, tables
-from dtrain.config.schema import Action, Config, Evaluate, Launcher, MLflow, Predict, Tracking
+from dtrain.config.presets import datasets, debug, launchers, models, optimizers
+from dtrain.config.ranges import accepted, typed
 from dtrain.errors import UsageError
 
 #: Option of each group that has to be chosen, as in ``conf/config.yaml``.
@@ -33,48 +40,31 @@ GROUPS = {
     "launcher": "auto",
 }
 
+
+def _of_functions(module: ModuleType, base: type = object) -> dict[str, type]:
+    """Return classes of keys by their functions or classes: ``sgd``, ``schedule_free_adamw``.
+
+    Args:
+        module: of the classes.
+        base: of each of them.
+    """
+    found: dict[str, type] = {}
+    for kind in vars(module).values():
+        target = vars(kind).get("_target_", MISSING) if isinstance(kind, type) else MISSING
+        if target != MISSING and issubclass(kind, base):
+            name = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", target.rpartition(".")[2])
+            found[name.lower()] = kind
+    return found
+
+
 #: Schema of each option, by the group and name that ``conf/`` refers to it with.
 SCHEMAS: dict[str, dict[str, type]] = {
-    "model": {
-        "mlp": models.Mlp,
-        "wide_deep": models.WideDeep,
-        "cnn": models.Cnn,
-        "resnet": models.Resnet,
-        "transformer": models.Transformer,
-    },
-    "dataset": {
-        "digits": datasets.Digits,
-        "synthetic": datasets.Synthetic,
-        "npz": datasets.Npz,
-        "npy": datasets.Npy,
-        "table": tables.TableFiles,
-        "huggingface": tables.HuggingFace,
-        "image_folder": datasets.ImageFolder,
-        "text": datasets.Text,
-        "mixture": datasets.Mixture,
-        "tfrecord": tables.TFRecord,
-        "array_record": tables.ArrayRecord,
-        "tfds": tables.Tfds,
-    },
-    "optimizer": {
-        "adadelta": optimizers.Adadelta,
-        "adafactor": optimizers.Adafactor,
-        "adagrad": optimizers.Adagrad,
-        "adam": optimizers.Adam,
-        "adamax": optimizers.Adamax,
-        "adamw": optimizers.AdamW,
-        "ftrl": optimizers.Ftrl,
-        "lamb": optimizers.Lamb,
-        "lion": optimizers.Lion,
-        "muon": optimizers.Muon,
-        "nadam": optimizers.Nadam,
-        "rmsprop": optimizers.RmsProp,
-        "schedule_free_adamw": optimizers.ScheduleFreeAdamW,
-        "sgd": optimizers.Sgd,
-    },
-    "optimizer/schedule": {"cosine": optimizers.Cosine, "warmup": optimizers.Warmup},
+    "model": _of_functions(models),
+    "dataset": _of_functions(datasets),
+    "optimizer": _of_functions(optimizers, optimizers.Optimizer),
+    "optimizer/schedule": _of_functions(optimizers, optimizers.Schedule),
     "strategy": strategies.SCHEMAS,
-    "action": {"action": Action, "evaluate": Evaluate, "predict": Predict},
+    "action": {"action": schema.Action, "evaluate": schema.Evaluate, "predict": schema.Predict},
     "debug": {
         "debug": debug.Debug,
         "nan": debug.Nan,
@@ -82,7 +72,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "one_batch": debug.OneBatch,
     },
     "launcher": {
-        "launcher": Launcher,
+        "launcher": schema.Launcher,
         "env": launchers.Env,
         "auto": launchers.Auto,
         "ray": launchers.Ray,
@@ -90,7 +80,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "k8s": launchers.Kubernetes,
         "slurm": launchers.Slurm,
     },
-    "tracking": {"tracking": Tracking, "mlflow": MLflow},
+    "tracking": {"tracking": schema.Tracking, "mlflow": schema.MLflow},
 }
 
 
@@ -100,7 +90,7 @@ def of_hosts(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     Args:
         node: of the launcher, as plain values. Those of a user's own class are under its trust.
     """
-    own = {field.name for field in dataclasses.fields(Launcher)}
+    own = {field.name for field in dataclasses.fields(schema.Launcher)}
     for kind in SCHEMAS["launcher"].values():
         fields = {field.name: field for field in dataclasses.fields(kind)}
         if fields["_target_"].default != node.get("_target_"):
@@ -116,6 +106,11 @@ def folder(name: str) -> Path:
     package = Path(dtrain.__file__).parent
     installed = package / name
     return installed if installed.is_dir() else package.parent / name
+
+
+def options(group: str) -> list[str]:
+    """Return the options of a group of dtrain's."""
+    return sorted(path.stem for path in (folder("conf") / group).glob("*.yaml"))
 
 
 def option_as_text(override: str) -> str:
@@ -141,10 +136,9 @@ def refuse_removed(choices: Mapping[str, str | None]) -> None:
     """
     for group, default in GROUPS.items():
         if choices.get(group) is None:
-            options = {path.stem for path in (folder("conf") / group).glob("*.yaml")}
             raise UsageError(
                 group, "null", "a group cannot be left out", "one of its options",
-                f"{group}={'none' if 'none' in options else default}",
+                f"{group}={'none' if 'none' in options(group) else default}",
             )  # fmt: skip
 
 
@@ -174,7 +168,130 @@ def _register_schemas() -> None:
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
-    store.store(name="config_schema", node=Config)
-    for group, options in SCHEMAS.items():
-        for name, schema in options.items():
-            store.store(group=f"schema/{group}", name=name, node=schema)
+    store.store(name="config_schema", node=schema.Config)
+    for group, known in SCHEMAS.items():
+        for name, kind in known.items():
+            store.store(group=f"schema/{group}", name=name, node=kind)
+
+
+# -- help: type, default, accepted values, and a line or two --------------------------------------
+
+#: An attribute of a docstring, with the lines that are further in than its name.
+_LINE = re.compile(r"^( +)(\w+): (.+(?:\n\1 +.+)*)$", re.M)
+
+
+class Help(NamedTuple):
+    """What is known of one key.
+
+    Attributes:
+        type: of its values.
+        default: as it is typed; None where the user has to give a value.
+        accepted: the values, in words.
+        help: a sentence or two.
+    """
+
+    type: str
+    default: str | None
+    accepted: str
+    help: str
+
+
+def help_of(key: str) -> Help:
+    """Return the help of a key, such as ``trainer.batch_size``, ``model.units`` or ``strategy``.
+
+    A key that several options of a group have is that of the group's default option, where it has
+    it, else of the first one that has it.
+
+    Args:
+        key: dotted.
+
+    Raises:
+        UsageError: no option has such a key.
+    """
+    group, _, name = key.replace("/", ".").rpartition(".")
+    for kind in kinds(group):
+        field = next((each for each in dataclasses.fields(kind) if each.name == name), None)
+        if field is not None:
+            return _help(kind, field, key)
+    raise UsageError(
+        "--help", key, "there is no such key", "the keys that --cfg job prints",
+        "python -m dtrain --cfg job",
+    )  # fmt: skip
+
+
+def keys() -> list[str]:
+    """Return all keys that have a help: of the whole and of every option of every group."""
+    found = []
+    inner = (group.replace("/", ".") for group in SCHEMAS)
+    for group in ("", *sections(), *inner, "strategy.mesh"):
+        for kind in kinds(group):
+            found += [f"{group}.{field.name}" if group else field.name
+                      for field in dataclasses.fields(kind)]  # fmt: skip
+    return list(dict.fromkeys(found))
+
+
+def lines(kind: type) -> dict[str, str]:
+    """Return the help of each field of a dataclass, those that it inherits as well."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        _, _, attributes = (each.__doc__ or "").partition("Attributes:\n")
+        found |= {name: " ".join(text.split()) for _, name, text in _LINE.findall(attributes)}
+    return found
+
+
+def described(kind: type, group: str) -> dict[str, Help]:
+    """Return the help of each field of a dataclass that stands at ``group``, ``""`` for the top."""
+    return {
+        field.name: _help(kind, field, f"{group}.{field.name}".lstrip("."))
+        for field in dataclasses.fields(kind)
+    }
+
+
+def _help(kind: type, field: dataclasses.Field[Any], key: str) -> Help:
+    line = lines(kind)[field.name]
+    group = key.replace(".", "/")
+    if group in GROUPS:
+        return Help("group", GROUPS[group], ", ".join(options(group)), line)
+    if key in sections():
+        return Help("group", None, f"{key}.KEY=VALUE", line)
+    return Help(_type(field), _default(field), accepted(field), line)
+
+
+def sections() -> dict[str, Any]:
+    """Return the dataclasses of groups that are not open, and of what is in them."""
+    return {
+        field.name: field.default_factory
+        for field in dataclasses.fields(schema.Config)
+        if dataclasses.is_dataclass(field.default_factory)
+    }
+
+
+def kinds(group: str) -> list[type]:
+    """Return the dataclasses of what may stand at ``group``, that of the default option first."""
+    if not group:
+        return [schema.Config]
+    if group == "strategy.mesh":
+        return [strategies.Mesh]
+    if group in sections():
+        return [sections()[group]]
+    path = group.replace(".", "/")
+    first, known = GROUPS.get(path), SCHEMAS.get(path, {})
+    return [known[name] for name in sorted(known, key=lambda name: name != first)]
+
+
+def _type(field: dataclasses.Field[Any]) -> str:
+    if isinstance(field.default, enum.Enum):
+        return "one of several names"
+    words = str(field.type).replace("list[", "list of ").replace("]", "").split(" | ")
+    names = {"str": "text", "None": "null", "Any": "any value", "bool": "true or false",
+             "Switch": "true, false or auto",
+             "int": "whole number", "float": "number", "list of int": "list of whole numbers",
+             "list of str": "list of texts", "list of Any": "list"}  # fmt: skip
+    return " or ".join(names.get(word, word) for word in words)
+
+
+def _default(field: dataclasses.Field[Any]) -> str | None:
+    value = field.default
+    if value is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    return None if value == "???" else typed(value)

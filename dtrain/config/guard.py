@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from hydra import version
@@ -26,7 +25,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import command_line, given, groups, targets
+from dtrain.config import command_line, given, groups, load, targets
 from dtrain.errors import UsageError
 
 NAME = "dtrain"
@@ -125,7 +124,7 @@ def check(config: DictConfig, overrides: list[str]) -> None:
             NAME, "hydra/launcher=dtrain",
         )  # fmt: skip
     for key, (value, instead) in _FIXED.items():
-        found = _select(part, key)
+        found = load.select(part, key)
         if found != value and not (value is None and found is False):
             raise _refusal(key, found, instead)
     for key in part:
@@ -158,12 +157,6 @@ def is_chosen(config: Any, kind: str) -> bool:
     """Say whether the user has chosen the folder of a ``run`` or a ``sweep``."""
     chosen: Any = OmegaConf.to_container(config.hydra[kind], resolve=False)
     return bool(chosen["dir"] != _DIRS[kind])
-
-
-def _select(part: Any, key: str) -> Any:
-    for name in key.split("."):
-        part = part.get(name) if isinstance(part, Mapping) else None
-    return part
 
 
 def _refusal(key: str, value: Any, instead: str) -> UsageError:

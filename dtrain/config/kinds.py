@@ -10,6 +10,7 @@ import dataclasses
 import inspect
 import re
 import sys
+from operator import attrgetter
 from typing import Any
 
 
@@ -230,16 +231,9 @@ def fits(found: Any, target: str, kinds: list[Kind]) -> bool:
 
 def _is(found: Any, kind: Kind) -> bool:
     if inspect.isclass(found):
-        bases = tuple(_base(kind.package, base) for base in kind.bases)
-        return issubclass(found, bases)
+        package = sys.modules[kind.package]
+        return issubclass(found, tuple(attrgetter(base)(package) for base in kind.bases))
     if kind.first is None or not inspect.isfunction(found):
         return False
     first = tuple(inspect.signature(found).parameters)[: len(kind.first)]
     return first == kind.first and f"{found.__module__}.".startswith(f"{kind.home}.")
-
-
-def _base(package: str, name: str) -> Any:
-    value: Any = sys.modules[package]
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value

@@ -1,11 +1,14 @@
-"""Which metric is the objective, and which value of it is better."""
+"""The metrics that a configuration names: the objective, and those that callbacks look at."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
+
+from dtrain.config.ranges import LARGE, MANY, Form, Range
+from dtrain.errors import UsageError, nearest
 
 #: What stands for the first of these metrics that a run has.
 AUTO = "auto"
@@ -17,6 +20,8 @@ _LESS_IS_BETTER = re.compile(
     r"(^|[_/])(loss|error|mae|mse|mape|msle|rmse|crossentropy|divergence|perplexity|hinge|poisson"
     r"|log_cosh|logcosh)$"
 )
+#: Callbacks of Keras' that look at a number by its name.
+_MONITORS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 
 
 class Mode(enum.Enum):
@@ -55,3 +60,94 @@ def chosen(
         if event.get("objective") and event.get("objective_mode") in ("max", "min"):
             name, better = event["objective"], event["objective_mode"]
     return name, better
+
+
+def check(key: str, name: str, names: list[str], *others: str) -> None:
+    """Refuse a metric that a run does not have.
+
+    Args:
+        key: ``objective``, or that of a callback that would never act.
+        name: of the metric.
+        names: of all metrics of the run.
+        others: names that are none and may stand there.
+
+    Raises:
+        UsageError: naming the metric that is meant.
+    """
+    if name in names or name in others:
+        return
+    # Of a name that begins with val_, the metric of the validation is meant.
+    bare = nearest(name.removeprefix("val_"), [each for each in names if "val_" not in each])
+    near = f"val_{bare}" if name.startswith("val_") else ""
+    near = near if near in names else nearest(name, names) or bare or ""
+    is_objective = key == "objective"
+    typed = f"objective={near or AUTO}" if is_objective else f"monitor:{near} in the callback"
+    raise UsageError(
+        key, name, "is not among the metrics of this run", ", ".join(names),
+        typed if near or is_objective else "one of these",
+    )  # fmt: skip
+
+
+def monitored(callbacks: Iterable[Any], stopping: Any) -> Iterator[tuple[str, str]]:
+    """Yield the keys of Keras' callbacks that look at a metric, each with its name.
+
+    Args:
+        callbacks: ``trainer.callbacks``.
+        stopping: ``trainer.early_stopping``.
+    """
+    if isinstance(stopping, Mapping) and "monitor" in stopping:
+        yield "trainer.early_stopping.monitor", stopping["monitor"]
+    for index, node in enumerate(callbacks):
+        head, _, name = str(node.get("_target_")).rpartition(".")
+        if head != "keras.callbacks" or name not in _MONITORS:
+            continue
+        if name != "ModelCheckpoint" or node.get("save_best_only"):
+            yield f"trainer.callbacks[{index}].monitor", node.get("monitor", "val_loss")
+
+
+# -- trainer.early_stopping: Keras' callback in short, or its patience alone ---------------------
+
+
+def _problem(value: Any) -> str | None:
+    """Say why ``value`` is neither a patience nor such a mapping."""
+    if not isinstance(value, dict):
+        return None if not _PATIENCE.problem(value) else "is no number of epochs, and no mapping"
+    if unknown := [str(name) for name in value if name not in _KEYS]:
+        return f"has the key {unknown[0]}"
+    if _PATIENCE.problem(value.get("patience")):
+        return "has no patience, a number of epochs"
+    if not isinstance(value.get("restore_best", False), bool):
+        return "has a restore_best that is neither true nor false"
+    if not isinstance(value.get("monitor", ""), str):
+        return "has a monitor that is no name of a metric"
+    if value.get("mode", "max") not in ("max", "min"):
+        return "has a mode other than max and min"
+    problem = Range(0, LARGE).problem(value.get("min_delta", 0))
+    return problem and f"has a min_delta that {problem}"
+
+
+_PATIENCE = Range(1, MANY, whole=True)
+_KEYS = ("patience", "monitor", "restore_best", "min_delta", "mode")
+STOPPING = Form(
+    f"null, a number of epochs, or a mapping with patience and perhaps {', '.join(_KEYS[1:])}",
+    _problem, "{patience: 3}",
+)  # fmt: skip
+
+
+def stopping(value: Any, objective: str, mode: str) -> dict[str, Any]:
+    """Return the callback of ``trainer.early_stopping`` as a node.
+
+    Args:
+        value: of :data:`STOPPING`, not null.
+        objective: that is looked at where the value names no metric.
+        mode: which of it is better.
+    """
+    options: dict[str, Any] = {"patience": value} if isinstance(value, int) else dict(value)
+    name: str = options.get("monitor", objective)
+    better = mode if name == objective else Mode.auto.of(name).name
+    return {
+        "_target_": "keras.callbacks.EarlyStopping", "monitor": name,
+        "patience": options["patience"], "min_delta": options.get("min_delta", 0),
+        "mode": options.get("mode", better),
+        "restore_best_weights": options.get("restore_best", False),
+    }  # fmt: skip

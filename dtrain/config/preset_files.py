@@ -64,7 +64,7 @@ def _check_option(override: str) -> None:
     if known and number:
         raise UsageError(
             group, option, "is not the name of an option",
-            ", ".join(suggest.options_of(group)) or "one of its options",
+            ", ".join(groups.options(group)) or "one of its options",
             suggest.corrected(group, option) or f"the command without {group}=",
         )  # fmt: skip
 

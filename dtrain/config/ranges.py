@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 #: Where a field keeps its rule.
 METADATA = "dtrain"
@@ -27,20 +27,6 @@ WIDE = 2**24
 LARGE = 1e12
 
 
-class Rule(Protocol):
-    """Which values a field takes, of those of its type."""
-
-    @property
-    def accepted(self) -> str:
-        """The values, in words."""
-
-    def problem(self, value: Any) -> str | None:
-        """Return why ``value`` is none of them, None where it is one."""
-
-    def instead(self, value: Any) -> Any:
-        """Return one of them, as it is typed; None where that is for the user to know."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Range:
     """Finite numbers between two bounds.
@@ -49,12 +35,14 @@ class Range:
         low, high: the bounds.
         above: ``low`` itself is none of them.
         below: likewise ``high``.
+        whole: only whole numbers.
     """
 
     low: float
     high: float
     above: bool = False
     below: bool = False
+    whole: bool = False
 
     @property
     def accepted(self) -> str:
@@ -74,7 +62,7 @@ class Range:
             return f"must be {'above' if self.above else 'at least'} {_text(self.low)}"
         if value > self.high or (self.below and value == self.high):
             return f"must be {'below' if self.below else 'at most'} {_text(self.high)}"
-        return None
+        return "is not a whole number" if self.whole and not isinstance(value, int) else None
 
     def instead(self, value: Any) -> Any:
         """Return the bound that ``value`` misses, or a number beside it."""
@@ -89,19 +77,15 @@ class Form:
 
     Attributes:
         accepted: what they are, in words.
-        why: returns why a value is none of them, None where it is one.
+        problem: returns why a value is none of them, None where it is one.
         example: one of them.
         values: all of them, where they can be listed.
     """
 
     accepted: str
-    why: Callable[[Any], str | None]
+    problem: Callable[[Any], str | None]
     example: str | None = None
     values: tuple[str, ...] = ()
-
-    def problem(self, value: Any) -> str | None:
-        """Return why ``value`` has another form."""
-        return self.why(value)
 
     def instead(self, value: Any) -> Any:
         """Return the example."""
@@ -146,6 +130,11 @@ class Each:
     def instead(self, value: Any) -> Any:
         """Return the example."""
         return self.example
+
+
+#: Which values a field takes, of those of its type: ``accepted`` in words, ``problem`` of one that
+#: is none, and ``instead`` one that is, as it is typed.
+Rule = Range | Form | Each
 
 
 def within(

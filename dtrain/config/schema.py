@@ -13,40 +13,17 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config import early_stopping, forms
-from dtrain.config.forms import (
-    CALLBACKS,
-    CHECKPOINT,
-    CLASS_WEIGHT,
-    FILE_NAME,
-    LOG,
-    LOSS,
-    LOSS_WEIGHTS,
-    METRIC,
-    METRICS,
-    NODE,
-    PARTS,
-    PATH,
-    PATTERNS,
-    PREDICTED,
-    PREFIX,
-    REGISTERED,
-    SHARD,
-    SPLIT,
-    STORE,
-    TRACE,
-    target,
-    text,
-)
+from dtrain.config import forms, objective
+from dtrain.config.forms import FILE_NAME, NODE, PATH, PATTERNS, target, text
 from dtrain.config.objective import Mode
 from dtrain.config.ranges import LARGE, MANY, SEED, YEAR, Each, Form, Range, formed, short, within
 from dtrain.config.section import Open, Section
 
 #: Rules, and patterns of one epoch, that a list may have.
 _RULES = 1000
-_RANK = Range(1, 2**16)
+_RANK = Range(1, 2**16, whole=True)
 _FACTOR = Range(0, LARGE, above=True)
-_EPOCH = Range(2, MANY)
+_EPOCH = Range(2, MANY, whole=True)
 
 
 def _rule(name: str, why: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
@@ -75,15 +52,11 @@ def _initial(value: Any) -> str | None:
     return _rule("skip" if skips else "as", (lambda _: None) if skips else _text)(value)
 
 
-def _rank(value: Any) -> str | None:
-    return _RANK.problem(value) or (None if isinstance(value, int) else "is no whole number")
-
-
 def _unfreeze(value: Any) -> str | None:
     if not isinstance(value, dict):
         return "is no mapping from epochs to patterns"
     for epoch, patterns in value.items():
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or _EPOCH.problem(epoch):
+        if _EPOCH.problem(epoch):
             return f"{short(epoch)} is no epoch after the first"
         problem = PATTERNS.problem(patterns)
         if problem is None and not patterns:
@@ -105,7 +78,7 @@ FACTORS = Each(
     '[{path: "^backbone/", factor: 0.1}]',
 )  # fmt: skip
 LORA = Each(
-    Form("{path: REGEX, rank: NUMBER}", _rule("rank", _rank)), 0, _RULES,
+    Form("{path: REGEX, rank: NUMBER}", _rule("rank", _RANK.problem)), 0, _RULES,
     '[{path: "query", rank: 4}]',
 )  # fmt: skip
 
@@ -232,19 +205,19 @@ class Trainer(Section):
     validation_freq: int = within(1, 1, MANY)
     validation_batch_size: int | None = within(None, 1, MANY)
     validation_steps: int | None = within(None, 1, MANY)
-    loss: Any = formed("auto", LOSS)
-    loss_weights: Any | None = formed(None, LOSS_WEIGHTS)
+    loss: Any = formed("auto", forms.LOSS)
+    loss_weights: Any | None = formed(None, forms.LOSS_WEIGHTS)
     gradient_reduction: Reduction = Reduction.mean
-    class_weight: Any = formed(None, CLASS_WEIGHT)
-    metrics: Any = formed("auto", METRICS)
-    callbacks: list[Any] = formed([], CALLBACKS)
-    early_stopping: Any | None = formed(None, early_stopping.FORM)
+    class_weight: Any = formed(None, forms.CLASS_WEIGHT)
+    metrics: Any = formed("auto", forms.METRICS)
+    callbacks: list[Any] = formed([], forms.CALLBACKS)
+    early_stopping: Any | None = formed(None, objective.STOPPING)
     max_time: Any | None = formed(None, forms.DURATION)
     terminate_on_nan: bool = True
     deterministic: bool = False
     compile: bool = False
     log_every_steps: int | None = within(None, 1, MANY)
-    log: list[str] = formed([], LOG)
+    log: list[str] = formed([], forms.LOG)
 
 
 #: Which model of a run is logged where the run is recorded.
@@ -267,7 +240,7 @@ class Tracking:
     uri: str | None = formed(None, text(4096))
     experiment: str = formed("dtrain", text(250))
     histograms: bool = False
-    profile_steps: list[int] | None = formed(None, TRACE)
+    profile_steps: list[int] | None = formed(None, forms.TRACE)
 
 
 @dataclasses.dataclass
@@ -281,9 +254,9 @@ class MLflow(Tracking):
     """
 
     _target_: str = target("dtrain.tracking.mlflow.tracker.MLflow")
-    uri: str | None = formed(None, STORE)
+    uri: str | None = formed(None, forms.STORE)
     model: Logged = Logged.none
-    register: str | None = formed(None, REGISTERED)
+    register: str | None = formed(None, forms.REGISTERED)
 
 
 @dataclasses.dataclass
@@ -373,9 +346,9 @@ class Evaluate(Action):
 
     _target_: str = target("dtrain.after.evaluate.Evaluate")
     run: str | None = formed(None, PATH)
-    checkpoint: str | None = formed(None, CHECKPOINT)
+    checkpoint: str | None = formed(None, forms.CHECKPOINT)
     weights: Weights = Weights.raw
-    prefix: str | None = formed(None, PREFIX)
+    prefix: str | None = formed(None, forms.PREFIX)
     by: str | None = formed(None, text())
     follow: bool = False
 
@@ -405,14 +378,14 @@ class Predict(Action):
 
     _target_: str = target("dtrain.after.predict.Predict")
     run: str | None = formed(None, PATH)
-    checkpoint: str | None = formed(None, CHECKPOINT)
+    checkpoint: str | None = formed(None, forms.CHECKPOINT)
     weights: Weights = Weights.raw
     to: str | None = formed(None, PATH)
     workers: int = within(1, 1, 10_000)
-    shard: str | None = formed(None, SHARD)
-    split: str | None = formed(None, SPLIT)
-    function: Any | None = formed(None, PREDICTED)
-    include: list[str] = formed([], PARTS)
+    shard: str | None = formed(None, forms.SHARD)
+    split: str | None = formed(None, forms.SPLIT)
+    function: Any | None = formed(None, forms.PREDICTED)
+    include: list[str] = formed([], forms.PARTS)
     format: Format = Format.parquet
     piece_rows: int | None = within(None, 1, MANY)
     batch: int | None = within(None, 1, MANY)
@@ -468,7 +441,7 @@ class Config(Section):
     backend: Backend = Backend.auto
     seed: int = within(0, 0, SEED)
     output_dir: str = formed("outputs", PATH)
-    objective: str = formed("auto", METRIC)
+    objective: str = formed("auto", forms.METRIC)
     objective_mode: Mode = Mode.auto
     resume: str | None = formed(None, PATH)
     fork: str | None = formed(None, PATH)

@@ -125,20 +125,6 @@ def check_grid(overrides: Sequence[Override]) -> None:
         raise _too_many(max(counts, key=lambda key: counts[key]), "...", f"{typed} are {total:,}")
 
 
-def check_trials(trials: int) -> None:
-    """Refuse a number of jobs that is none.
-
-    Raises:
-        UsageError: it is not from 1 to :data:`MOST`.
-    """
-    if trials < 1:
-        raise UsageError(
-            "hydra.sweeper.trials", trials, "is no job", f"1 to {MOST:,}", "hydra.sweeper.trials=20"
-        )
-    if trials > MOST:
-        raise _too_many("hydra.sweeper.trials", trials, f"{trials:,} are")
-
-
 def number(override: Override) -> int:
     """Count the values of a key without expanding them; an interval or a pattern counts as one.
 

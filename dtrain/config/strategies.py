@@ -17,7 +17,6 @@ from dtrain.host.frameworks import FRAMEWORKS
 _OWN = "dtrain.task.strategies"
 #: TensorFlow's collectives, by which gradients are added up over the tasks.
 Communication = enum.Enum("Communication", ["auto", "ring", "nccl"])
-#: The type that gradients have between tasks, where it is not their own.
 #: When a gradient is applied: as soon as it is there, or averaged with those of a global batch.
 Update = enum.Enum("Update", ["async", "sync"])  # `async` is a keyword, hence the call
 

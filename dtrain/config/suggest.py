@@ -9,8 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dtrain.config import groups, kinds
-from dtrain.config.key_help import help_of, keys, sections
-from dtrain.config.key_help import kinds as classes
+from dtrain.config.groups import help_of, keys
 from dtrain.config.other_tools import KEYS, VALUES
 from dtrain.errors import UsageError, nearest
 
@@ -94,7 +93,7 @@ def assigned(key: str, value: str) -> str | None:
     if key == "trainer.callbacks":
         return callbacks(value)
     if key in groups.GROUPS:
-        options = options_of(key)
+        options = groups.options(key)
         found = of_file(value) if key == "dataset" and value not in options else None
         near = value if value in options else nearest(value, options)
         return found or (near and f"{key}={near}")
@@ -113,16 +112,6 @@ def corrected(key: str, value: str) -> str | None:
     return None if found == quoted(key, value) else found
 
 
-def none_of(key: str) -> str | None:
-    """Return the override by which a key is to have none, where that is no null."""
-    return VALUES.get(f"{key}=null")
-
-
-def is_help(key: str) -> bool:
-    """Say whether there is a help of a key or a group."""
-    return key.replace("/", ".") in keys()
-
-
 def of_help(key: str) -> str | None:
     """Return the help that was meant by ``--help KEY``; None where nothing is near."""
     ours = KEYS.get(key.rpartition(".")[2], "")
@@ -130,7 +119,7 @@ def of_help(key: str) -> str | None:
     named = [found[1] or found[0]] if found else []
     near = nearest(key, keys())
     named += keys_named(key.rpartition(".")[2]) or ([near] if near else [])
-    named += [group for group in groups.GROUPS if key in options_of(group)]
+    named += [group for group in groups.GROUPS if key in groups.options(group)]
     return f"python -m dtrain --help {named[0]}" if named else None
 
 
@@ -225,11 +214,6 @@ def keys_named(name: str) -> list[str]:
     return [key for key in found if "." not in key] or found
 
 
-def options_of(group: str) -> list[str]:
-    """Return the options of a group of dtrain's."""
-    return sorted(path.stem for path in (groups.folder("conf") / group).glob("*.yaml"))
-
-
 def options_with(group: str, name: str) -> list[str]:
     """Return the options of a group that have a key ``name``."""
     schemas = groups.SCHEMAS.get(group, {})
@@ -245,7 +229,7 @@ def options_with(group: str, name: str) -> list[str]:
 def keys_of_type(name: str) -> list[str]:
     """Return the keys of a dataclass of the configuration, by its name as OmegaConf prints it."""
     known = [kind for options in groups.SCHEMAS.values() for kind in options.values()]
-    known += [kind for group in ("", *sections()) for kind in classes(group)]
+    known += [kind for group in ("", *groups.sections()) for kind in groups.kinds(group)]
     found = next((kind for kind in known if kind.__name__ == name), None)
     return [] if found is None else sorted(_fields(found))
 

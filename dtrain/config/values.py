@@ -157,6 +157,8 @@ def _node(node: DictConfig, key: str, kind: type | None) -> None:
         name = str(each)
         if name in fields:
             _field(node, name, _join(key, name), fields[name])
+        elif key.endswith(".members") and isinstance(node[each], DictConfig):  # of a mixture
+            _known(node[each], _join(key, name), None)
         else:
             _any(_plain(node, each), _join(key, name), 1)
 

@@ -26,7 +26,7 @@ from dtrain.controller.validate import check_address
 from dtrain.controller.ways import start
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import terminal
-from dtrain.tracking import choose
+from dtrain.tracking.base import describe_overlooked
 
 
 class Command:
@@ -179,7 +179,7 @@ def _job(node: DictConfig) -> Outcome:
             f"python -m dtrain {chosen} outputs/DATE/TIME_NAME",
         )  # fmt: skip
     folders.check_name(config.name)
-    if (message := choose.overlooked(config)) is not None:
+    if (message := describe_overlooked(config)) is not None:
         print(f"note: {message}", file=sys.stderr)
     path, chosen = guard.run_folder()
     folder = folders.place(path, "hydra.run.dir")

@@ -42,6 +42,7 @@ _KEYS = re.compile(
 )
 #: Begins the changes of each file in a patch.
 _SECTION = re.compile(rb"^(?=diff --git )", re.M)
+_SUBMODULE = re.compile(r"^\s*path\s*=\s*(.*\S)", re.M)
 #: Seconds that a run waits at its end for what git has not told yet.
 LAST = 1.0
 
@@ -193,6 +194,9 @@ def capture(
     # Where the tree itself lies in such a folder, as that of a replay may, it is recorded.
     inside = [each for each in outputs if each.is_relative_to(top)]
     left: dict[str, str] = {}
+    if (top / ".gitmodules").is_file():
+        modules = reading.read_bytes(top / ".gitmodules", code.FILE).decode(errors="replace")
+        left = dict.fromkeys(_SUBMODULE.findall(modules), "is a submodule")
     tracked: list[str] = []
     untracked: list[str] = []
     status = call("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames",

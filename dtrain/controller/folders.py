@@ -10,8 +10,9 @@ from typing import Any
 
 from dtrain.config import given
 from dtrain.data.files import is_address
-from dtrain.errors import DamagedFile, DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError
 from dtrain.files import addresses, reading, writing
+from dtrain.run import schemas
 from dtrain.run.folder import LOCK, RunDir, check_format
 
 
@@ -142,9 +143,7 @@ def read_command(rundir: RunDir) -> dict[str, Any] | None:
         DamagedFile: it is not as dtrain writes it.
         OSError: it cannot be read.
     """
-    found = reading.read_json(rundir.command)
-    if found is not None:
-        check_command(found, rundir.command)
+    found: Any = schemas.read(rundir.command, schemas.Command)
     return found
 
 
@@ -164,29 +163,6 @@ def age(run: Path) -> tuple[float, str]:
     except (DtrainError, OSError, TypeError, ValueError):
         began = math.inf
     return began, str(run)
-
-
-def check_command(command: Any, path: Path, field: str = "") -> None:
-    """Refuse what no command of dtrain has written as the overrides of a run or a sweep.
-
-    Raises:
-        DamagedFile: it is not of that form.
-    """
-    if not isinstance(command, dict):
-        raise DamagedFile(path, "is not a mapping", field.rstrip("."))
-    given = command.get("overrides")
-    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise DamagedFile(path, "is not a list of overrides", f"{field}overrides")
-    if not isinstance(command.get("config_dir"), str | None):
-        raise DamagedFile(path, "is not a path", f"{field}config_dir")
-    job = command.get("sweep")
-    if job is None:
-        return
-    if not isinstance(job, dict) or type(job.get("number")) is not int:
-        raise DamagedFile(path, "does not have the number of a job", f"{field}sweep.number")
-    differs = job.get("differs", {})
-    if not isinstance(differs, dict) or not all(isinstance(v, str) for v in differs.values()):
-        raise DamagedFile(path, "is not a mapping of keys to values", f"{field}sweep.differs")
 
 
 def lock(rundir: RunDir, key: str) -> int:

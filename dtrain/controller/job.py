@@ -31,8 +31,7 @@ from dtrain.run import checkpoint, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 from dtrain.run.journal import Follower
-from dtrain.tracking.base import TrackedRun
-from dtrain.tracking.choose import tracker
+from dtrain.tracking.base import TrackedRun, make_tracker
 from dtrain.tracking.delivery import RunDelivery
 
 #: How often the tasks are started anew on other ports because one was taken.
@@ -99,7 +98,7 @@ class Job:
         self._resumed = config.resume is not None
         self._rundir, self._lock = self._take(folder, chosen)
         self._view: View = view or Display()
-        self._tracker = tracker(config)
+        self._tracker = make_tracker(config)
         self._delivery: RunDelivery | None = None
         self._events: list[dict[str, Any]] = []
         self._follower = Follower(self._rundir.journal)
@@ -292,7 +291,7 @@ class Job:
             status, problem, log = "KILLED", self.unsaved, None
         kept = self._resumed and not self._trained and code != errors.OK
         if kept:
-            self._leave(functools.partial(self._files.put_back, logs=False))
+            self._leave(self._files.put_back)
         found = self._result(
             self._config, self._cluster, self._rundir, self._events,
             status=status, exit_code=code, error=problem, restarts=self._restarts,

@@ -1,4 +1,7 @@
-"""A job that runs in pods of Kubernetes: this command, once more, in each of them."""
+"""A job that runs in pods of Kubernetes: this command, once more, in each of them.
+
+``launcher.apply=true`` has ``kubectl`` apply it, wait for it, show its log and delete it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,11 @@ import math
 import os
 import re
 import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,19 +27,36 @@ from dtrain.config import environment, load
 from dtrain.config.consent import PREFIX
 from dtrain.config.overrides import key_of
 from dtrain.config.schema import Config
-from dtrain.controller import kubectl
 from dtrain.controller.backend import reads
+from dtrain.controller.folders import unwritable
 from dtrain.controller.launchers import Kubernetes
-from dtrain.controller.launchers.k8s import MARGIN, Object, Workload, render
+from dtrain.controller.launchers.k8s import (
+    COMPONENT,
+    INSTANCE,
+    MARGIN,
+    Object,
+    Workload,
+    render,
+)
 from dtrain.controller.plan import Plan
-from dtrain.errors import UsageError
+from dtrain.errors import TrainingError, UsageError
 from dtrain.files import addresses, writing
+from dtrain.host.terminal import say, stops
 
 #: Below ``output_dir``, of the run folders in the cluster and of the manifests here.
 FOLDER = "kubernetes"
 #: Variables of this command that those in the pods need, too.
 _HANDED_ON = ("DTRAIN_TRUST", "DTRAIN_ENV")
 _NAME = 28  # characters of a job's name that are of the run's
+#: Seconds until a child that has ended is started again, and that one waits for a condition.
+_AGAIN, _LOOK = 1.0, 5
+#: Seconds until a pod that was asked to end is gone, beyond its own grace.
+_GONE = 60.0
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_EXIT_CODES = (
+    '{range .items[*]}{.status.containerStatuses[?(@.name=="dtrain")].state.terminated.exitCode}'
+    " {end}"
+)
 
 
 def run(
@@ -63,11 +88,10 @@ def run(
     if not pods.apply:
         _write(Path(config.output_dir) / FOLDER / f"{work.name}.yaml", objects, pods.namespace)
         return errors.OK
-    job = kubectl.Job(pods.context, pods.namespace, objects)
-    kubectl.say(f"{work.name} is in the namespace {job.create()}; run folder: "
-                f"{work.output_dir}/{FOLDER}/{work.name} of the claim {pods.volume}")  # fmt: skip
-    if pods.queue is not None:
-        kubectl.say(f"it waits for room in the queue {pods.queue}")
+    job = Job(pods.context, pods.namespace, objects)
+    job.create()
+    say(f"{work.name} is applied; run folder: {work.output_dir}/{FOLDER}/{work.name} of the claim "
+         f"{pods.volume}; its pods: kubectl get pods -l {INSTANCE}={work.name}")  # fmt: skip
     return job.follow(launcher.grace_seconds + MARGIN) if pods.follow else errors.OK
 
 
@@ -216,10 +240,200 @@ def _write(path: Path, objects: list[Object], namespace: str | None) -> None:
         writing.remove(path)
         writing.write_key(path, text(objects).encode())
     except OSError as error:
-        raise UsageError(
-            "output_dir", path.parent.parent, f"no manifest can be written there "
-            f"({error.strerror})", "a folder that can be written", "output_dir=FOLDER",
-        ) from None  # fmt: skip
+        problem = "no manifest can be written there"
+        raise unwritable("output_dir", path.parent.parent, problem, error) from None
     option = f" -n {namespace}" if namespace else ""
-    kubectl.say(f"the manifest is written; type: kubectl apply -f {path}{option}")
-    kubectl.say("launcher.apply=true creates the job and follows it")
+    say(f"the manifest is written; type: kubectl apply -f {path}{option}")
+    say("launcher.apply=true creates the job and follows it")
+
+
+class Job:
+    """A job in a cluster.
+
+    Args:
+        context: of the kubeconfig; None for the current one.
+        namespace: None for that of the context.
+        objects: of :func:`dtrain.controller.launchers.k8s.render`.
+
+    Raises:
+        UsageError: ``kubectl`` is not installed.
+    """
+
+    def __init__(self, context: str | None, namespace: str | None, objects: list[Object]):
+        if shutil.which("kubectl") is None:
+            raise UsageError(
+                "launcher.apply", "true", "is done by kubectl, which is not on PATH",
+                "false, which writes the manifest, or kubectl", "launcher.apply=false",
+            )  # fmt: skip
+        options = {"context": context, "namespace": namespace}
+        self._kubectl = ["kubectl", *(f"--{k}={v}" for k, v in options.items() if v is not None)]
+        self._objects, job = objects, objects[-1]
+        self._name, kind = job["metadata"]["name"], job["kind"]
+        self._annotations = job["metadata"]["annotations"]
+        self._reference = f"{kind}/{self._name}".lower()
+        self._pods = f"--selector={INSTANCE}={self._name}"
+        chief = f"{COMPONENT}=chief" if kind == "JobSet" else f"{_INDEX}=0"
+        self._chief = f"{self._pods},{chief}"
+        self._success = "Completed" if kind == "JobSet" else "Complete"
+
+    def create(self) -> None:
+        """Create the job; one that is there already, and is the very same, is left as it is.
+
+        Raises:
+            UsageError: there is another job of this name.
+            TrainingError: the cluster refuses it, or does not answer.
+        """
+        there = self._run("get", self._reference, "--ignore-not-found", "--output=json")
+        if there:
+            annotations = json.loads(there)["metadata"].get("annotations") or {}
+            if not self._annotations.items() <= annotations.items():
+                raise UsageError(
+                    "launcher.job_name", self._name, "the cluster has another job of this name",
+                    "a name that is free, or the very command that created it, which follows it",
+                    f"kubectl delete {self._reference}, or launcher.job_name=ANOTHER",
+                )  # fmt: skip
+            return
+        try:
+            # ORDER: the job is the last: its pods find what belongs to it.
+            words = ("--server-side", "--force-conflicts", "--filename=-")
+            self._run("apply", *words, content=text(self._objects))
+        except BaseException:
+            self._remove("--wait=false")
+            raise
+
+    def follow(self, grace: float) -> int:
+        """Print the chief's log until the job is over.
+
+        Args:
+            grace: seconds that a pod has to end.
+
+        Returns:
+            The exit code of the job, or that of an interrupted one: Ctrl-C deletes it.
+
+        Raises:
+            SystemExit: this command was asked to end by another signal; the job goes on.
+        """
+        log = _Log([*self._kubectl, "logs", self._chief, "--container=dtrain", "--follow",
+                    "--timestamps", "--tail=-1", "--max-log-requests=1000"])  # fmt: skip
+        for number in set(stops()) - {signal.SIGINT}:  # Ctrl-C alone deletes the job
+            signal.signal(number, lambda *_: sys.exit(errors.INTERRUPTED))
+        patience = 0.0
+        try:
+            code, patience = self._wait(), 10.0
+            return code
+        except KeyboardInterrupt:
+            return self._delete(grace)
+        finally:
+            log.end(patience)
+
+    def _wait(self) -> int:
+        """Wait until the job is over, and return its exit code."""
+        problem = ""
+        while True:
+            for condition in (self._success, "Failed"):
+                words = (f"--for=condition={condition}", f"--timeout={_LOOK}s")
+                done = self._call("wait", self._reference, *words)
+                message = _problem(done)
+                if done.returncode == 0:
+                    return self._end(condition == self._success)
+                if "(NotFound)" in message:
+                    say(f"{self._name} was deleted")
+                    return errors.FAILED
+                away = "timed out waiting for the condition" not in message
+                if away and message != problem:
+                    say(f"{message}; the job goes on, and kubectl asks again")
+                problem = message if away else ""
+                time.sleep(_AGAIN if away else 0)
+
+    def _end(self, success: bool) -> int:
+        """Say that the job is over, and return its exit code: that of the chief's last pod."""
+        code = errors.OK
+        if not success:
+            words = ("--sort-by=.metadata.creationTimestamp", f"--output=jsonpath={_EXIT_CODES}")
+            codes = [c for s in (self._pods, self._chief) for c in
+                     map(int, self._run("get", "pods", s, *words).split())]  # fmt: skip
+            kept = (errors.OK, errors.INTERRUPTED)
+            code = next((c for c in reversed(codes) if c not in kept), errors.FAILED)
+        how = f"failed with exit code {code}; type: kubectl describe {self._reference}"
+        say(f"{self._name} {'is done' if success else how}")
+        return code
+
+    def _delete(self, grace: float) -> int:
+        say(f"{self._name} is being deleted; its pods have {grace:g} s to save a checkpoint")
+        try:
+            self._remove("--cascade=foreground", f"--timeout={grace + _GONE:g}s")
+            say(f"{self._name} is deleted; its run folder stays")
+            return errors.INTERRUPTED
+        except (TrainingError, KeyboardInterrupt) as error:
+            why = str(error) or "it was not waited for"
+            say(f"{why}; type: kubectl get {self._reference}")
+            return errors.FAILED
+
+    def _remove(self, *words: str) -> None:
+        """Delete the job, and then what belongs to it: its policy protects pods to their end."""
+        *others, job = self._objects
+        for objects in filter(None, ([job], others)):
+            self._run("delete", "--ignore-not-found", "--filename=-", *words, content=text(objects))
+
+    def _call(self, *words: str, content: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._kubectl, *words], input=content, capture_output=True, text=True, check=False
+        )
+
+    def _run(self, *words: str, content: str | None = None) -> str:
+        """Return what ``kubectl`` prints.
+
+        Raises:
+            TrainingError: it failed.
+        """
+        done = self._call(*words, content=content)
+        if done.returncode != 0:
+            raise TrainingError(f"kubectl {words[0]}: {_problem(done)}")
+        return done.stdout
+
+
+class _Log(threading.Thread):
+    """Prints a log that ``kubectl`` reads, each line once. Where that ends it is read again.
+
+    Args:
+        command: prints the lines, each after its time.
+    """
+
+    def __init__(self, command: list[str]):
+        super().__init__(daemon=True)
+        self._command, self._over, self._last = command, threading.Event(), ""
+        self._child: subprocess.Popen[str] | None = None
+        self._closed = False
+        self.start()
+
+    def run(self) -> None:
+        """Read it, until it has ended once more after all is over."""
+        ends = False
+        while not (ends or self._closed):
+            ends = self._over.wait(_AGAIN if self._child else 0)
+            since = [f"--since-time={self._last}"] if self._last else []
+            with subprocess.Popen(
+                [*self._command, *since], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                text=True, errors="replace",
+            ) as self._child:  # fmt: skip
+                for line in self._child.stdout or ():
+                    moment, _, text = line.rstrip("\n").partition(" ")
+                    if moment > self._last:  # else it was printed before a connection ended
+                        self._last = moment
+                        print(text, flush=True)
+
+    def end(self, seconds: float) -> None:
+        """Wait so long for the last lines, and end what runs then."""
+        self._over.set()
+        self.join(seconds)
+        self._closed = True
+        while self.is_alive():
+            if self._child is not None:
+                self._child.kill()
+            self.join(0.1)
+
+
+def _problem(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what kubectl says of its failure, without the lines of its own log."""
+    lines = [line for line in done.stderr.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]
+    return " ".join(" ".join(lines).split())

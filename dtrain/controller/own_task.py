@@ -93,16 +93,16 @@ def run(config: Config, cluster: Cluster, launcher: Env, chosen: Path | None = N
 
 def _follow(task: Task, launcher: Env, peer: Peer, signals: Signals) -> str | None:
     """Return when the own task has ended, or is to be; with the reason, if it is known here."""
-    asked, deadline, frozen, begun = 0, math.inf, 0.0, False
+    asked, deadline, frozen, begun = False, math.inf, 0.0, False
     while True:
         statuses = {status for _, status in launcher.poll(INTERVAL)}
         if "ended" in statuses:
             return None
         begun = begun or "training" in statuses
-        if signals.count > asked or "stop" in statuses:
-            if signals.count > 1:
-                return "stopped at once"
-            asked = signals.count
+        if signals.count > 1:
+            return "stopped at once"
+        if not asked and (signals.count or "stop" in statuses):  # Ctrl-C reaches the task, too
+            asked = True
             _say(f"{task.name}: asked to stop: the chief saves a checkpoint")
             peer.ask_to_stop()
             launcher.stop()

@@ -39,13 +39,11 @@ from dtrain.run.checkpoint.format import MANIFEST, STATE
 from dtrain.run.checkpoint.store import ASIDE, POINTER
 from dtrain.run.folder import RunDir, short, write_json
 from dtrain.run.mirror import ChangedFile, Changes, Removed, checkpoint_of, problem_of
-from dtrain.tracking.delivery import INTERVAL, Delivery
+from dtrain.tracking.delivery import Delivery
 
 _OWNER, _STATE = "owner.json", ".remote.json"
 #: Bytes of a part of a large file, of which s3fs has ten in memory; S3 takes 10,000 parts.
 _CHUNK, _CHUNKS = 16 << 20, 9_000
-#: Bytes a second that are spent on files that only grow, and are replaced as a whole.
-_GROWTH = 1 << 20
 #: Longest wait for the last upload, in seconds.
 _LAST_SECONDS = 600.0
 #: Of a run at an address: what says whether it is the one that is looked for.
@@ -200,7 +198,6 @@ class Output:
             state = reading.read_json(folder / _STATE) or {}
         self.name: str | None = state.get("owner")
         self._changes = Changes(folder, copied=state.get("copied"))
-        self._uploaded: dict[str, float] = {}  # when
         self._superseded = False
         self._delivery: Delivery | None = None
 
@@ -293,15 +290,14 @@ class Output:
         """Upload what the place lacks; return whether there was anything, or this was the end.
 
         Args:
-            ending: growing files do not wait, either.
+            ending: growing files do not wait for a checkpoint.
             claim: called before each change.
         """
         changed = False
         try:
-            for change in self._changes.files(lambda file: not ending and self._waits(file)):
+            for change in self._changes.files(patient=not ending):
                 claim()
                 self._bucket.apply(change)
-                self._uploaded[change.path] = time.monotonic()
                 changed = True
         except Superseded:
             self._superseded = True
@@ -313,15 +309,9 @@ class Output:
                 self._write_state()
         return changed or ending
 
-    def _waits(self, file: ChangedFile) -> bool:
-        """Say whether a growing file has time: all of it is sent for what was added."""
-        since = time.monotonic() - self._uploaded.get(file.path, 0.0)
-        return bool(since < max(INTERVAL, file.size / _GROWTH))
-
     def upload_added(self) -> None:
         """Upload what a command has added to a run; that run is not claimed for this folder."""
-        while self.upload(False, self._claim if self.name else lambda: None):
-            pass
+        self.upload(True, self._claim if self.name else lambda: None)
 
 
 def output_of(

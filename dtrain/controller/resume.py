@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +273,12 @@ def check(config: Config, overrides: list[str]) -> None:
     if found is not None and (edited := identity.changed(found.meta["config"], begun)):
         [key, *_] = (each for each in begun if each in edited)
         if found.meta["versions"]["dtrain"] != identity.versions(config.backend)["dtrain"]:
-            raise _of_another_version(config.resume, f"with another form of {key}", found)
+            raise UsageError(
+                "resume", config.resume,
+                f"was begun with another form of {key} {checkpoint.versions(found.meta)}",
+                "the version of dtrain that began the run",
+                f"fork={config.resume} to begin a new run with its weights",
+            )  # fmt: skip
         raise UsageError(
             "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",
             "the configuration of the run", f"fork={config.resume} to begin a new run from it",
@@ -287,10 +292,6 @@ def check(config: Config, overrides: list[str]) -> None:
             for override in overrides
             if override not in own and _meet(key_of(override), fixed)
         ]
-        lacking = _lacking(identity.value(past, fixed), identity.value(config, fixed))
-        if not words and lacking:
-            what = f"when there was no {fixed}.{lacking[0]}"
-            raise _of_another_version(config.resume, what, found)
         if not words:  # the file was edited, or a default is another one by now
             key, old, new = _differing(
                 fixed, identity.value(past, fixed), identity.value(config, fixed)
@@ -318,14 +319,6 @@ def check(config: Config, overrides: list[str]) -> None:
                 "a run that saved a checkpoint",
                 "fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
             ) from None  # fmt: skip
-
-
-def _of_another_version(run: str, begun: str, saved: checkpoint.Checkpoint | None) -> UsageError:
-    about = "" if saved is None else f" {checkpoint.versions(saved.meta)}"
-    return UsageError(
-        "resume", run, f"was begun {begun}{about}", "the version of dtrain that began the run",
-        f"fork={run} to begin a new run with its weights",
-    )  # fmt: skip
 
 
 def nothing_to_do(config: Config) -> str | None:
@@ -368,13 +361,6 @@ def nothing_to_do(config: Config) -> str | None:
 def _meet(key: str, other: str) -> bool:
     """Whether one of two keys is the other one, or has it below itself (``strategy=ps``)."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
-
-
-def _lacking(before: Any, now: Any) -> list[str]:
-    """Return the keys that a group has today, and did not have when a run was begun."""
-    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
-        return []
-    return [key for key in now if key not in before]
 
 
 def _differing(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:

@@ -23,7 +23,7 @@ class Before:
     """The files of a run as they were before a command resumed it.
 
     That writes its configuration before a task can say whether the two fit. Where they do not, and
-    nothing was trained, the files are put back: what was added to others is cut off.
+    nothing was trained, the files are put back. What tasks have logged stays.
 
     Args:
         rundir: of the run, which is locked.
@@ -38,34 +38,32 @@ class Before:
         self._kept = {
             path: writing.keep_aside(path) if os.path.lexists(path) else None for path in paths
         }
-        self._journal, self._logs = rundir.journal, rundir.logs
-        self._sizes = {path: path.stat().st_size for path in self._growing()}
+        self._journal = rundir.journal
+        self._size = rundir.journal.stat().st_size if rundir.journal.is_file() else 0
 
-    def _growing(self) -> list[Path]:
-        logs = sorted(self._logs.iterdir()) if self._logs.is_dir() else []
-        return [path for path in (self._journal, *logs) if path.is_file()]
-
-    def restore(self, logs: bool) -> None:
+    def restore(self) -> None:
         """Put the files back.
-
-        Args:
-            logs: those of the tasks, too. They are wanted where a task has failed.
 
         Raises:
             OSError: one cannot be written.
         """
-        for path, kept in self._kept.items():
-            if kept is None:
-                writing.remove(path)
-            else:
-                writing.put_back(kept, path)
-        for path in self._growing():
-            if path != self._journal and not logs:
-                continue
-            if path not in self._sizes:
-                writing.remove(path)
-            elif self._sizes[path] < path.stat().st_size:
-                writing.truncate(path, self._sizes[path])
+        again: list[Path] = []
+        for path in [*self._kept, self._journal]:
+            try:
+                self._restore(path)
+            except OSError:
+                again.append(path)
+        for path in again:  # the others may have made room on a full disk
+            self._restore(path)
+
+    def _restore(self, path: Path) -> None:
+        kept = self._kept.get(path)
+        if path == self._journal and self._size:
+            writing.truncate(path, self._size)
+        elif kept is None:
+            writing.remove(path)
+        elif os.path.lexists(kept):
+            writing.put_back(kept, path)
 
     def forget(self) -> None:
         """Let the files of now count."""
@@ -199,23 +197,20 @@ class RunFiles:
             OSError: of a resumed run something cannot be put back.
         """
         if self._resumed:
-            self.put_back(logs=True)
+            self.put_back()
         else:
             if self._output is not None:
                 self._output.withdraw()
             writing.discard(self._rundir.path)
 
-    def put_back(self, logs: bool) -> None:
+    def put_back(self) -> None:
         """Put the files of a resumed run back.
-
-        Args:
-            logs: those of the tasks, too.
 
         Raises:
             OSError: as of :meth:`discard`.
         """
         if self._before is not None:
-            self._before.restore(logs)
+            self._before.restore()
 
     def write_result(self, found: dict[str, Any]) -> None:
         """Write ``result.json``.

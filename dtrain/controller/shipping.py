@@ -13,7 +13,7 @@ from dtrain.errors import UsageError
 from dtrain.files import reading
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short
-from dtrain.tracking import choose
+from dtrain.tracking.base import make_tracker
 from dtrain.tracking.delivery import reason, ship_added
 from dtrain.tracking.mlflow.store import sqlite_file
 from dtrain.tracking.none import NoTracker
@@ -52,7 +52,7 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
         schemas.read(path, kind)
     command = reading.read_json(rundir.command)
     consent.grant_own(command)
-    if foreign and isinstance(choose.tracker(config), NoTracker):
+    if foreign and isinstance(make_tracker(config), NoTracker):
         config.tracking = config.tracking.replaced(_target_=MLFLOW)
     written = load.address(config)
     if to is not None:
@@ -113,7 +113,7 @@ def ship_evaluations(rundir: RunDir) -> str:
     """
     try:
         config = configured(rundir, rundir.path, None, foreign=False)
-        tracker = choose.tracker(config)
+        tracker = make_tracker(config)
         if tracker.address is None:
             return f"recorded: {short(rundir.evaluated)}"
         lock = rundir.lock()

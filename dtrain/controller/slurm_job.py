@@ -26,7 +26,7 @@ from dtrain.files import reading, writing
 from dtrain.run import checkpoint, schemas
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 from dtrain.run.journal import Follower
-from dtrain.tracking.choose import tracker
+from dtrain.tracking.base import make_tracker
 
 #: Seconds that the second Ctrl-C, which cancels, may come after the first, which detaches.
 _SECOND = 3.0
@@ -37,8 +37,6 @@ _RESULT, _NO_RESULT = 30.0, 5.0
 _LOOK = 1.0
 #: Seconds that a job which SLURM does not know any more is still looked for.
 _FORGOTTEN = 30.0
-#: Seconds that a queue which cannot be read is asked again for.
-_SILENCE = 600.0
 
 
 class SlurmJob:
@@ -208,12 +206,6 @@ class SlurmJob:
             self._look()
             if code is not None:
                 return code
-            if client.watch.silence >= _SILENCE:
-                self._view.message(
-                    f"SLURM has not answered for {client.watch.silence:.0f} s: this command ends, "
-                    f"and job {self.number} goes on"
-                )
-                return None
             while heard < signals.count:
                 heard += 1
                 if heard == 1:
@@ -281,7 +273,7 @@ class SlurmJob:
         result = self._result(code)
         if result is not None:
             code = result.get("exit_code", code)
-            report.print_end(self._view, tracker(self._config), self._rundir, result, True)
+            report.print_end(self._view, make_tracker(self._config), self._rundir, result, True)
             return Outcome.of(result, exit_code=code, interrupted=interrupted)
         problem = f"SLURM job {self.number}: {self._queued.text}" if self._queued else (
             f"SLURM knows nothing of job {self.number} any more"

@@ -200,7 +200,7 @@ class Supervisor:
                 return failure
         if lost and self._training:  # else the chief has done all
             died = self._launcher.died(lost[0])
-            return Failure(lost[0], self._launcher.loss(lost[0]), lost=died)
+            return Failure(lost[0], self._launcher.losses[lost[0]], lost=died)
         return None
 
     def _reads(self, name: str) -> None:

@@ -18,7 +18,7 @@ from dtrain.data.sources import Splits
 from dtrain.errors import UsageError
 from dtrain.host import forkserver
 from dtrain.run import initial
-from dtrain.tracking import choose
+from dtrain.tracking.base import make_tracker
 
 #: Keys that may differ between the commands of one cluster.
 _OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name")
@@ -49,13 +49,15 @@ def check_address(config: Config) -> None:
     Raises:
         UsageError: a run folder, or a preset of it, names one.
     """
-    if choose.tracker(config).address is not None:
-        consent.check_address(load.address(config))
+    uri = load.address(config)
+    if uri is not None and make_tracker(config).address is not None:
+        consent.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
     for key, value in _texts(section.plain(config.dataset), "dataset"):
         if is_address(value):
-            consent.check_data(key, value)
-    for key, value in groups.of_hosts(section.plain(config.launcher)):
-        consent.check_launcher(f"launcher.{key}", value)
+            consent.check_named(key, value, f"{key}={value}")
+    for name, value in groups.of_hosts(section.plain(config.launcher)):
+        key = f"launcher.{name}"
+        consent.check_named(key, value, f"{key}=..., or launcher=local")
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
@@ -90,7 +92,7 @@ def check(
     launcher: Launcher = targets.instantiate(config.launcher, "launcher")
     if not kind.is_run:
         launcher = launcher.here(kind.trains)
-    logging_models.check(config, choose.tracker(config))
+    logging_models.check(config, make_tracker(config))
     if kind.trains:
         _check_model(config)
         if launcher.sees_data:

@@ -12,7 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from dtrain.errors import UsageError, nearest, typed
 
 Kind = Literal["number", "boolean", "date", "category", "text"]
 #: What ``dataset.columns`` may say of a column.
-KINDS = ("number", "boolean", "date", "category", "text", "skip")
+KINDS = (*get_args(Kind), "skip")
 #: As Keras' TextVectorization: ASCII letters become small, and punctuation goes.
 _STANDARD: dict[int, str | None] = {ord(c): None for c in "!\"#$%&()*+,-./:;<=>?@[\\]^_`{|}~'"}
 _STANDARD |= {ord(c): c.lower() for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}

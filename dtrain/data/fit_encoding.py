@@ -50,8 +50,8 @@ def fit(
     declared: Mapping[str, str],
     chosen: bool,
     left_out: Mapping[str, str],
-    place: Callable[[int], str] = "row {}".format,
-    whole: Callable[[str], np.ndarray] | None = None,
+    place: Callable[[int], str],
+    whole: Callable[[str], np.ndarray],
 ) -> Encoding:
     """Fit the columns of inputs.
 
@@ -75,11 +75,11 @@ def fit(
             continue
         values = read(name)
         if values.dtype.kind not in _PLAIN and kind in (None, "date"):
-            kind, notice = _form_of_dates(name, kind, values, whole or read)
+            kind, notice = _form_of_dates(name, kind, values, whole)
             notices += [notice] if notice else []
         feature: Feature | str = "it has another whole number in each row, as an id has"
         if kind is not None or chosen or not _is_id(name, values):
-            feature = _fitted(name, kind, values, place, notices, whole or read)
+            feature = _fitted(name, kind, values, place, notices, whole)
         if isinstance(feature, Feature):
             features.append(feature)
         elif chosen:

@@ -172,23 +172,24 @@ class Holdout:
         held = place < np.repeat(parts, sizes)
         return order[~held], order[held]
 
+    def _refused(self, problem: str, accepted: str, hint: str = f"{_KEY}={RANDOM}") -> UsageError:
+        return UsageError(_KEY, f"{{by: {self.column}}}", problem, accepted, hint)
+
     def _by_column(self, values: np.ndarray | None) -> Rows:
         assert isinstance(self.split, Mapping)
-        name = self.column
         if values is None:
-            raise UsageError(
-                _KEY, f"{{by: {name}}}", "this dataset has no such column that is known without "
-                "its other columns", "a column, random or classes", f"{_KEY}={RANDOM}",
-            )  # fmt: skip
+            raise self._refused(
+                "this dataset has no such column that is known without its other columns",
+                "a column, random or classes",
+            )
         missing = is_empty(values)
         if values.dtype.kind in "OSU":
             missing |= (values == "") | (values == b"")
         missing = np.flatnonzero(missing)
         if len(missing):
-            raise UsageError(
-                _KEY, f"{{by: {name}}}", f"{len(missing):,} cells of the column are empty, the "
-                f"first in row {missing[0] + 1:,}", "a column without empty cells",
-                f"{_KEY}={RANDOM}",
+            raise self._refused(
+                f"{len(missing):,} cells of the column are empty, the first in row "
+                f"{missing[0] + 1:,}", "a column without empty cells",
             )  # fmt: skip
         if values.dtype.kind in "OSU" and self.split.get("ordered") is not False:
             values = self._in_time(texts(values), values)
@@ -207,10 +208,9 @@ class Holdout:
             return np.array(list(map(float, cells)))
         if all(map(_YEARS_FIRST.fullmatch, cells)) and len(set(map(len, cells))) == 1:
             return values  # in the order of the alphabet
-        raise UsageError(
-            _KEY, f"{{by: {name}}}", f"{cells[0]!r} is no date and no number, and the order of the "
-            "alphabet is none of time", "a column of dates or numbers",
-            f"'{_KEY}={{by: {name}, ordered: false}}'",
+        raise self._refused(
+            f"{cells[0]!r} is no date and no number, and the order of the alphabet is none of time",
+            "a column of dates or numbers", f"'{_KEY}={{by: {name}, ordered: false}}'",
         )  # fmt: skip
 
     def _in_order(self, values: np.ndarray) -> Rows:
@@ -224,10 +224,10 @@ class Holdout:
         ranks = np.searchsorted(values[order], values[order])  # that of the first equal value
         train, held = ranks < begin, (ranks >= begin) & (ranks < end)
         if not held.any() or not train.any():
-            raise UsageError(
-                _KEY, f"{{by: {self.column}}}", "too many rows have one value, and rows with one "
-                "value are not divided", "a column with more values", f"{_KEY}={RANDOM}",
-            )  # fmt: skip
+            raise self._refused(
+                "too many rows have one value, and rows with one value are not divided",
+                "a column with more values",
+            )
         return order[train], order[held]
 
     def _in_groups(self, values: np.ndarray) -> Rows:
@@ -235,10 +235,9 @@ class Holdout:
         groups, inverse, sizes = np.unique(values, return_inverse=True, return_counts=True)
         needed = 2 if self.folds is None else self.folds
         if len(groups) < needed:
-            raise UsageError(
-                _KEY, f"{{by: {self.column}}}", f"the column has {len(groups)} different values, "
-                "and rows with one value stay together", f"a column with {needed} or more",
-                f"{_KEY}={RANDOM}",
+            raise self._refused(
+                f"the column has {len(groups)} different values, and rows with one value stay "
+                "together", f"a column with {needed} or more",
             )  # fmt: skip
         order = draws.order(len(groups), self.split_seed)
         held = np.isin(np.arange(len(groups)), list(self._held_groups(order, sizes)))[inverse]

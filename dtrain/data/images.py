@@ -50,7 +50,7 @@ def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
                 ", ".join(n for n in names if not source.table.columns[n].is_number) or "none",
                 "dataset.images={COLUMN:[64,64,3]}",
             )  # fmt: skip
-        if len(size) != 3 or min(size) < 1 or size[2] not in (1, 3):
+        if size[2] not in (1, 3):
             raise UsageError(
                 "dataset.images", f"{{{name}: {list(size)}}}", "is not height, width, channels",
                 "two numbers of pixels, and 1 (gray) or 3 (colors)",
@@ -228,12 +228,16 @@ class ImageFiles(Captured):
 
     @property
     def info(self) -> Info:
-        """The files, one an image, and the classes."""
+        """The files, one an image, and the classes, which are a part of the identity."""
         return Info(
-            files=lambda: [DataFile(path) for path in self._originals],
+            files=lambda: [DataFile(path) for path in self._originals], reading=self._labelling,
             place=lambda i: self._originals[i],
             class_names=lambda: self._names, labels=lambda: self.y,
         )  # fmt: skip
+
+    @functools.cached_property
+    def _labelling(self) -> str:
+        return hashlib.sha256(self.y.tobytes()).hexdigest()
 
     def __getitem__(self, indices: np.ndarray) -> tuple[Any, Any]:
         """Read: int64 ``[b]`` to arrays, as :meth:`gather` has tensors.

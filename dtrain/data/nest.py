@@ -6,7 +6,8 @@ A list becomes a tuple, as in Keras' ``fit``: tf.data takes a list for one array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,25 @@ def kind_of(dtype: Any) -> str:
     """Return the name of a type, of whatever library; of texts it is ``text``."""
     name = str(getattr(dtype, "name", dtype))
     return "text" if getattr(dtype, "kind", name) in ("O", "S", "U", "string") else name
+
+
+def digest(parts: Iterable[Any]) -> Any:
+    """Return a hash of nests of arrays: their types, shapes and bytes."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        for name, leaf in named(part):
+            if isinstance(leaf, Ragged):
+                made.update(leaf.lengths.tobytes())
+                leaf = leaf.values
+            array = np.asarray(leaf)
+            made.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+            if array.dtype == object:
+                for value in array.reshape(-1):
+                    text = value if isinstance(value, bytes) else str(value).encode()
+                    made.update(len(text).to_bytes(8, "little") + text)
+            else:
+                made.update(np.ascontiguousarray(array).tobytes())
+    return made
 
 
 class Ragged:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import gzip
 import itertools
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
 from dtrain.data import cache
 from dtrain.data.files import DataFile, check_whole, is_address, not_installed, reading
@@ -39,10 +41,6 @@ _THREADS, _LARGE = 8, 10**9
 _DAMAGED = 3
 #: Bytes of a TFRecord before the data, and around it.
 _HEAD, _AROUND = 12, 16
-#: First bytes of what programs write that compress: gzip, and zlib with its usual options.
-_COMPRESSED = {b"\x1f\x8b", b"\x78\x01", b"\x78\x9c", b"\x78\xda"}
-#: Window bits for zlib that stand for gzip or zlib; bytes that are decompressed at once.
-_ANY, _PIECE = 47, 1 << 20
 #: Types of NumPy, by those that ``dataset.features`` declares.
 _DTYPES = {"string": np.dtype(object), "int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 
@@ -62,13 +60,41 @@ class Examples(Table):
             for name, how in features.items()
         }
 
+    @functools.cached_property
+    def pieces(self) -> Pieces:
+        """Which records are of which file."""
+        return Pieces(self._counts())
+
     @abstractmethod
-    def records(self, rows: np.ndarray) -> Sequence[bytes]:
-        """Return the records of rows, int64 ``[b]``, in any order, with repetitions.
+    def _counts(self) -> list[int]:
+        """Open the files, and return how many records each has."""
+
+    @abstractmethod
+    def _is_counted(self) -> bool:
+        """Say whether that takes no reading."""
+
+    @abstractmethod
+    def _of_file(self, owner: int, rows: np.ndarray) -> Iterable[bytes]:
+        """Return records of one file.
 
         Raises:
-            DataError: a file cannot be read, or is not the one that it was.
+            DataError: it cannot be read, or is not the one that it was.
         """
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def known_length(self) -> int | None:
+        """Return how many records there are; None where files would have to be read for it."""
+        return len(self) if "pieces" in self.__dict__ or self._is_counted() else None
+
+    def records(self, rows: np.ndarray) -> list[bytes]:
+        """Return the records of rows, int64 ``[b]``, in any order, with repetitions."""
+        records = [b""] * len(rows)
+        for owner, places, own in self.pieces.split(rows):
+            for at, record in zip(places, self._of_file(owner, own), strict=True):
+                records[at] = record
+        return records
 
     def read(
         self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
@@ -83,6 +109,11 @@ class Examples(Table):
 
         parts = [parsed(rows[at : at + step]) for at in range(0, len(rows), step)]
         return {name: _joined([part[name] for part in parts]) for name in names}
+
+    def where(self, row: int) -> str:
+        """Return the place of a record."""
+        owner, number = self.pieces.place(row)
+        return f"{self.files[owner].name}, record {number:,}"
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -108,28 +139,17 @@ class TFRecordFiles(Examples):
         #: By file: where each record begins and how long it is, int64 ``[n, 2]``.
         self._indexes: list[np.ndarray] = []
         self._stamps: list[str] = []
-        self._pieces: Pieces | None = None
         self._opened: dict[int, np.memmap[Any, Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_indexes": [], "_pieces": None, "_opened": {}}
-
-    @property
-    def pieces(self) -> Pieces:
-        """Which records are of which file."""
-        if self._pieces is None:
-            self._pieces = Pieces(self._counts())
-        return self._pieces
-
-    def __len__(self) -> int:
-        return len(self.pieces)
-
-    def known_length(self) -> int | None:
-        """Return how many records there are; None where there is no index yet."""
-        return None if self._pieces is None and self._without_index() else len(self)
+        state = self.__dict__ | {"_indexes": [], "_opened": {}}
+        return {name: value for name, value in state.items() if name != "pieces"}
 
     def _without_index(self) -> list[DataFile]:
         return [file for file in self.files if not cache.path_of(*_index(file)).exists()]
+
+    def _is_counted(self) -> bool:
+        return not self._without_index()
 
     def _counts(self) -> list[int]:
         self._stamps, missing = [file.stamp() for file in self.files], self._without_index()
@@ -140,10 +160,7 @@ class TFRecordFiles(Examples):
         if missing and "tensorflow" not in sys.modules:
             _index_in_a_process(self)
         self._indexes = list(map(np.load, self.index()))
-        counts = [len(each) for each in self._indexes]
-        if not sum(counts):
-            raise DataError(", ".join(file.name for file in self.files), "holds no record")
-        return counts
+        return list(map(len, self._indexes))
 
     def index(self) -> list[Path]:
         """Return the index of each file, a ``.npy``; TensorFlow's reader makes those that lack.
@@ -174,7 +191,7 @@ class TFRecordFiles(Examples):
         with path.open("xb") as opened:
             np.save(opened, np.stack([begins, sizes], axis=1))
 
-    def _mapped(self, owner: int) -> np.memmap[Any, Any]:
+    def _of_file(self, owner: int, rows: np.ndarray) -> Iterator[bytes]:
         file = self.files[owner]
         if owner not in self._opened:
             if len(self._opened) >= _OPEN:
@@ -183,23 +200,15 @@ class TFRecordFiles(Examples):
                 raise DataError(file.name, "has changed since its index was read")
             with reading(file.name):
                 self._opened[owner] = np.memmap(self._local(owner), np.uint8, "r")
-        check_whole(file.name, self._opened[owner])
-        return self._opened[owner]
-
-    def records(self, rows: np.ndarray) -> Sequence[bytes]:
-        """Return the records of rows."""
-        records = [b""] * len(rows)
-        for owner, places, own in self.pieces.split(rows):
-            data = self._mapped(owner).data
-            for at, (begin, size) in zip(places, self._indexes[owner][own].tolist(), strict=True):
-                records[at] = bytes(data[begin : begin + size])
-        return records
+        data = self._opened[owner]
+        check_whole(file.name, data)
+        for begin, size in self._indexes[owner][rows].tolist():
+            yield bytes(data.data[begin : begin + size])
 
     def where(self, row: int) -> str:
         """Return the place of a record."""
         owner, number = self.pieces.place(row)
-        byte = self._indexes[owner][number, 0] - _HEAD
-        return f"{self.files[owner].name}, record {number:,} (byte {byte:,})"
+        return f"{super().where(row)} (byte {self._indexes[owner][number, 0] - _HEAD:,})"
 
 
 def _index(file: DataFile) -> tuple[str, list[str]]:
@@ -254,44 +263,27 @@ def _index_in_a_process(files: TFRecordFiles) -> None:
 
 
 def _unpack(file: DataFile, path: Path) -> None:
-    """Decompress a file of gzip or zlib, if it is not damaged."""
+    """Decompress a file of gzip, if it is not damaged."""
     with file.open() as source, path.open("xb") as target:
-        unpacker, data = zlib.decompressobj(_ANY), source.read(_PIECE)
         try:
-            while data:
-                if unpacker.eof:  # of gzip several may follow each other
-                    unpacker = zlib.decompressobj(_ANY)
-                target.write(unpacker.decompress(data))
-                data = unpacker.unused_data or source.read(_PIECE)
-        except zlib.error as error:
+            with gzip.open(source) as unpacked:
+                shutil.copyfileobj(unpacked, target, 1 << 20)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(file.name, f"cannot be unpacked ({error})") from None
-    if not unpacker.eof:
-        raise DataError(file.name, "cannot be unpacked (it ends early)")
 
 
 def _is_compressed(file: DataFile) -> bool:
-    """Say whether a TFRecord file is compressed; refuse what is no such file."""
+    """Say whether a TFRecord file is compressed by gzip; refuse what is no such file."""
     with file.open() as opened:
         head = opened.read(_HEAD)
-    if not head or (len(head) == _HEAD and _checksum(head[:8]).to_bytes(4, "little") == head[8:]):
-        return False
-    if head[:2] in _COMPRESSED:
+    if head[:3] == b"\x1f\x8b\x08":
         return True
-    raise UsageError(
-        "dataset.path", file.name, "is no TFRecord file: the checksum of its first length is wrong",
-        "files that tf.io.TFRecordWriter has written", "dataset.path=FILE",
-    )  # fmt: skip
-
-
-def _checksum(data: bytes) -> int:
-    """Return the masked CRC-32C of a few bytes."""
-    value = 0xFFFFFFFF
-    for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-    value ^= 0xFFFFFFFF
-    return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    if head and int.from_bytes(head[:8], "little") > file.size() - _AROUND:
+        raise UsageError(
+            "dataset.path", file.name, "is no TFRecord file: it is shorter than its first record",
+            "files that tf.io.TFRecordWriter has written", "dataset.path=FILE",
+        )  # fmt: skip
+    return False
 
 
 class ArrayRecordFiles(Examples):
@@ -307,52 +299,34 @@ class ArrayRecordFiles(Examples):
         super().__init__(files, features)
         self.known_length()
 
-    def known_length(self) -> int | None:
-        """Return how many records there are; None where files would have to be fetched."""
-        is_open = "_opened" in self.__dict__
-        return len(self) if is_open or not any(is_address(f.name) for f in self.files) else None
+    def _is_counted(self) -> bool:
+        return not any(is_address(file.name) for file in self.files)
 
-    @functools.cached_property
-    def _opened(self) -> tuple[list[Any], Pieces]:
-        """The source of each file, and which records are whose."""
+    def _counts(self) -> list[int]:
         try:
             from array_record.python.array_record_data_source import ArrayRecordDataSource
         except ImportError as error:
             raise not_installed("array_record", "grain", error) from None
-        sources = []
+        self._sources: list[Any] = []
         for file in self.files:
             try:
-                sources.append(ArrayRecordDataSource(str(file.local())))
+                self._sources.append(ArrayRecordDataSource(str(file.local())))
             except (RuntimeError, ValueError, OSError) as error:
                 raise UsageError(
                     "dataset.path", file.name, f"is no ArrayRecord file ({reason(error)})",
                     "whole files that array_record has written", "dataset.path=FILE",
                 ) from None  # fmt: skip
-        return sources, Pieces([len(source) for source in sources])
+        return list(map(len, self._sources))
 
-    def __len__(self) -> int:
-        return len(self._opened[1])
-
-    def records(self, rows: np.ndarray) -> Sequence[bytes]:
-        """Return the records of rows."""
-        sources, pieces = self._opened
-        records = [b""] * len(rows)
+    def _of_file(self, owner: int, rows: np.ndarray) -> Sequence[bytes]:
+        source = self._sources[owner]
         try:
-            for owner, places, own in pieces.split(rows):
-                own_records = sources[owner].__getitems__(own.tolist())
-                for at, record in zip(places, own_records, strict=True):
-                    records[at] = record
+            return list(source.__getitems__(rows.tolist()))
         except (RuntimeError, ValueError, OSError) as error:
             for row in rows if len(rows) > 1 else ():
-                self.records(np.array([row]))  # which of them it is
-            problem = f"cannot be read ({reason(error)})"
-            raise DataError(self.where(int(rows[0])), problem) from None
-        return records
-
-    def where(self, row: int) -> str:
-        """Return the place of a record."""
-        owner, number = self._opened[1].place(row)
-        return f"{self.files[owner].name}, record {number:,}"
+                self._of_file(owner, np.array([row]))  # which of them it is
+            place = self.where(int(self.pieces.starts[owner] + rows[0]))
+            raise DataError(place, f"cannot be read ({reason(error)})") from None
 
 
 def reason(error: Exception) -> str:
@@ -360,44 +334,31 @@ def reason(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-#: The message is that of TensorFlow's example.proto, under a name of its own: both can be there.
-_Field = descriptor_pb2.FieldDescriptorProto
 _LISTS = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+#: The message is that of TensorFlow's example.proto, under a name of its own: both can be there.
+_EXAMPLE = """
+name: "dtrain/example.proto" package: "dtrain" syntax: "proto3"
+message_type { name: "BytesList" field { name: "value" number: 1 type: TYPE_BYTES MANY } }
+message_type { name: "FloatList" field { name: "value" number: 1 type: TYPE_FLOAT MANY } }
+message_type { name: "Int64List" field { name: "value" number: 1 type: TYPE_INT64 MANY } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 oneof_index: 0 OF ".dtrain.BytesList" }
+  field { name: "float_list" number: 2 oneof_index: 0 OF ".dtrain.FloatList" }
+  field { name: "int64_list" number: 3 oneof_index: 0 OF ".dtrain.Int64List" } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 MANY OF ".dtrain.Features.FeatureEntry" }
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 OF ".dtrain.Feature" } } }
+message_type { name: "Example" field { name: "features" number: 1 OF ".dtrain.Features" } }
+""".replace("MANY", "label: LABEL_REPEATED").replace("OF", "type: TYPE_MESSAGE type_name:")
 
 
 @functools.cache
 def message_class() -> Any:
     """Return the class of the message."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="dtrain/example.proto", package="dtrain", syntax="proto3"
-    )
-
-    def field(owner: Any, name: str, number: int, kind: Any, repeated: bool = False) -> None:
-        label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
-        made = owner.field.add(name=name, number=number, label=label)
-        if isinstance(kind, str):
-            made.type, made.type_name = _Field.TYPE_MESSAGE, f".dtrain.{kind}"
-        else:
-            made.type = kind
-
-    lists = {"BytesList": _Field.TYPE_BYTES, "FloatList": _Field.TYPE_FLOAT,
-             "Int64List": _Field.TYPE_INT64}  # fmt: skip
-    for name, kind in lists.items():
-        field(file.message_type.add(name=name), "value", 1, kind, repeated=True)
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, (name, kind) in enumerate(zip(_LISTS, lists, strict=True), 1):
-        field(feature, name, number, kind)
-        feature.field[-1].oneof_index = 0
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    field(entry, "key", 1, _Field.TYPE_STRING)
-    field(entry, "value", 2, "Feature")
-    field(features, "feature", 1, "Features.FeatureEntry", repeated=True)
-    field(file.message_type.add(name="Example"), "features", 1, "Features")
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
+    pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("dtrain.Example"))
 
 

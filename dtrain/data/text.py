@@ -52,11 +52,12 @@ def text(
             of range.
     """
     stride = length if stride is None else stride
-    for name, value in (("length", length), ("stride", stride)):
-        if value < 1:
-            raise UsageError(
-                f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=64"
-            )
+    if tokens not in ("bytes", "characters"):  # typed in Python: no schema has seen it
+        near = nearest(tokens, ("bytes", "characters")) or "bytes"
+        raise UsageError(
+            "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
+            f"dataset.tokens={near}",
+        )  # fmt: skip
     Holdout(validation_split)
     if isinstance(path, str) and (folders := divided(path)):
         path, *parts = [f"{folder}/*" for folder in folders]
@@ -79,18 +80,13 @@ def text(
     if tokens == "bytes":
         classes, count = 256, size
         whole = functools.cache(lambda: np.frombuffer(read(), np.uint8))
-    elif tokens == "characters":
+    else:
         both = functools.cache(lambda: _characters(read(), path))
         whole = functools.cache(lambda: both()[0])
         if size > SMALL:  # the task reads it
             classes, count = lambda: both()[1], None
         else:
             classes, count = both()[1], len(whole())
-    else:
-        raise UsageError(
-            "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
-            f"dataset.tokens={nearest(tokens, ('bytes', 'characters')) or 'bytes, or characters'}",
-        )  # fmt: skip
 
     def cut(count: int) -> int:
         """Return how many of the tokens, which are the first, are trained on."""

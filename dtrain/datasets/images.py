@@ -59,7 +59,10 @@ def image_folder(
         UsageError: there are no such images.
     """
     size = list(_SIZE if size is None else size)
-    _check(size, channels, cache)
+    if channels not in (1, 3):
+        raise UsageError(
+            "dataset.channels", channels, "is no image format", "1 or 3", "dataset.channels=3"
+        )
     if folders := divided(path):
         path, *parts = folders
         validation = validation or next(iter(parts), None)
@@ -83,23 +86,6 @@ def image_folder(
     train, evaluated = rows
     validated = part(evaluated) if len(evaluated) else None
     return Splits(part(train), validated, len(names), notices=tuple(notices))
-
-
-def _check(size: Sequence[int], channels: int, cache: str) -> None:
-    if len(size) != 2 or min(size) < 1:
-        raise UsageError(
-            "dataset.size", size, "is not height and width", "two numbers, 1 or more",
-            "'dataset.size=[64,64]'",
-        )  # fmt: skip
-    if channels not in (1, 3):
-        raise UsageError(
-            "dataset.channels", channels, "is no image format", "1 or 3", "dataset.channels=3"
-        )
-    if cache not in ("none", "memory", "disk"):
-        raise UsageError(
-            "dataset.cache", cache, "is no place for decoded images", "none, memory or disk",
-            "dataset.cache=none",
-        )  # fmt: skip
 
 
 def _check_classes(classes: Sequence[str], names: Sequence[str], path: str) -> None:

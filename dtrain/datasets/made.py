@@ -62,11 +62,6 @@ def synthetic(
         data_seed: of the generator.
     """
     shape = list(_SHAPE if shape is None else shape)
-    for name, value in (("examples", examples), ("classes", classes)):
-        if value < 1:
-            raise UsageError(
-                f"dataset.{name}", value, "is too small", "1 or more", f"dataset.{name}=1"
-            )
     patterns = draws.normal(classes * math.prod(shape), data_seed).reshape(classes, *shape)
 
     def make(n: int, stream: int) -> Arrays:
@@ -99,11 +94,6 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
         UsageError: a member is a stream, has no examples, or no weight above 0.
     """
     made = {name: adapted(value, f"dataset.members.{name}") for name, value in members.items()}
-    if not made:
-        raise UsageError(
-            "dataset.members", "{}", "names no dataset", "two datasets or more, by name",
-            "dataset.members={a:{_target_:dtrain.datasets.digits}}",
-        )  # fmt: skip
     for name, splits in made.items():
         key = f"dataset.members.{name}"
         if any(isinstance(each, Stream) for each in (splits.train, splits.validation)):

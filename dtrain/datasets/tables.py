@@ -73,7 +73,7 @@ def table(
         encoding: of text, a name of Python's; None: it is found out.
         skip_rows: how many lines of text to leave out above the names, or the numbers of lines.
         comment: what lines of text begin with that are left out; None: nothing.
-        quote: character around cells of text; ``none``: there is none; None: it is found out.
+        quote: character around cells of text; ``none``: there is none; None: a double quote.
         columns: kinds by name: number, boolean, date, category, text, or skip; or the form of
             dates, as ``strptime`` has it. Or all of that in JSON.
         classes: number of classes; None: those of the target's column, which is read for it.
@@ -83,13 +83,13 @@ def table(
         fitted: encoding of a training, by which the columns are read; None: it is fitted.
         **holdout: how a part is held out (:class:`dtrain.data.holdout.Holdout`).
     """
-    from dtrain.data.tabular import dialects, reader
+    from dtrain.data.tabular import reader
 
     declared = declared_kinds(columns)
-    types, cells = reader.types_of(declared, fitted), tuple(map(str, empty or ()))
-    reading = dialects.Reading(
-        format, separator, header, encoding, skip_rows, comment, quote, types, empty=cells
-    )
+    reading = reader.reading_of(
+        declared, fitted, empty, format=format, separator=separator, header=header,
+        encoding=encoding, skip_rows=skip_rows, comment=comment, quote=quote,
+    )  # fmt: skip
     whole, others = each_of(
         lambda paths: reader.ArrowTable(reader.files_of(paths, format), reading), path, validation
     )
@@ -110,12 +110,11 @@ def is_counted(node: Mapping[str, Any]) -> bool:
     """
     from dtrain.data.tabular import dialects, reader
 
-    types, format = reader.types_of(declared_kinds(node.get("columns")), None), node.get("format")
-    keys = {key: node.get(key) for key in dialects.KEYS}
-    cells = tuple(map(str, node.get("empty") or ()))
-    reading = dialects.Reading(format, types=types, empty=cells, **keys)
+    keys = {key: node.get(key) for key in ("format", *dialects.KEYS)}
+    declared = declared_kinds(node.get("columns"))
+    reading = reader.reading_of(declared, None, node.get("empty"), **keys)
     paths = node["path"], node.get("validation")
-    parts = each_of(lambda path: reader.files_of(path, format), *paths)
+    parts = each_of(lambda path: reader.files_of(path, reading.format), *paths)
     return all(reader.is_quick(file, reading) for part in parts for file in part or ())
 
 
@@ -282,10 +281,11 @@ def _of_tables(
     for each in filter(None, (whole, others)):
         each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
-        if kind not in KINDS and "%" not in kind:
-            hint = typed("dataset.columns", {name: nearest(kind, KINDS) or "text"})
-            shown, accepted = f"{{{name}: {kind}}}", ", ".join(KINDS)
-            raise UsageError("dataset.columns", shown, "is no kind of a column", accepted, hint)
+        if kind not in KINDS and "%" not in kind:  # typed in Python: no schema has seen it
+            raise UsageError(
+                "dataset.columns", {name: kind}, "is no kind of a column", ", ".join(KINDS),
+                typed("dataset.columns", {name: nearest(kind, KINDS) or "text"}),
+            )  # fmt: skip
         if name not in whole.columns and name not in whole.refused:
             hint = typed("dataset.columns", {nearest(name, whole.columns) or "COLUMN": kind})
             problem = f"{whole.files[0].name} has no such column"

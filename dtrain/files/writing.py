@@ -48,22 +48,49 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
     write_parts(path, [data], lasting)
 
 
-def write_parts(path: Path, parts: Iterable[bytes], lasting: bool = False) -> None:
+def write_parts(path: Path, parts: Iterable[bytes | memoryview], lasting: bool = False) -> None:
     """Write what ``parts`` make together, one after the other, as :func:`write_bytes` does."""
     try:
         with made_aside(path) as temporary:
-            with os.fdopen(open_new(temporary), "wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                if lasting:
-                    os.fsync(file.fileno())
+            write_new(temporary, parts, lasting)
             os.replace(temporary, path)
     except OSError as error:  # of a write it names no file, of the others one aside
         error.filename, error.filename2 = str(path), None
         raise
     if lasting:
         sync(path.parent)
+
+
+def write_new(
+    path: Path, parts: Iterable[bytes | memoryview], lasting: bool = False, mode: int = 0o666
+) -> None:
+    """Write what ``parts`` make together to a new file, which has its name from the beginning.
+
+    Args:
+        path: of the file; a folder or file that has its name is removed.
+        parts: one after the other.
+        lasting: on the disk itself on return; its name is so after :func:`sync` of its folder.
+        mode: permissions, less those that the process does not give.
+
+    Raises:
+        OSError: the disk is full, a limit was reached, it may not be written.
+    """
+    remove(path)  # what a killed writer has left
+    descriptor = open_new(path, mode)
+    try:
+        for part in parts:
+            write_all(descriptor, part)
+        if lasting:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of ``data``: Linux writes 2 GiB at once at most, and less where a disk fills up."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def csv_text(rows: Iterable[Iterable[Any]], end: str = "\n") -> str:
@@ -245,8 +272,7 @@ def write_first(path: Path, data: bytes, mode: int = 0o666) -> bool:
         OSError: it cannot be made.
     """
     with made_aside(path) as temporary:
-        with os.fdopen(open_new(temporary, mode), "wb") as file:
-            file.write(data)
+        write_new(temporary, [data], mode=mode)
         try:
             # ORDER: it appears as a whole, and the first of several commands makes it for all.
             os.link(temporary, path)
@@ -274,6 +300,18 @@ def rename(source: Path, target: Path) -> None:
         OSError: it cannot be done; ``source`` is as it was.
     """
     os.rename(source, target)
+
+
+def make_lasting_folder(path: Path) -> None:
+    """Make a folder, and those above it, where there is none, on the disk itself on return.
+
+    Raises:
+        OSError: it cannot be made; a file is there.
+    """
+    if not path.is_dir():
+        make_lasting_folder(path.parent)
+        os.mkdir(path)
+        sync(path.parent)
 
 
 def make_folder(path: Path) -> None:

@@ -28,29 +28,31 @@ def interfaces() -> list[tuple[str, Address]]:
 
 
 def own_address(network: str) -> str:
-    """Return this machine's address in a network.
+    """Return this machine's address in a network; arguments and errors of :func:`address_in`."""
+    return address_in(network, socket.gethostname(), interfaces())
+
+
+def address_in(network: str, host: str, found: list[tuple[str, Address]]) -> str:
+    """Return the address of a host in a network.
 
     Args:
         network: ``10.0.0.0/8``, or the name of an interface.
+        host: its name.
+        found: its addresses, each with its interface.
 
     Raises:
         UsageError: it has none.
     """
-    found = interfaces()
-    inside = [str(address) for name, address in found if is_of(network, name, address)]
+    try:
+        wanted = ipaddress.ip_network(network, strict=False)
+        inside = [address for _, address in found if address in wanted]
+    except ValueError:
+        inside = [address for name, address in found if name == network]
     if not inside:
         has = ", ".join(f"{address} ({name})" for name, address in found)
         raise UsageError(
-            "launcher.network", network, f"{socket.gethostname()} has no address there, but {has}",
+            "launcher.network", network, f"{host} has no address there, but {has}",
             "a network in CIDR notation, or the name of an interface, that every host has",
             "launcher.network=10.0.0.0/8",
         )  # fmt: skip
-    return inside[0]
-
-
-def is_of(network: str, name: str, address: Address) -> bool:
-    """Say whether an address is in a network, or of the interface of that name."""
-    try:
-        return address in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return name == network
+    return str(inside[0])

@@ -172,6 +172,11 @@ def flush() -> None:
             stream.flush()  # type: ignore[union-attr]
 
 
+def say(text: str) -> None:
+    """Print a line about what the command does, which is none of its results."""
+    print(f"dtrain: {printable(text)}", file=sys.stderr, flush=True)
+
+
 def report(text: str) -> None:
     """Print to standard error, whatever the user's code has put in its place."""
     try:

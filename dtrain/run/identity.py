@@ -34,8 +34,6 @@ FIXED = (
     "init",
     "finetune",
 )
-#: What a missing key stands for: in a strategy without it, or in a checkpoint older than the key.
-WITHOUT: dict[str, Any] = {"trainer.log": []}
 #: What may be otherwise about two jobs that are the same one.
 OUTSIDE = (
     "debug",  # a job of a sweep has none
@@ -62,7 +60,7 @@ def value(config: Config, key: str) -> Any:
     single = isinstance(found, str) or (isinstance(found, dict) and "_target_" in found)
     if key == "trainer.metrics" and single:
         found = [found]  # as it is meant
-    return secrets.hide(WITHOUT.get(key) if found is None else found, key)
+    return secrets.hide(found, key)
 
 
 def fingerprints(config: Config) -> dict[str, str]:
@@ -81,7 +79,7 @@ def changed(saved: dict[str, str], now: dict[str, str]) -> set[str]:
         saved: those in a checkpoint.
         now: of a configuration.
     """
-    return {key for key in FIXED if saved.get(key, _hash(WITHOUT.get(key))) != now[key]}
+    return {key for key in FIXED if saved.get(key) != now[key]}
 
 
 def config_hash(config: Config) -> str:

@@ -7,7 +7,7 @@ A damaged line costs that line: whoever reads the journal passes over it and cou
 
 Every line has ``event`` and ``time`` (seconds since the epoch). Events:
 
-``data``        what the data is, by split (:mod:`dtrain.data.identity`)
+``data``        what the data is, by split (:mod:`dtrain.task.data.data_identity`)
 ``start``       training is about to begin: what was derived (replicas, parameters, ...);
                 ``objective`` and ``objective_mode`` as they were typed or chosen
 ``phases``      ``seconds``: of what was done before the first step, by name
@@ -121,9 +121,7 @@ class Journal:
         with self._lock:
             before = os.fstat(self._file).st_size
             try:
-                rest = memoryview(data)
-                while rest:  # less is written where the disk fills up
-                    rest = rest[os.write(self._file, rest) :]
+                writing.write_all(self._file, data)
             except OSError:
                 writing.truncate(self._path, before)  # half a line would spoil the next one
                 raise

@@ -18,7 +18,7 @@ import dataclasses
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from pathlib import Path
 
 from dtrain.errors import CheckpointError, DamagedFile
@@ -145,14 +145,11 @@ class Changes:
             else:
                 yield from change.parts()
 
-    def files(
-        self, waits: Callable[[ChangedFile], bool] = lambda file: False
-    ) -> Iterator[ChangedFile | Removed]:
+    def files(self, patient: bool = False) -> Iterator[ChangedFile | Removed]:
         """Scan once, and yield whole files, each to be read before the next is asked for.
 
         Args:
-            waits: says of a file that grows that it has time until a later scan; it has none where
-                there is a new checkpoint.
+            patient: what was added to a file waits for a new checkpoint, or the end of the run.
 
         Raises:
             OSError: a file cannot be read.
@@ -165,7 +162,7 @@ class Changes:
                 yield from self._removed(_RESULT)  # ORDER: a resumed run is unfinished from now on
             hurries = _RESULT in files or not all(file.is_copied for file in newest)
             for path in sorted(files - {_RESULT, _LATEST}, key=_rank):
-                yield from self._changed([path], None if hurries else waits)
+                yield from self._changed([path], patient and not hurries)
             for some in (newest[:2], newest[2:]):
                 yield from self._send(some)
             # One above the pointer was not committed.
@@ -207,14 +204,11 @@ class Changes:
                 return files
         return []
 
-    def _changed(
-        self, paths: list[str], waits: Callable[[ChangedFile], bool] | None = None
-    ) -> Iterator[ChangedFile]:
+    def _changed(self, paths: list[str], patient: bool = False) -> Iterator[ChangedFile]:
         """Yield what the copy lacks of a file, or of a checkpoint."""
         with contextlib.ExitStack() as stack:
             files = self._open(paths, stack)
-            late = bool(files) and files[0].offset > 0 and not files[0].is_copied
-            if not (late and waits is not None and waits(files[0])):
+            if not (patient and files and files[0].offset):
                 yield from self._send(files)
 
     def _send(self, files: list[ChangedFile]) -> Iterator[ChangedFile]:
@@ -422,8 +416,6 @@ def _write(place: Path, part: Part, lasts: bool = False) -> None:
         size = os.fstat(file.fileno()).st_size
         if size != part.offset:
             raise ValueError(f"{part.path} has {size:,} bytes and not {part.offset:,}")
-        rest = memoryview(part.data)
-        while rest:  # less is written where the disk fills up
-            rest = rest[os.write(file.fileno(), rest) :]
+        writing.write_all(file.fileno(), part.data)
         if lasts and part.last:
             os.fsync(file.fileno())

@@ -47,49 +47,30 @@ class ColumnSpec(NamedTuple):
     dtype: str
 
     @property
-    def is_float(self) -> bool:
-        """Whether it is of floating-point numbers."""
-        return "float" in self.dtype
-
-    @property
     def bytes(self) -> int:
         """Its size; of a text, about."""
         size = {"string": 32, "bool": 1}.get(self.dtype)
         return math.prod(self.shape) * (size or int(re.sub(r"\D", "", self.dtype)) // 8)
 
 
-def names(format: str, stem: str, columns: Sequence[str]) -> list[str]:
-    """Return the names of the files of a piece, in order: one, or one for each column.
+def encode(format: str, first: int, columns: Columns) -> bytes:
+    """Return the file of a piece.
 
     Args:
         format: one of :data:`FORMATS`.
-        stem: what they begin with.
-        columns: the names of the columns, without that of the index.
-    """
-    if format == "npy":
-        return [f"{stem}.{name}.npy" for name in (INDEX, *columns)]
-    return [f"{stem}.{format}"]
-
-
-def encode(format: str, stem: str, first: int, columns: Columns) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file of a piece.
-
-    Args:
-        format, stem: of :func:`names`.
         first: the first row.
         columns: by name, all with the rows of the piece.
     """
     rows = len(next(iter(columns.values())))
     whole = {INDEX: np.arange(first, first + rows, dtype=np.int64), **columns}
-    encoders = {"parquet": _parquet, "jsonl": _json_lines, "csv": _csv}
-    contents = map(_npy, whole.values()) if format == "npy" else [encoders[format](whole)]
-    yield from zip(names(format, stem, list(columns)), contents, strict=True)
+    encoders = {"parquet": _parquet, "npy": _npy, "jsonl": _json_lines, "csv": _csv}
+    return encoders[format](whole)
 
 
 def join(format: str, files: Sequence[bytes]) -> bytes:
     """Return one file with the rows of several, in their order."""
     if format == "npy":
-        return _npy(np.concatenate([np.load(io.BytesIO(file)) for file in files]))
+        return _saved(np.concatenate([np.load(io.BytesIO(file)) for file in files]))
     if format == "parquet":
         import pyarrow
         import pyarrow.parquet
@@ -129,11 +110,26 @@ def _arrow(column: np.ndarray) -> Any:
     return found
 
 
-def _npy(array: np.ndarray) -> bytes:
-    """Return a file of NumPy: texts have the width of the longest, so that none needs pickle."""
+def _npy(columns: Columns) -> bytes:
+    """Return an array of rows whose fields are the columns.
+
+    Texts have the width of the longest, so that none needs pickle.
+    """
+    arrays = {
+        name: column.astype(np.str_) if column.dtype == object else column
+        for name, column in columns.items()
+    }
+    kinds = [(name, array.dtype, array.shape[1:]) for name, array in arrays.items()]
+    table = np.empty(len(columns[INDEX]), kinds)
+    for name, array in arrays.items():
+        table[name] = array
+    return _saved(table)
+
+
+def _saved(table: np.ndarray) -> bytes:
     file = io.BytesIO()
-    array = array.astype(np.str_) if array.dtype == object else array
-    np.save(file, array, allow_pickle=False)
+    # The version whose names of columns may have any letters.
+    np.lib.format.write_array(file, table, (3, 0), allow_pickle=False)
     return file.getvalue()
 
 
@@ -173,7 +169,6 @@ def _plain(column: np.ndarray) -> list[Any]:
 
 #: Bytes up to which all pieces are joined to one file.
 SMALL = 64 << 20
-PIECES = "pieces"
 NAME = "predictions.json"
 #: How many pieces there are about, where nothing else decides: enough for uneven workers.
 _PIECES_WANTED = 128
@@ -252,8 +247,7 @@ class Store:
 
     Attributes:
         division: of the rows into pieces.
-        only_file: the name of the one file that a small result is joined to; None where it is
-            several, or stays in pieces.
+        joined: the one file that a small result is joined to.
 
     Raises:
         UsageError: the folder has other predictions.
@@ -262,44 +256,35 @@ class Store:
     """
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any]):
-        self.folder, self._pieces = folder, folder / PIECES
+        self.folder, self._pieces = folder, folder / "pieces"
         text = json.dumps(manifest, indent=1, ensure_ascii=False, default=str) + "\n"
         if writing.write_first(folder / NAME, text.encode()):
             writing.sync(folder)
         _refuse_other(folder, json.loads(text))
         self.division = Division(manifest["rows"], manifest["piece_rows"], manifest["batch"])
         self._format, self._joins = manifest["format"], manifest["join"]
-        self._columns = [column["name"] for column in manifest["columns"]]
-        self._joined = names(self._format, "predictions", self._columns)
+        self.joined = folder / f"predictions.{self._format}"
         if not self.is_joined():
             self._pieces.mkdir(exist_ok=True)
 
-    def _names(self, piece: int) -> list[str]:
-        return names(self._format, f"part-{piece:06d}", self._columns)
+    def _path(self, piece: int) -> Path:
+        return self._pieces / f"part-{piece:06d}.{self._format}"
 
     def is_joined(self) -> bool:
-        """Say whether the rows are in one file, or in one for each column."""
-        return (self.folder / self._joined[-1]).exists()  # it is written last
-
-    @property
-    def only_file(self) -> str | None:
-        """The name of the file that has all rows; None where there are several files."""
-        return self._joined[0] if len(self._joined) == 1 and self.is_joined() else None
+        """Say whether the rows are in one file."""
+        return self.joined.exists()
 
     def has(self, piece: int) -> bool:
         """Say whether a piece is done."""
-        return (self._pieces / self._names(piece)[-1]).exists() or self.is_joined()
+        return self._path(piece).exists() or self.is_joined()
 
     def count(self) -> int:
         """Return how many pieces are done."""
-        if self.is_joined():
-            return self.division.pieces
-        last = names(self._format, "", self._columns)[-1]  # of a piece's files
         try:
-            every = os.listdir(self._pieces)
-        except FileNotFoundError:  # joined meanwhile
-            return self.division.pieces
-        return sum(name[:5] == "part-" and name.partition(".")[2] == last[1:] for name in every)
+            done = sum(name.startswith("part-") for name in os.listdir(self._pieces))
+        except FileNotFoundError:  # joined
+            done = 0
+        return self.division.pieces if self.is_joined() else done
 
     def files(self) -> list[Path]:
         """Return all files, in the order of the rows.
@@ -308,11 +293,11 @@ class Store:
             TrainingError: a piece is missing.
         """
         if self.is_joined():
-            return [self.folder / name for name in self._joined]
-        every = [n for piece in range(self.division.pieces) for n in self._names(piece)]
-        if lacking := set(every).difference(os.listdir(self._pieces)):
+            return [self.joined]
+        every = [self._path(piece) for piece in range(self.division.pieces)]
+        if lacking := {path.name for path in every}.difference(os.listdir(self._pieces)):
             raise TrainingError(f"{self._pieces / min(lacking)}: is not there")
-        return [self._pieces / name for name in every]
+        return every
 
     def write(self, piece: int, columns: Columns) -> None:
         """Write a piece; on return it is on the disk, whole.
@@ -326,8 +311,8 @@ class Store:
         """
         first = self.division.rows_of(piece).start
         try:
-            for name, data in encode(self._format, f"part-{piece:06d}", first, columns):
-                writing.write_bytes(self._pieces / name, data, lasting=True)
+            data = encode(self._format, first, columns)
+            writing.write_bytes(self._path(piece), data, lasting=True)
         except FileNotFoundError:
             if not self.has(piece):  # else another worker, which has done it as well, has ended
                 raise
@@ -345,10 +330,8 @@ class Store:
             try:
                 files = self.files()
                 if self._joins and sum(file.stat().st_size for file in files) <= SMALL:
-                    for at, name in enumerate(self._joined):
-                        parts = map(reading.read_bytes, files[at :: len(self._joined)])
-                        data = join(self._format, [*parts])
-                        writing.write_bytes(self.folder / name, data, lasting=True)
+                    data = join(self._format, [*map(reading.read_bytes, files)])
+                    writing.write_bytes(self.joined, data, lasting=True)
             except (FileNotFoundError, TrainingError):
                 if not self.is_joined():  # by another worker
                     raise

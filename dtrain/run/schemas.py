@@ -27,14 +27,9 @@ Count = Annotated[int, fields.between(0, LARGEST)]
 Number = float
 Seconds = Annotated[float, fields.between(0, LATEST)]
 Name = Annotated[str, reading.component]
+#: Of a sweep, and of a job in it.
+Status = Literal["WAITING", "RUNNING", "FINISHED", "FAILED", "KILLED"]
 Identifier = Annotated[str, fields.like(_HEXADECIMAL, "32 hexadecimal digits")]
-
-
-class Course(TypedDict, total=False):
-    """``result.json``, as far as it says what happened on the way."""
-
-    restarts: Count
-    pruned: bool
 
 
 class Result(TypedDict):
@@ -146,7 +141,7 @@ class Job(TypedDict):
 
     number: Count
     folder: Name
-    status: str
+    status: Status
     differs: dict[str, str]
     overrides: NotRequired[list[str]]
     hash: NotRequired[str | None]
@@ -162,7 +157,7 @@ class Sweep(TypedDict):
     """``sweep.json``."""
 
     name: str
-    status: str
+    status: Status
     jobs: list[Job]
     command: NotRequired[Command]
     started: NotRequired[Seconds]
@@ -171,6 +166,7 @@ class Sweep(TypedDict):
     objective_mode: NotRequired[Literal["max", "min"] | None]
     baseline: NotRequired[str | None]
     best: NotRequired[Count | None]
+    course: NotRequired[list[list[Any]]]
 
 
 class Slice(TypedDict):

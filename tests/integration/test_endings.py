@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import early_stopping, forms
+from dtrain.config import forms, objective
 from dtrain.run import checkpoint
 from tests.conftest import Commands, Run
 
@@ -66,10 +66,10 @@ def test_lengths_of_time(value: object, seconds: float) -> None:
 
 def test_what_early_stopping_takes() -> None:
     for right in (3, {"patience": 1, "monitor": "val_f1", "mode": "max"}):
-        assert early_stopping.FORM.problem(right) is None
+        assert objective.STOPPING.problem(right) is None
     for wrong in (0, True, "3", {}, {"patience": 3, "min_dela": 1}, {"patience": 3, "mode": "up"}):
-        assert early_stopping.FORM.problem(wrong) is not None, wrong
-    found = early_stopping.node({"patience": 2, "monitor": "val_f1"}, "val_loss", "min")
+        assert objective.STOPPING.problem(wrong) is not None, wrong
+    found = objective.stopping({"patience": 2, "monitor": "val_f1"}, "val_loss", "min")
     assert (found["monitor"], found["mode"]) == ("val_f1", "max")
-    found = early_stopping.node(2, "val_loss", "min")
+    found = objective.stopping(2, "val_loss", "min")
     assert (found["monitor"], found["mode"], found["patience"]) == ("val_loss", "min", 2)

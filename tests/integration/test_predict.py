@@ -155,9 +155,9 @@ def test_the_folder_is_found_again_and_functions_make_columns(home: Path, predic
     code, output = predict(*(word.removeprefix("predict.") for word in words))
     assert code == errors.OK, output
     [folder] = (home / "run/predictions").glob("[0-9]*")
-    files = sorted(each.name for each in folder.glob("*.npy"))
-    assert files == [f"predictions.{n}.npy" for n in ("index", "input", "label", "prediction")]
-    assert np.load(folder / "predictions.prediction.npy").dtype == np.int64
+    table = np.load(folder / "predictions.npy")
+    assert set(table.dtype.names) == {"index", "input", "label", "prediction"}
+    assert table["prediction"].dtype == np.int64
     code, output = predict(*words)
     assert code == errors.OK and "predicted already" in output
 

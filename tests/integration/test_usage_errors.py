@@ -13,20 +13,14 @@ from tests.sampled import thinned
 
 PLANS = "dtrain.task.strategies.plans"
 
-#: (command line, parts of the message). These are found before any process is started.
+#: (command line, parts of the message). These are found before any process is started; more of
+#: them, word by word: ``tests/golden/faces``.
 EARLY = {
-    "group": (["modle=cnn"], ["modle=cnn", "no such group", "type: model=cnn"]),
-    "option": (["strategy=mirored"], ["strategy=mirored", "one_device", "type: strategy=mirrored"]),
     "key": (["trainer.batchsize=8"], ["trainer.batchsize=8", "type: trainer.batch_size=8"]),
     "group of a key": (["trianer.epochs=8"], ["trianer", "type: trainer.epochs=8"]),
-    "schedule": (["optimizer/schedule=cosin"], ["warmup", "type: optimizer/schedule=cosine"]),
     "experiment": (["experiment=benchmrak"], ["benchmrak", "type: experiment=benchmark"]),
     "added key": (["+foo=3"], ["foo=3", "nothing reads this key"]),
     "added nested key": (["+trainer.foo=3"], ["trainer.foo=3", "nothing reads this key"]),
-    "type": (
-        ["trainer.batch_size=abc"],
-        ["trainer.batch_size=abc", "whole number", "batch_size=64"],
-    ),
     "enum": (["hardware.precision=float8"], ["float8", "mixed_bfloat16", "precision=float32"]),
     "grammar": (["trainer.metrics=[a"], ["trainer.metrics=[a", "cannot be read"]),
     "another tool's key": (["trainer.accumulate_grad_batches=4"], ["type: optimizer.gradient_acc"]),
@@ -34,8 +28,6 @@ EARLY = {
     "another tool's value": (["precision=16-mixed"], ["type: hardware.precision=mixed_float16"]),
     "an option as a key": (["optimizer.name=sgd"], ["type: optimizer=sgd"]),
     "a dot for a slash": (["optimizer.schedule=cosine"], ["type: optimizer/schedule=cosine"]),
-    "nothing near": (["optimizer=sophia"], ["no such option", "hint: one of these"]),
-    "objective": (["objective=accuracy_val"], ["type: objective=val_accuracy"]),
     "name of a callback": (
         ["trainer.callbacks=[ReduceLROnPlateau]"],
         ["type: 'trainer.callbacks=[{_target_:keras.callbacks.ReduceLROnPlateau}]'"],
@@ -113,11 +105,6 @@ EARLY = {
         ["model=custom", "model._target_=./mine.py"],
         ["is not the dotted name of a function", "hint: model._target_=mine.NAME"],
     ),
-    "callback": (
-        ["trainer.callbacks=[{_target_:keras.callbacks.EarlyStoping}]"],
-        ["hint: _target_: keras.callbacks.EarlyStopping, or DTRAIN_TRUST="],
-    ),
-    "no list": (["trainer.callbacks=EarlyStopping"], ["accepted: a list: [A,B]; "]),
     "quotes": (["trainer.metrics=[{_target_:"], ["the whole in quotes", "'trainer.metrics=[...'"]),
     "schedule's key": (
         ["optimizer/schedule=cosine", "optimizer.schedule.warmup_epochs=1"],
@@ -135,22 +122,8 @@ EARLY = {
     "blanks": (["trainer.epochs", "=", "3"], ["has a blank at the =", "type: trainer.epochs=3"]),
     "colon": (["trainer.epochs:", "3"], ["is not KEY=VALUE", "type: trainer.epochs=3"]),
     "flag": (["dry_run=maybe"], ["accepted: true or false; type: dry_run=false"]),
-    "batch 0": (["trainer.batch_size=0"], ["trainer.batch_size=0", "at least 1"]),
-    "negative seed": (["seed=-1"], ["seed=-1", "at least 0"]),
-    "large seed": (["seed=2147483648"], ["seed=2147483648", "2147483647"]),
-    "rate": (["optimizer.learning_rate=0"], ["optimizer.learning_rate=0", "must be above 0"]),
     "trace": (["tracking.profile_steps=[5,2]"], ["profile_steps=[5, 2]", "[20,25]"]),
-    "missing": (["dataset=csv"], ["dataset.path: has no value", "hint: dataset.path=VALUE"]),
-    "shared batch": (
-        ["strategy=mirrored", "hardware.devices=4", "trainer.batch_size=63"],
-        ["trainer.batch_size=63", "4 replicas", "60 and 64", "type: trainer.batch_size=64"],
-    ),
     "large batch": (["trainer.batch_size=2000"], ["2000", "1438", "type: trainer.batch_size=1438"]),
-    "devices": (
-        ["hardware=gpu", "hardware.devices=4"],
-        ["hardware=gpu: this machine has no GPU", "type: hardware=cpu"],
-    ),
-    "devices 0": (["hardware.devices=0"], ["hardware.devices=0", "at least 1"]),
     "hosts": (
         ["hardware.hosts=2"],
         ["hardware.hosts=2", "does not run a process on each host", "type: strategy=multiworker"],
@@ -159,10 +132,6 @@ EARLY = {
     "accumulation": (
         ["strategy=ps", "optimizer.gradient_accumulation_steps=4"],
         ["gradient_accumulation_steps=4", "asynchronous", "type: strategy.update=sync"],
-    ),
-    "mesh": (
-        ["strategy=hybrid", "hardware.devices=3"],
-        ["strategy.mesh={batch: null, model: 2}", "3 devices", "type: hardware.devices=2"],
     ),
     "mesh 0": (["strategy=hybrid", "strategy.mesh.model=0"], ["strategy.mesh.model=0", "least 1"]),
     "rows": (
@@ -193,8 +162,6 @@ EARLY = {
         ["model=custom", "model._target_=keras.layers.Dense", "+model.units=2"],
         ["model._target_=keras.layers.Dense: is no model", "accepted: dtrain.models.*, keras."],
     ),
-    "resume": (["resume=nowhere"], ["resume=nowhere: there is no such folder"]),
-    "fork": (["fork=nowhere"], ["fork=nowhere: there is no such folder"]),
     "resume and fork": (["fork=a", "resume=b"], ["fork=a", "cannot be given with resume="]),
     "output": (["output_dir=text.csv"], ["output_dir=", "Not a directory", "output_dir=FOLDER"]),
     "kind of a column": (

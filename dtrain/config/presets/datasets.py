@@ -7,18 +7,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dtrain.config.data_forms import (
-    ARRAYS,
-    CACHE,
-    IMAGE_SIZE,
-    MEMBERS,
-    PAD,
-    PATHS,
-    SPLIT_BY,
-    TOKENS,
-    WEIGHTS,
-)
-from dtrain.config.forms import AUGMENT, PATH, SHAPE, target
+from dtrain.config import data_forms as forms
+from dtrain.config.forms import AUGMENT, PATH, SHAPE, target, text
 from dtrain.config.ranges import LARGE, MANY, SEED, WIDE, formed, within
 from dtrain.data.options import OnError, Shuffle, Task
 
@@ -45,11 +35,11 @@ class Dataset:
     shuffle: Shuffle = Shuffle.auto
     window: int = within(8, 1, MANY)
     balance: bool = False
-    pad: Any | None = formed(None, PAD)
+    pad: Any | None = formed(None, forms.PAD)
     workers: int = within(0, 0, 1_000)
     on_error: OnError = OnError.fail
     accept_changes: bool = False
-    test: Any | None = formed(None, PATHS)
+    test: Any | None = formed(None, forms.PATHS)
 
 
 @dataclasses.dataclass
@@ -66,7 +56,7 @@ class Split(Dataset):
 
     validation_split: float = within(0.2, 0, 1, below=True)
     split_seed: int = within(0, 0, SEED)
-    split: Any | None = formed(None, SPLIT_BY)
+    split: Any | None = formed(None, forms.SPLIT_BY)
     folds: int | None = within(None, 2, MANY)
     fold: int = within(0, 0, MANY)
 
@@ -124,13 +114,13 @@ class Npz(Split):
 
     _target_: str = target("dtrain.datasets.npz")
     path: str = formed(MISSING, PATH)
-    inputs: Any = formed("x", ARRAYS)
-    target: Any | None = formed("y", ARRAYS)
-    weight: Any | None = formed(None, ARRAYS)
+    inputs: Any = formed("x", forms.ARRAYS)
+    target: Any | None = formed("y", forms.ARRAYS)
+    weight: Any | None = formed(None, forms.ARRAYS)
     validation: str | None = formed(None, PATH)
-    validation_inputs: Any | None = formed(None, ARRAYS)
-    validation_target: Any | None = formed(None, ARRAYS)
-    validation_weight: Any | None = formed(None, ARRAYS)
+    validation_inputs: Any | None = formed(None, forms.ARRAYS)
+    validation_target: Any | None = formed(None, forms.ARRAYS)
+    validation_weight: Any | None = formed(None, forms.ARRAYS)
     scale: float = within(1.0, -LARGE, LARGE)
 
 
@@ -150,12 +140,12 @@ class Npy(Split):
     """
 
     _target_: str = target("dtrain.datasets.npy")
-    path: Any = formed(MISSING, PATHS)
-    target: Any | None = formed(None, PATHS)
-    weight: Any | None = formed(None, PATHS)
-    validation: Any | None = formed(None, PATHS)
-    validation_target: Any | None = formed(None, PATHS)
-    validation_weight: Any | None = formed(None, PATHS)
+    path: Any = formed(MISSING, forms.PATHS)
+    target: Any | None = formed(None, forms.PATHS)
+    weight: Any | None = formed(None, forms.PATHS)
+    validation: Any | None = formed(None, forms.PATHS)
+    validation_target: Any | None = formed(None, forms.PATHS)
+    validation_weight: Any | None = formed(None, forms.PATHS)
     scale: float = within(1.0, -LARGE, LARGE)
 
 
@@ -174,10 +164,10 @@ class ImageFolder(Split):
 
     _target_: str = target("dtrain.datasets.image_folder")
     path: str = formed(MISSING, PATH)
-    size: list[int] | None = formed([64, 64], IMAGE_SIZE)
+    size: list[int] | None = formed([64, 64], forms.IMAGE_SIZE)
     channels: int = within(3, 1, 3)
     validation: str | None = formed(None, PATH)
-    cache: str = formed("none", CACHE)
+    cache: str = formed("none", forms.CACHE)
 
 
 @dataclasses.dataclass
@@ -191,8 +181,8 @@ class Mixture(Dataset):
     """
 
     _target_: str = target("dtrain.datasets.mixture")
-    members: Any = formed(MISSING, MEMBERS)
-    weights: Any | None = formed(None, WEIGHTS)
+    members: Any = formed(MISSING, forms.MEMBERS)
+    weights: Any | None = formed(None, forms.WEIGHTS)
 
 
 @dataclasses.dataclass
@@ -210,9 +200,156 @@ class Text(Dataset):
     """
 
     _target_: str = target("dtrain.datasets.text")
-    path: Any | None = formed(None, PATHS)
-    tokens: str = formed("bytes", TOKENS)
+    path: Any | None = formed(None, forms.PATHS)
+    tokens: str = formed("bytes", forms.TOKENS)
     length: int = within(64, 1, MANY)
     stride: int | None = within(None, 1, MANY)
-    validation: Any | None = formed(None, PATHS)
+    validation: Any | None = formed(None, forms.PATHS)
     validation_split: float = within(0.1, 0, 1, below=True)
+
+
+# -- tables: formats with columns ------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Columns(Split):
+    """Columns of rows.
+
+    Attributes:
+        inputs: column, list of columns of numbers, or columns by name; null: all but the target.
+        target: column, list of columns of numbers, or columns by the names of outputs; null: none.
+        weight: column of the weights of the examples; null: all weigh 1.
+        classes: number of classes; null: those of the target's column, which is read for it.
+        images: columns of encoded images, each with height, width and channels.
+    """
+
+    inputs: Any | None = formed(None, forms.COLUMNS)
+    target: Any | None = formed(MISSING, forms.COLUMNS)
+    weight: Any | None = formed(None, forms.COLUMNS)
+    classes: int | None = within(None, 1, WIDE)
+    images: Any | None = formed(None, forms.IMAGES)
+
+
+@dataclasses.dataclass
+class Table(Columns):
+    """Columns of rows in files.
+
+    Attributes:
+        path: a file, a pattern such as shards/*.parquet, or a list of them; ordered by name.
+        validation: files to evaluate on; null: a part of the rows is split off.
+    """
+
+    path: Any = formed(MISSING, forms.PATHS)
+    validation: Any | None = formed(None, forms.PATHS)
+
+
+@dataclasses.dataclass
+class Encoded(Columns):
+    """Columns of rows whose inputs become one matrix of numbers.
+
+    Attributes:
+        inputs: list of columns, column, or columns by name; null: all but the target.
+        columns: kinds of columns: number, boolean, date, category, text or skip, or the form of
+            dates such as "%d/%m/%Y"; null: by values.
+        empty: cells that mean nothing, such as ["?", -999]; null: the usual ones among numbers.
+    """
+
+    columns: Any | None = formed(None, forms.KINDS)
+    empty: Any | None = formed(None, forms.CELLS)
+
+
+@dataclasses.dataclass
+class TableFiles(Encoded):
+    """A table in files: Parquet, Arrow, CSV or JSON lines.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: a file, a pattern such as shards/*.parquet, a list of them, or a folder.
+        target: column, list of columns of numbers, or columns by the names of outputs; null: none,
+            and of text files whose inputs are not named the last column.
+        validation: files to evaluate on; null: a part of the rows is split off.
+        format: parquet, arrow, csv or json; null: by the file.
+        separator: character between the columns of text; null: it is found out; tab is one, too.
+        header: the first line has names; false: they are 0, 1, ...; null: it is found out.
+        encoding: of text, such as cp1252 or shift_jis; null: it is found out.
+        skip_rows: lines of text to leave out: how many above the names, or a list of their numbers.
+        comment: lines of text that begin so are left out; null: none.
+        quote: character around cells of text; none: there is none; null: a double quote.
+    """
+
+    _target_: str = target("dtrain.datasets.table")
+    path: Any = formed(MISSING, forms.PATHS)
+    target: Any | None = formed(None, forms.COLUMNS)
+    validation: Any | None = formed(None, forms.PATHS)
+    format: str | None = formed(None, forms.FORMAT)
+    separator: str | None = formed(None, forms.SEPARATOR)
+    header: bool | None = None
+    encoding: str | None = formed(None, forms.ENCODING)
+    skip_rows: Any | None = formed(None, forms.SKIP_ROWS)
+    comment: str | None = formed(None, text())
+    quote: str | None = formed(None, forms.QUOTE)
+
+
+@dataclasses.dataclass
+class HuggingFace(Encoded):
+    """A dataset of Hugging Face's package datasets.
+
+    Attributes:
+        _target_: function that loads the data.
+        path: the folder of a Dataset or a DatasetDict that save_to_disk has written; or tar files.
+        name: of a dataset in the package's cache, NAME or NAME/CONFIGURATION.
+        train: split to train on.
+        validation: split or tar files to evaluate on; null: a part of the rows is split off.
+    """
+
+    _target_: str = target("dtrain.datasets.huggingface")
+    path: Any | None = formed(MISSING, forms.PATHS)
+    name: str | None = formed(None, text())
+    train: str = formed("train", text())
+    validation: Any | None = formed(None, forms.PATHS)
+
+
+@dataclasses.dataclass
+class TFRecord(Table):
+    """TFRecord files of tf.train.Example.
+
+    Attributes:
+        _target_: function that loads the data.
+        features: types of features by name, such as {image: {dtype: string}}; with null first in
+            its shape one has a length that differs.
+    """
+
+    _target_: str = target("dtrain.datasets.tfrecord")
+    features: Any = formed(MISSING, forms.FEATURES)
+
+
+@dataclasses.dataclass
+class ArrayRecord(TFRecord):
+    """ArrayRecord files of tf.train.Example.
+
+    Attributes:
+        _target_: function that loads the data.
+    """
+
+    _target_: str = target("dtrain.datasets.array_record")
+
+
+@dataclasses.dataclass
+class Tfds(Columns):
+    """What TensorFlow Datasets has prepared on this machine.
+
+    Attributes:
+        _target_: function that loads the data.
+        builder: name of the dataset, NAME, or NAME/CONFIG:1.0.0 where there are several.
+        train: split to train on, or a part of one such as train[:80%].
+        validation: split to evaluate on; null: a part of the examples is split off.
+        data_dir: folder of datasets; null: $TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        target: feature, list of numbers, or features by output; null: the supervised target.
+    """
+
+    _target_: str = target("dtrain.datasets.tfds")
+    builder: str = formed(MISSING, text())
+    train: str = formed("train", text())
+    validation: str | None = formed(None, text())
+    data_dir: str | None = formed(None, PATH)
+    target: Any | None = formed(None, forms.COLUMNS)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dtrain.config.forms import (
-    SHAPE,
-    target,
-    widths,
-)
+from dtrain.config.forms import SHAPE, target, widths
 from dtrain.config.ranges import LARGE, WIDE, formed, within
 
 

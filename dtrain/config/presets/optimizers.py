@@ -291,11 +291,21 @@ class Sgd(Optimizer):
 
 
 @dataclasses.dataclass
-class Cosine:
-    """From learning_rate down along a cosine, over the whole run.
+class Schedule:
+    """Keys of every schedule.
 
     Attributes:
         _target_: function that makes the schedule.
+    """
+
+    _target_: str = target()
+
+
+@dataclasses.dataclass
+class Cosine(Schedule):
+    """From learning_rate down along a cosine, over the whole run.
+
+    Attributes:
         alpha: last rate, as a share of learning_rate.
     """
 
@@ -304,11 +314,10 @@ class Cosine:
 
 
 @dataclasses.dataclass
-class Warmup:
+class Warmup(Schedule):
     """A linear rise, then constant or a cosine.
 
     Attributes:
-        _target_: function that makes the schedule.
         warmup_epochs: epochs of the rise.
         alpha: last rate, as a share of learning_rate; 1: constant after the rise.
     """

@@ -17,6 +17,14 @@ from dtrain.errors import ALONE, DtrainError, UsageError, nearest
 class Parser(argparse.ArgumentParser):
     """A parser whose program is ``python -m dtrain COMMAND``."""
 
+    def add_overrides(self, help: str) -> None:
+        """Add what a configuration is composed of, the last of the arguments."""
+        self.add_argument(
+            "overrides", nargs="*", default=[],  # else a message says that they are required
+            metavar="GROUP=OPTION | KEY=VALUE", help=help,
+        )  # fmt: skip
+        self.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and what to type, and exit with 2."""
         print(f"error: {self._refusal(message)}", file=sys.stderr)
@@ -44,6 +52,12 @@ class Parser(argparse.ArgumentParser):
         option = re.match(r"argument (--?[\w-]+)\S*: (.*)", message)
         key, problem = (option[1], option[2]) if option else (command, message)
         return UsageError(key, ALONE, problem, usage, f"{self.prog} --help")
+
+
+def words(given: argparse.Namespace) -> list[str]:
+    """Return what :meth:`Parser.add_overrides` has parsed, as Hydra takes it."""
+    option = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    return [*option, *given.overrides]
 
 
 def report(error: Exception, otherwise: str) -> int:

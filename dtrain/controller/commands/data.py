@@ -40,9 +40,6 @@ def _parser() -> Parser:
         epilog="Use the overrides of a training. resume=RUN_DIR shows the data of a run.",
     )  # fmt: skip
     parser.add_argument(
-        "overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE", help="those of a training"
-    )
-    parser.add_argument(
         "--examples", type=_count, default=3, metavar="N", help="show the first N examples; 3"
     )
     parser.add_argument(
@@ -59,7 +56,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--layers", action="store_true", help="show what each layer of the model takes and gives"
     )
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    parser.add_overrides("those of a training")
     return parser
 
 
@@ -165,10 +162,9 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: in place of those of the process.
     """
     given = _parser().parse_intermixed_args(arguments)
-    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
 
     def look() -> int:
         _check(given.images)
-        return cli.composed([*words, *given.overrides], Data(given))
+        return cli.composed(boundary.words(given), Data(given))
 
     return boundary.answered(look, given.images or "data")

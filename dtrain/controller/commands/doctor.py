@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +19,6 @@ from dtrain.controller import cli
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.launchers import external
-from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources import devices
 from dtrain.controller.terminal import report
@@ -32,17 +29,12 @@ from dtrain.host import memory, network
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 from dtrain.host.terminal import aligned
-from dtrain.tracking import choose
+from dtrain.tracking.base import make_tracker
 
 _VERSIONS = {"dtrain": "dtrain", "TensorFlow": "tensorflow", "Keras": "keras",
              "MLflow": "mlflow", "Hydra": "hydra-core", "NumPy": "numpy"}  # fmt: skip
-#: Less free disk than this is too little for some checkpoints.
-_DISK = 1_000_000_000
 #: Seconds that a server may take to answer.
 _PATIENCE = 5.0
-#: Programs by which jobs are started on clusters.
-_PROGRAMS = ("srun", "sbatch", "mpirun", "ssh", "kubectl", "ray")
-_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 
 
 class Doctor(cli.OneConfiguration):
@@ -59,14 +51,8 @@ class Doctor(cli.OneConfiguration):
             "machine": f"{platform.node()}, {platform.system()} {platform.release()}, "
                        f"Python {platform.python_version()}",
             "versions": self._versions(), "cores": str(devices.machine().cores),
-            "memory": f"{_size(memory.available())} free",
-            "GPUs": str(devices.machine().gpus or "none"),
-        })  # fmt: skip
-        programs = [program for program in _PROGRAMS if shutil.which(program) is not None]
-        self._print("where this command was started", {
-            "cluster": self._look("cluster", external.found, _cluster),
-            "cluster key": self._look("cluster key", cluster_key.find, _key),
-            "programs": ", ".join(programs) or f"none of {', '.join(_PROGRAMS)}",
+            "memory": f"{memory.available() / 1e9:.1f} GB free",
+            "GPUs": str(devices.machine().gpus or "none"), "cluster": self._cluster(),
         })  # fmt: skip
 
     def job(self, node: Any) -> int:
@@ -106,24 +92,22 @@ class Doctor(cli.OneConfiguration):
             self._doubt("versions", f"{name} is not installed")
         return ", ".join(f"{name} {text or '(missing)'}" for name, text in needed.items())
 
-    def _look(self, name: str, look: Callable[[], Any], text: Callable[[Any], str]) -> str:
+    def _cluster(self) -> str:
         try:
-            return text(look())
+            cluster = external.found()
         except UsageError as error:
-            self._doubt(name, str(error))
+            self._doubt("cluster", str(error))
             return "one that cannot be used"
+        where = "none: launcher=auto is this machine"
+        return where if cluster is None else f"{cluster[1]}; this is task {cluster[1].rank}"
 
     def _network(self, config: Config, plan: Plan | None) -> dict[str, str]:
         """Return the addresses of this machine, and from which of them each host is reached."""
         own = [f"{a} ({name})" for name, a in network.interfaces() if not a.is_loopback]
-        proxies = [name for name in _PROXIES if os.environ.get(name)]
         given = [str(each) for each in config.launcher.get("hosts") or []]
         given += [task.address for task in plan.cluster.tasks if task.address] if plan else []
         hosts = dict.fromkeys(each.rpartition("@")[2].partition(":")[0] for each in given)
-        rows = {
-            "addresses": ", ".join(own) or "none but loopback",
-            "proxy": f"{', '.join(proxies)}: not between tasks" if proxies else "none",
-        }
+        rows = {"addresses": ", ".join(own) or "none but loopback"}
         return rows | {f"to {host}": self._route(host) for host in hosts}
 
     def _route(self, host: str) -> str:
@@ -139,9 +123,12 @@ class Doctor(cli.OneConfiguration):
     def _places(self, config: Config) -> dict[str, str]:
         """Return where run folders, and what is tracked, would go."""
         output_dir = Path(config.output_dir)
-        far = addresses.address_of(output_dir)
-        rows = {"output_dir": far or self._disk("output_dir", output_dir)}
-        address = choose.tracker(config).address
+        far, there = addresses.address_of(output_dir), output_dir.absolute()
+        while not there.exists():
+            there = there.parent
+        if far is None and not os.access(there, os.W_OK | os.X_OK):
+            self._doubt("output_dir", f"nothing can be written in {there}")
+        address = make_tracker(config).address
         if address is not None and address.startswith(("http://", "https://")):
             parts = urlsplit(address)
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -151,33 +138,7 @@ class Doctor(cli.OneConfiguration):
             except OSError as error:
                 self._doubt("tracking", f"it does not answer ({error.strerror or error}): a run "
                             "trains all the same, and sync ships it later")  # fmt: skip
-        return {**rows, "tracking": address or "none"}
-
-    def _disk(self, name: str, path: Path) -> str:
-        """Return how much room there is where a folder is, or would be made."""
-        there = path.absolute()
-        while not there.exists():
-            there = there.parent
-        free = shutil.disk_usage(there).free
-        if not os.access(there, os.W_OK | os.X_OK):
-            self._doubt(name, f"nothing can be written in {there}")
-        elif free < _DISK:
-            self._doubt(name, f"only {_size(free)} are free for checkpoints and logs")
-        return f"{path}: {_size(free)} free"
-
-
-def _cluster(found: Any) -> str:
-    where = "none: launcher=auto is this machine"
-    return f"{found[1]}; this is task {found[1].rank}" if found else where
-
-
-def _key(key: object) -> str:
-    where = f"the variable {cluster_key.VARIABLE}, or the file {cluster_key.FILE}"
-    return "there is one" if key else f"none yet: {where}"
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.1f} GB"
+        return {"output_dir": far or str(output_dir), "tracking": address or "none"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -188,15 +149,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = Parser(
         prog="python -m dtrain doctor", allow_abbrev=False,
-        description="Check versions, devices, cluster, network, disks and tracking, and show what "
-        "would be started where. Nothing is started.",
+        description="Show versions, devices, the cluster, the network between hosts, where results "
+        "go, and what would be started where. Nothing is started.",
         epilog="Exit codes: 0 a run would start, 2 it would be rejected.",
     )  # fmt: skip
-    parser.add_argument("overrides", nargs="*", metavar="GROUP=OPTION | KEY=VALUE",
-                        help="those of a training")  # fmt: skip
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    parser.add_overrides("those of a training")
     given = parser.parse_intermixed_args(arguments)
-    option = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     doctor = Doctor()
     doctor.begin()
-    return boundary.answered(lambda: cli.composed([*option, *given.overrides], doctor), "doctor")
+    return boundary.answered(lambda: cli.composed(boundary.words(given), doctor), "doctor")

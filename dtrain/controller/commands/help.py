@@ -9,7 +9,7 @@ from pathlib import Path
 import dtrain
 from dtrain import errors
 from dtrain.config import groups, suggest
-from dtrain.config.key_help import help_of
+from dtrain.config.groups import help_of, keys
 from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 from dtrain.host.frameworks import FRAMEWORKS
@@ -93,7 +93,7 @@ def _keys(asked: list[str]) -> str:
     """Return what is known of each key."""
     lines = []
     for key in (parse(argument).name for argument in asked):
-        if not suggest.is_help(key) and (hint := suggest.of_help(key)) is not None:
+        if key.replace("/", ".") not in keys() and (hint := suggest.of_help(key)) is not None:
             raise UsageError(
                 "--help", key, "there is no such key", "the keys that --cfg job prints", hint
             )

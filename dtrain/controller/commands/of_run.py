@@ -37,11 +37,7 @@ def parser(
         prog=f"python -m dtrain {command}", allow_abbrev=False, description=description, epilog=keys
     )
     made.add_argument("run", metavar=run[0], help=run[1])
-    made.add_argument(
-        "overrides", nargs="*", default=[],  # else a message says that they are required
-        metavar="GROUP=OPTION | KEY=VALUE", help="changes to the configuration of the run",
-    )  # fmt: skip
-    made.add_argument("--config-dir", "-cd", metavar="FOLDER", help="presets of your own")
+    made.add_overrides("changes to the configuration of the run")
     return made
 
 
@@ -53,8 +49,7 @@ def parsed(parser: Parser, arguments: Sequence[str] | None) -> tuple[str, list[s
         arguments: in place of those of the process.
     """
     given = parser.parse_intermixed_args(arguments)
-    words = [] if given.config_dir is None else ["--config-dir", given.config_dir]
-    return given.run, [*words, *given.overrides]
+    return given.run, boundary.words(given)
 
 
 def wait_for_first(followed: Followed, also: Callable[[], None] = lambda: None) -> str:

@@ -28,8 +28,8 @@ from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json, short
 from dtrain.run.registry import Model, Promotion
-from dtrain.tracking import choose, conditions
-from dtrain.tracking.base import TrackedRun, Tracker
+from dtrain.tracking import conditions
+from dtrain.tracking.base import TrackedRun, Tracker, make_tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.none import NoTracker
 
@@ -67,7 +67,7 @@ class Promote(OfModel):
         if (self.rundir.path / "sweep.json").is_file():
             raise UsageError(
                 "RUN", self._run, "is a sweep, and a model is of one job", "the folder of a job",
-                f"python -m dtrain promote {short(_best_job(self.rundir))} alias=...",
+                f"python -m dtrain promote {short(self.rundir.path / '0')} alias=...",
             )  # fmt: skip
 
     def job(self, node: Any) -> int:
@@ -75,7 +75,7 @@ class Promote(OfModel):
         config, rundir = settle(node), self.rundir
         self._check_recorded()
         config_of_store = shipping.configured(rundir, rundir.path, self._to)
-        tracker = choose.tracker(config_of_store)
+        tracker = make_tracker(config_of_store)
         if not tracker.keeps_models:
             raise self._unrecorded(type(tracker).__name__, "keeps no models")
         name = self._name(config_of_store)
@@ -103,7 +103,7 @@ class Promote(OfModel):
         """Refuse a run that is recorded nowhere."""
         config = load.read(self.rundir.config)
         tracked = schemas.glance(self.rundir.tracking, schemas.Shipped) or {}
-        nowhere = isinstance(choose.tracker(config), NoTracker) and "run_id" not in tracked
+        nowhere = isinstance(make_tracker(config), NoTracker) and "run_id" not in tracked
         if nowhere and self._to is None:
             raise self._unrecorded("none", "the run is recorded nowhere")
 
@@ -119,15 +119,6 @@ class Promote(OfModel):
                 "name=digits, or tracking.register=digits of the run",
             )  # fmt: skip
         return str(name)
-
-
-def _best_job(rundir: RunDir) -> Any:
-    """Return the folder of the best job of a sweep, or of any."""
-    sweep = schemas.glance(rundir.path / "sweep.json", schemas.Sweep)
-    jobs = sweep["jobs"] if sweep is not None else []
-    best = sweep.get("best") if sweep is not None else None
-    found = next((job["folder"] for job in jobs if job["number"] == best), "0")
-    return rundir.path / found
 
 
 def _known(rundir: RunDir, path: Any, weights: str) -> dict[str, registry.Measured]:

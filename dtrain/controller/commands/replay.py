@@ -11,29 +11,31 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import dtrain
 from dtrain import errors
 from dtrain.compare import bits
-from dtrain.config import consent, load, section
+from dtrain.config import consent, load
 from dtrain.config import given as given_modules
-from dtrain.config.overrides import key_of, parse
+from dtrain.config.overrides import key_of
 from dtrain.config.schema import Config
 from dtrain.controller import code_recorder, folders, resume
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
+from dtrain.controller.supervisor import Signals
 from dtrain.errors import UsageError, printable
 from dtrain.files import writing
-from dtrain.host import git, packages, python_path, terminal
+from dtrain.host import git, packages, python_path
 from dtrain.run import code
 from dtrain.run.code import Record, Tree
 from dtrain.run.folder import RunDir, short
@@ -51,10 +53,6 @@ def _parser() -> Parser:
         epilog="Exit codes: 0 same bits, 1 others or a failure, 2 wrong usage, 75 stopped.",
     )  # fmt: skip
     parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE",
-        help="changes, such as trainer.epochs=1: values that both runs have are compared",
-    )  # fmt: skip
     return parser
 
 
@@ -68,7 +66,6 @@ class State:
         overrides, config_dir: of its command.
         folder: of the record of its first start.
         record: that record.
-        own: this user's key has signed the record and the command.
     """
 
     typed: str
@@ -77,7 +74,6 @@ class State:
     config_dir: str | None
     folder: Path
     record: Record
-    own: bool
 
     @property
     def name(self) -> str:
@@ -114,7 +110,7 @@ def read(typed: str) -> State:
     signed = consent.is_own(record["digest"], record.get("signature"))
     own = consent.grant_own(command) and signed
     overrides, config_dir = command.get("overrides") or [], command.get("config_dir")
-    state = State(typed, rundir, overrides, config_dir, starts[0], record, own)
+    state = State(typed, rundir, overrides, config_dir, starts[0], record)
     if not own and state.name not in python_path.trusted():
         raise refused(
             "its code and its overrides are not signed by you, and replay would run them",
@@ -145,69 +141,55 @@ def notes(state: State, tree: Tree) -> list[str]:
     return [*state.record["notes"], *lines]
 
 
-class Worktree:
-    """The working tree of a run, for as long as it is needed.
+@contextlib.contextmanager
+def worktree(state: State, tree: Tree) -> Iterator[Path]:
+    """Make the working tree of a run anew, for as long as it is needed.
 
     Args:
         state: of the run.
         tree: of its record.
+
+    Raises:
+        UsageError: the commit is not there, or the changes do not apply.
+        DamagedFile: they were changed.
     """
-
-    def __init__(self, state: State, tree: Tree):
-        self._state, self._tree = state, tree
-        self._place = Path(os.path.realpath(tempfile.mkdtemp(prefix="dtrain-replay-")))
-        self._source: Path | None = None
-        self.path = self._place / (Path(tree["path"]).name or "tree")
-
-    def build(self) -> None:
-        """Check the commit out, and apply the changes.
-
-        Raises:
-            UsageError: the commit is not there, or the changes do not apply.
-            DamagedFile: they were changed.
-        """
-        tree, commit = self._tree, self._tree["commit"]
-        patch = code.read_patch(self._state.folder, tree)
-        places = dict.fromkeys(filter(None, [Path(tree["path"]), git.toplevel(Path.cwd())]))
-        for place in places:
-            with contextlib.suppress(git.GitError):
-                git.run(place, "cat-file", "-e", f"{commit}^{{commit}}")
-                self._source = place
-                break
-        else:
+    patch, commit = code.read_patch(state.folder, tree), tree["commit"]
+    above = Path(os.path.realpath(tempfile.mkdtemp(prefix="dtrain-replay-")))
+    path = above / (Path(tree["path"]).name or "tree")
+    # Where the run's repository has lost it, the current directory may be a clone that has it.
+    sources = [source for source in (Path(tree["path"]), git.toplevel(Path.cwd())) if source]
+    having = (each for each in sources if not _git(each, "cat-file", "-e", f"{commit}^{{commit}}"))
+    source = next(having, sources[0])
+    try:
+        problem = _git(source, "worktree", "add", "--detach", str(path), commit)
+        if problem is None and patch:
+            problem = _git(path, "apply", "--binary", "--whitespace=nowarn", "-", data=patch)
+        if problem is not None:
             raise UsageError(
-                "RUN", self._state.typed, f"its commit {commit[:12]} is not in "
-                f"{' and '.join(map(str, places))}: the history was rewritten, or is not here",
-                "a run whose commit is in its repository, or in the current one",
+                "RUN", state.typed, f"its code at commit {commit[:12]} cannot be built again "
+                f"({problem})", "a run whose commit is in its repository, or in the current one",
                 "git fetch in a clone of it, and the command again from there",
             )  # fmt: skip
-        try:
-            git.run(self._source, "worktree", "add", "--detach", str(self.path), commit,
-                    seconds=600.0)  # fmt: skip
-            if patch:
-                git.run(self.path, "apply", "--binary", "--whitespace=nowarn", "-", data=patch)
-        except git.GitError as error:
-            raise UsageError(
-                "RUN", self._state.typed,
-                f"its code cannot be built again at commit {commit[:12]} ({error})",
-                "a run whose changes apply to its commit",
-                f"git -C {shlex.quote(str(self._source))} show {commit[:12]} to look at it",
-            ) from None  # fmt: skip
+        yield path
+    finally:
+        if path.exists() and (refusal := _git(source, "worktree", "remove", "--force", str(path))):
+            _say(f"{refusal}; type: git -C {source} worktree remove -f {path}")
+        writing.remove_empty(above)
 
-    def mapped(self, path: str) -> Path:
-        """Return where a path of the run's time is now."""
-        whole, top = Path(os.path.normpath(path)), self._tree["path"]
-        return self.path / whole.relative_to(top) if whole.is_relative_to(top) else whole
 
-    def remove(self) -> None:
-        """Remove it from the disk, and from git's list of worktrees."""
-        if self._source is not None:
-            try:
-                git.run(self._source, "worktree", "remove", "--force", str(self.path))
-            except git.GitError as error:
-                if self.path.exists():
-                    _say(f"{error}; type: git -C {self._source} worktree remove -f {self.path}")
-        writing.remove_empty(self._place)
+def _git(folder: Path, *words: str, data: bytes | None = None) -> str | None:
+    """Run git, and return why it failed."""
+    try:
+        git.run(folder, *words, data=data, seconds=600.0)
+    except git.GitError as error:
+        return str(error)
+    return None
+
+
+def mapped(path: str, tree: Tree, to: Path) -> Path:
+    """Return where a path of the run's time is in its worktree."""
+    whole, top = Path(os.path.normpath(path)), tree["path"]
+    return to / whole.relative_to(top) if whole.is_relative_to(top) else whole
 
 
 def link_data(paths: Iterable[str], then: Path, now: Path) -> list[str]:
@@ -234,134 +216,96 @@ def link_data(paths: Iterable[str], then: Path, now: Path) -> list[str]:
     return linked
 
 
-def _texts(config: Config) -> list[str]:
-    """Return the texts in those groups of a configuration that name files."""
-    texts: list[str] = []
-    nodes: list[Any] = [section.written(getattr(config, each)) for each in ("dataset", "model")]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, dict | list):
-            nodes += node.values() if isinstance(node, dict) else node
-        elif isinstance(node, str) and "${" not in node:
-            texts.append(node)
-    return texts
+def _texts(node: Any) -> Iterator[str]:
+    """Yield the texts of a node."""
+    if isinstance(node, dict | list):
+        for each in node.values() if isinstance(node, dict) else node:
+            yield from _texts(each)
+    elif isinstance(node, str) and "${" not in node:
+        yield node
 
 
-def _words(state: State, config: Config, tree: Worktree, given: list[str], to: Path) -> list[str]:
-    """Return the command line: the run's own, with what ``given`` replaces, into a new folder."""
-    own = [key_of(each) for each in given if key_of(each) != "hydra.run.dir"]
-    replaced = (*own, *_OWN)
-    kept = [each for each in state.overrides
-            if not any(key_of(each) == key or key_of(each).startswith((f"{key}.", f"{key}/"))
-                       for key in replaced)]  # fmt: skip
-    kept += [each for each in given if key_of(each) != "hydra.run.dir"]
+def _words(state: State, config: Config, config_dir: Path | None, to: Path) -> list[str]:
+    """Return the run's command line, into a new folder."""
+    words = [each for each in state.overrides if re.split(r"[./@]", key_of(each))[0] not in _OWN]
     if config.fork is not None:
-        kept.append(f"fork={_quoted(config.fork)}")
-    flags = []
-    if state.config_dir:
-        whole = os.path.join(state.record["folder"], state.config_dir)
-        flags = ["--config-dir", str(tree.mapped(whole))]
+        words.append(f"fork={_quoted(config.fork)}")
+    flags = ["--config-dir", str(config_dir)] if config_dir is not None else []
     place = [f"output_dir={_quoted(str(to.parent))}", f"hydra.run.dir={_quoted(str(to))}"]
-    return ["-m", "dtrain", *flags, *kept, "tracking=none", *place]
+    return ["-m", "dtrain", *flags, *words, "tracking=none", *place]
 
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _environment(state: State, worktree: Worktree, tree: Tree) -> dict[str, str]:
+def _environment(state: State, path: Path, tree: Tree) -> dict[str, str]:
     """Return the variables of the replay: this process's, and the run's own where they decide."""
     deciding = code_recorder.is_deciding
     own = {name: value for name, value in os.environ.items() if not deciding(name)}
     trust = dict.fromkeys([*state.record["trust"], *python_path.trusted()])
-    path = [str(worktree.path / root) for root in tree["roots"]]
-    path += filter(None, [os.environ.get("PYTHONPATH")])
+    looked = [str(path / root) for root in tree["roots"]]
+    looked += filter(None, [os.environ.get("PYTHONPATH")])
     if not code_recorder.is_installed(root := Path(dtrain.__file__).resolve().parents[1]):
-        path.append(str(root))  # a checkout, behind that of the run
+        looked.append(str(root))  # a checkout, behind that of the run
     return own | state.record["environment"] | {
         python_path.TRUST: ",".join(each for each in trust if each != state.name),
-        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(looked),
     }  # fmt: skip
 
 
-def replay(state: State, given: list[str]) -> int:
+def replay(state: State) -> int:
     """Build the code, make the run again, compare, remove the code, and return the exit code.
 
     Args:
         state: of the run.
-        given: overrides that the user typed.
     """
-    _check(given)
     tree, config = state.record["tree"], load.read(state.rundir.config, hidden=True)
     assert tree is not None, "read has refused it"
     _say(f"code: {tree['path']} at {tree['commit'][:12]}, {tree['changed']:,} changed files")
     for note in notes(state, tree):
         _say(f"note: {note}")
-    folder = _folder(config, given)
-    requests: list[int] = []
+    name = folders.check_name(f"{time.strftime('%H-%M-%S')}_{config.name}_replay")
+    folder = Path("outputs", time.strftime("%Y-%m-%d"), name).absolute()
+    if os.path.lexists(folder):
+        folder = folder.with_name(f"{name}-{os.getpid()}")
+    then = state.record["folder"]
     # ORDER: before there is a worktree: whoever asks to stop does not keep it from being removed.
-    before = {number: signal.signal(number, lambda number, _: requests.append(number))
-              for number in terminal.stops()}  # fmt: skip
-    try:
-        worktree = Worktree(state, tree)
-        try:
-            worktree.build()
-            here = worktree.mapped(state.record["folder"])
+    with Signals() as signals:
+        signals.started = True
+        with worktree(state, tree) as path:
+            here = mapped(then, tree, path)
             here.mkdir(parents=True, exist_ok=True)
-            for path in link_data(_texts(config), Path(state.record["folder"]), here):
-                _say(f"data: {path} is read from {state.record['folder']}")
-            words = _words(state, config, worktree, given, folder)
+            named = load.written(config)["dataset"], load.written(config)["model"]
+            for linked in link_data(_texts(named), Path(then), here):
+                _say(f"data: {linked} is read from {then}")
+            config_dir = None
+            if state.config_dir:
+                config_dir = mapped(os.path.join(then, state.config_dir), tree, path)
+            words = _words(state, config, config_dir, folder)
             _say(f"replay: {short(folder)}")
-            exit_code = _run(words, here, _environment(state, worktree, tree), requests)
-        finally:
-            worktree.remove()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            exit_code = _run(words, here, _environment(state, path, tree), signals)
     if exit_code == errors.INTERRUPTED or not (replayed := RunDir(folder)).journal.is_file():
         _say(f"the replay was stopped or did not begin (exit code {exit_code}): begin it anew")
         return exit_code if exit_code > 0 else errors.FAILED
-    whole = all(key_of(each) == "hydra.run.dir" for each in given)
-    lines, same = bits.report(state.rundir, replayed, whole)
+    lines, same = bits.report(state.rundir, replayed)
     print(*lines, sep="\n")
     return errors.OK if same and exit_code in (errors.OK, errors.FAILED) else errors.FAILED
 
 
-def _check(given: list[str]) -> None:
-    for override in given:
-        key, value = key_of(override), parse(override).value
-        if value is None and not override.startswith("~"):
-            raise UsageError("OVERRIDE", override, "has no value", "KEY=VALUE",
-                             f"{_EXAMPLE} trainer.epochs=1")  # fmt: skip
-        if key.partition(".")[0] in _OWN and key != "hydra.run.dir":
-            raise UsageError(
-                key, value or "", "is the replay's own to choose",
-                "overrides of hardware, launcher, trainer, checkpoint, and hydra.run.dir",
-                f"the command without {override}",
-            )  # fmt: skip
-
-
-def _folder(config: Config, given: list[str]) -> Path:
-    """Return the new run folder, which is not there yet."""
-    typed = [parse(each).value or "" for each in given if key_of(each) == "hydra.run.dir"]
-    if typed:
-        return folders.place(typed[-1].strip("'\""), "hydra.run.dir")
-    name = folders.check_name(f"{time.strftime('%H-%M-%S')}_{config.name}_replay")
-    base = Path("outputs", time.strftime("%Y-%m-%d"), name).absolute()
-    return base if not os.path.lexists(base) else base.with_name(f"{name}-{os.getpid()}")
-
-
-def _run(words: list[str], here: Path, environment: dict[str, str], requests: list[int]) -> int:
+def _run(words: list[str], here: Path, environment: dict[str, str], signals: Signals) -> int:
     """Run Python until it ends, pass requests to stop on to it, and return its exit code."""
-    if requests:
+    if signals.count:
         return errors.INTERRUPTED
     process = subprocess.Popen(
         [sys.executable, *words], cwd=here, env=environment, stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C reaches this process, and from here that one
     )  # fmt: skip
+    passed = 0
     while process.poll() is None:
-        while requests:
-            process.send_signal(requests.pop(0))
+        if signals.count > passed:
+            passed += 1
+            process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.2)
     return process.returncode
@@ -377,5 +321,5 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: in place of those of the process.
     """
-    given = _parser().parse_intermixed_args(arguments)
-    return boundary.answered(lambda: replay(read(given.run), given.overrides), given.run)
+    typed = _parser().parse_args(arguments).run
+    return boundary.answered(lambda: replay(read(typed)), typed)

@@ -23,8 +23,7 @@ from dtrain.files import reading
 from dtrain.run import registry, schemas
 from dtrain.run.folder import RunDir, check_format, short
 from dtrain.run.registry import Promotion
-from dtrain.tracking import choose
-from dtrain.tracking.base import Tracker
+from dtrain.tracking.base import Tracker, make_tracker
 from dtrain.tracking.delivery import reason, ship_folder
 from dtrain.tracking.mlflow.sweep import jobs_of
 
@@ -69,7 +68,7 @@ def sync(path: str, to: str | None = None) -> str:
             "RUN_DIR", path, "is not a run folder", "a folder with config.yaml and journal.jsonl",
             "python -m dtrain sync outputs/DATE/TIME_NAME",
         )  # fmt: skip
-    tracker = choose.tracker(configs[-1][1])
+    tracker = make_tracker(configs[-1][1])
     address = str(tracker.address)
     print(f"shipping to {printable(address)}", file=sys.stderr, flush=True)
     for rundir, config in configs:
@@ -90,7 +89,7 @@ def _ship(config: Config, rundir: RunDir) -> None:
             "a run that has ended", f"python -m dtrain sync {rundir.path} when it has ended",
         )  # fmt: skip
     try:
-        tracker = choose.tracker(config)
+        tracker = make_tracker(config)
         passed = ship_folder(tracker, config, rundir)
         for promotion in registry.read(rundir)["promotions"]:
             _promote(tracker, config, rundir, promotion)

@@ -23,9 +23,13 @@ from dtrain.errors import DamagedFile, UsageError
 from dtrain.host import terminal
 
 HOST = "127.0.0.1"
-RUNS, _NEWEST = 100, 10  # in one address of a comparison: of a sweep, and of runs without one
+_SWEEP, _NEWEST = 100, 10  # runs in one address: of a sweep, and of runs without one
 _STOP_SECONDS = 10.0  # then it is killed
-_OF_SWEEP = "JOIN tags USING (run_uuid) WHERE key = 'mlflow.parentRunId' AND value"
+_QUERY = (
+    "SELECT runs.run_uuid, CAST(experiment_id AS TEXT), value FROM runs LEFT JOIN tags "
+    "ON tags.run_uuid = runs.run_uuid AND key = 'mlflow.parentRunId' "
+    f"WHERE lifecycle_stage = 'active' ORDER BY start_time DESC LIMIT {_SWEEP + 1}"
+)
 
 
 def serve(output_dir: Path, port: int) -> int:
@@ -84,28 +88,18 @@ def comparison(store: Path, address: str) -> str:
             "the output_dir of tracked runs",
             "--output-dir FOLDER, or a run with tracking=mlflow, which is the default",
         )  # fmt: skip
-
-    def runs(where: str, value: str, count: int) -> list[tuple[str, str]]:
-        return database.execute(
-            f"SELECT run_uuid, CAST(experiment_id AS TEXT) FROM runs {where} = ? "
-            "AND lifecycle_stage = 'active' ORDER BY start_time DESC LIMIT ?", (value, count)
-        ).fetchall()  # fmt: skip
-
     place = f"file:{quote(str(store.absolute()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
-            newest = runs("WHERE 'any'", "any", 1)
-            if not newest:
-                return "no run yet"
-            [[run, experiment]] = newest
-            tag = "SELECT value FROM tags WHERE key = 'mlflow.parentRunId' AND run_uuid = ?"
-            parent = next((value for [value] in database.execute(tag, (run,))), run)
-            shown = runs(_OF_SWEEP, parent, RUNS) or runs(
-                "WHERE experiment_id", experiment, _NEWEST
-            )
+            runs = database.execute(_QUERY).fetchall()
     except sqlite3.DatabaseError as error:
         raise DamagedFile(store, f"cannot be used as a store ({error})") from None
-    names = json.dumps([name for name, _ in reversed(shown)], separators=(",", ":"))
+    if not runs:
+        return "no run yet"
+    newest, experiment, sweep = runs[0]
+    shown = [run for run, _, parent in runs if parent is not None and parent in (sweep, newest)]
+    shown = shown or [run for run, its, _ in runs if its == experiment][:_NEWEST]
+    names = json.dumps(shown[::-1], separators=(",", ":"))
     query = f"runs={quote(names)}&experiments={quote(json.dumps([experiment]))}"
     page = f"{address}/#/compare-runs?{query}&workflowType=machine_learning"
     return f"{page} ({len(shown)} runs)"

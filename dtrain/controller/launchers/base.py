@@ -58,6 +58,8 @@ class Launcher(ABC):
         self.stall_timeout = stall_timeout
         self.max_restarts = max_restarts
         self.peer_timeout = peer_timeout
+        #: Tasks of other hosts that were lost, and how each was, as a clause.
+        self.losses: dict[str, str] = {}
 
     def part(self, machine: Machine) -> Machine:
         """Return what the tasks of this launcher have of a machine."""
@@ -136,7 +138,7 @@ class Launcher(ABC):
         ``started``, ``joined``, ``training``, ``reading``, ``stop`` and ``failed CAUSE`` are events
         that a task reports (:func:`dtrain.task.main.run`); ``ended`` means that its process is
         gone, ``lost`` that it was another host's, and the job cannot continue without it
-        (:meth:`loss`). Only ``ended`` is needed.
+        (:attr:`losses`). Only ``ended`` is needed.
         """
 
     @abstractmethod
@@ -150,10 +152,6 @@ class Launcher(ABC):
     @abstractmethod
     def exit_codes(self) -> dict[str, int]:
         """Return the exit code of each task that has ended, by name; negative for a signal."""
-
-    def loss(self, name: str) -> str:
-        """Return how a task of another host was lost, as a clause."""
-        raise NotImplementedError(f"{type(self).__name__} has no task {name} on another host")
 
     def died(self, name: str) -> bool:
         """Say whether a task of another host that is lost did not end by itself."""
@@ -253,24 +251,11 @@ class Elsewhere(Launcher):
     def do(self, work: Work) -> Outcome:
         """Have a job done, and return how it ended, as far as that is known."""
 
-    def _none(self) -> NoReturn:
+    def _none(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: no task is started and followed here."""
         raise TypeError(f"{type(self).__name__} starts no task itself")
 
-    def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
-        """Refuse: no task is started here."""
-        self._none()
-
-    def poll(self, timeout: float) -> list[tuple[str, str]]:
-        """Refuse: no task is followed here."""
-        self._none()
-
-    def stop(self) -> None:
-        """Refuse: no task is here that could save its state."""
-        self._none()
+    start = poll = stop = exit_codes = _none
 
     def kill(self) -> None:
         """Nothing to do: no task is here."""
-
-    def exit_codes(self) -> dict[str, int]:
-        """Refuse: no task has ended here."""
-        self._none()

@@ -11,7 +11,6 @@ import hmac
 import os
 import re
 import secrets
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +34,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.host import network as networks
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, write_json
 
@@ -147,7 +147,6 @@ class Env(Local):
         self._own: Task | None = None
         self._host: Host | None = None
         self._key: bytes | None = None
-        self._losses: dict[str, str] = {}  # tasks of other hosts, and how each was lost
         self._failed: set[str] = set()  # those of them that ended by themselves
 
     def part(self, machine: Machine) -> Machine:
@@ -185,7 +184,7 @@ class Env(Local):
         if self._key is None and not together:
             raise cluster_key.missing()
         if self._started_by is not None and placed.chief == self._own:
-            _print(str(self._started_by))
+            say(str(self._started_by))
         return placed
 
     def no_sweep(self) -> UsageError:
@@ -245,7 +244,7 @@ class Env(Local):
             addresses, key, own = self._site(cluster)
             names = [task.name for task in cluster.tasks[1:]]
             self._host = Host(addresses, names, self._facts, key, self.peer_timeout)
-            self._host.wait(self.start_timeout, _print)
+            self._host.wait(self.start_timeout, say)
             if own:
                 place = place._replace(addresses=tuple(self._host.agreed(own)))
                 cluster = self.placed(cluster, place)
@@ -297,7 +296,7 @@ class Env(Local):
     def poll(self, timeout: float) -> list[tuple[str, str]]:
         """Wait for events of the own task; pass on what concerns the job of those of other hosts.
 
-        ``lost`` is a task without which the job cannot continue: :meth:`loss` says how.
+        ``lost`` is a task without which the job cannot continue: :attr:`losses` says how.
         """
         events = super().poll(timeout)
         if self._host is not None:
@@ -305,10 +304,10 @@ class Env(Local):
         for name, message in self._host.messages() if self._host is not None else []:
             if message["kind"] == "stop":
                 events.append((name, "stop"))
-            elif name not in self._losses:
-                self._losses[name] = how = self._how(name, message)
+            elif name not in self.losses:
+                self.losses[name] = how = self._how(name, message)
                 if how and self._replaceable(name, message["kind"]):
-                    _print(f"{name} {how}: the others continue without it")
+                    say(f"{name} {how}: the others continue without it")
                 elif how:
                     events.append((name, "lost"))
         return events
@@ -340,15 +339,9 @@ class Env(Local):
         What it has handed to one that is silent it would wait for without an end.
         """
         task = self._cluster.task(name)
-        left = [t for t in self._cluster.tasks if t.role == task.role and not self._lost(t.name)]
+        same = [each.name for each in self._cluster.tasks if each.role == task.role]
+        left = [each for each in same if not self.losses.get(each)]
         return task.replaceable and kind not in ("lost", "late") and bool(left)
-
-    def _lost(self, name: str) -> bool:
-        return bool(self._losses.get(name))
-
-    def loss(self, name: str) -> str:
-        """Return how a task of another host was lost."""
-        return self._losses[name]
 
     def died(self, name: str) -> bool:
         """Say whether a task of another host that is lost did not end by itself."""
@@ -383,10 +376,6 @@ def _identified(rundir: RunDir, cluster: Cluster) -> tuple[Cluster, Place]:
     if not is_name(day) or not is_name(name):  # the folder was moved to such a place
         day, name = time.strftime("%Y-%m-%d"), job
     return cluster, Place(day, name, job)
-
-
-def _print(text: str) -> None:
-    print(f"dtrain: {text}", file=sys.stderr)
 
 
 #: What is looked for, in this order: what is nearest to the command comes first. Open MPI may have

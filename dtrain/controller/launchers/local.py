@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.host import frameworks
 from dtrain.host.forkserver import LOCK, Process, ready, warm
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
 from dtrain.task.entry import enter
@@ -38,11 +38,8 @@ class Local(Launcher, LocalProcesses):
     def prepare(self, cluster: Cluster) -> None:
         """Start the import of the framework."""
         if warm(cluster.environment).get_start_method() == "spawn":
-            print(
-                "dtrain: tasks start as fresh processes here, each importing "
-                f"{frameworks.of(cluster.environment).title} anew (about 10 to 30 s)",
-                file=sys.stderr,
-            )
+            say("tasks start as fresh processes here, each importing "
+                f"{frameworks.of(cluster.environment).title} anew (about 10 to 30 s)")  # fmt: skip
 
     def ready(self, cluster: Cluster) -> None:
         """Wait until the framework is imported."""

@@ -89,7 +89,7 @@ def _enter(about: str, *arguments: Any) -> None:
     elif about == "export":
         from dtrain.export.main import child
     else:
-        from dtrain.inspection.model import child
+        from dtrain.inspection.report import describe_child as child
     child(*arguments)
 
 

@@ -17,6 +17,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.host import network as network_of
 from dtrain.host import python_path
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 
 #: Of the client, whatever its configuration says: it asks nothing, forwards nothing, and shares its
@@ -160,19 +161,8 @@ class Ssh(Agents):
         """
         if self._network is None or host.lost is not None:
             return super().address(host)
-        found = [
-            text
-            for name, text in host.facts["addresses"]
-            if network_of.is_of(self._network, name, ipaddress.ip_address(text))
-        ]
-        if not found:
-            has = ", ".join(f"{text} ({name})" for name, text in host.facts["addresses"])
-            raise UsageError(
-                "launcher.network", self._network, f"{host.name} has no address there, but {has}",
-                "a network in CIDR notation, or the name of an interface, that every host has",
-                "launcher.network=10.0.0.0/8",
-            )  # fmt: skip
-        return str(found[0])
+        found = [(name, ipaddress.ip_address(text)) for name, text in host.facts["addresses"]]
+        return network_of.address_in(self._network, host.name, found)
 
     def place(self, cluster: Cluster) -> Cluster:
         """Divide the tasks among the hosts.
@@ -230,7 +220,7 @@ class Ssh(Agents):
                 problems[host.name] = explained(host)
             elif (differs := facts.problem(host.facts, here)) is not None:
                 problems[host.name] = differs
-        self._say("hosts")
+        say("hosts")
         shown = {name: problem for name, (problem, _) in problems.items()}
         print(facts.table(found, shown), file=sys.stderr)
         if problems:

@@ -29,8 +29,7 @@ from dtrain.controller.sweep.table import Table, jobs, print_plan, summary
 from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short
-from dtrain.tracking import choose
-from dtrain.tracking.base import SweepRecord, Tracker
+from dtrain.tracking.base import SweepRecord, Tracker, describe_overlooked, make_tracker
 
 
 def run(master: Master, source: Source) -> int:
@@ -80,7 +79,7 @@ def run(master: Master, source: Source) -> int:
             wanted = None  # SLURM sees to it
         parallel = at_once(wanted, [*needs, *needs[:1] * to_come], here)
         config = drafts[0].config if drafts else master.config
-        if (message := choose.overlooked(config)) is not None:
+        if (message := describe_overlooked(config)) is not None:
             print(f"note: {message}", file=sys.stderr)
         if config.dry_run:
             print_plan(drafts, todo, parallel, here)
@@ -128,7 +127,7 @@ def run(master: Master, source: Source) -> int:
         runner = Runner(
             source, composer, here, parallel, record, shown, settings.fail_fast, submitted
         )
-        tracker = choose.tracker(config)
+        tracker = make_tracker(config)
         if output is not None:
             shown.message(f"output: copied to {output.address}")
         recorded = tracker.sweep(config, record.folder, shown.message)

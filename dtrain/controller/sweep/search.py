@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from dtrain.config.search_space import Choice, Dimension, Interval, check_trials, read
+from dtrain.config.search_space import Choice, Dimension, Interval, read
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.state import Record
 from dtrain.data.draws import Stream
 from dtrain.errors import OK, UsageError
 
 
-class Source(Protocol):
+class Source:
     """Says which jobs there are. All of it is called from one thread, the sweep's own.
 
-    Jobs are numbered from 0, first those of :meth:`ahead`, then those of :meth:`next`.
+    Jobs are numbered from 0, first those of :meth:`ahead`, then those of :meth:`next`. Here all are
+    known ahead, and how they go changes nothing.
+
+    Args:
+        jobs: the overrides of each.
+
+    Attributes:
+        total: how many jobs there will be at most.
+        course: what has happened, for ``sweep.json``: in order ``["asked", JOB]``,
+            ``["pruned", JOB, STEP]`` and ``["ended", JOB]``; None where the jobs do not depend on
+            that.
     """
 
-    #: How many jobs there will be at most.
-    total: int
-
-    @property
-    def course(self) -> list[list[Any]] | None:
-        """What has happened, for ``sweep.json``; None where the jobs do not depend on that.
-
-        In order: ``["asked", JOB]``, ``["pruned", JOB, STEP]`` and ``["ended", JOB]``.
-        """
+    def __init__(self, jobs: Sequence[Sequence[str]]):
+        self._jobs = [list(job) for job in jobs]
+        self.total = len(self._jobs)
+        self.course: list[list[Any]] | None = None
 
     def ahead(self, past: Record | None) -> list[list[str]]:
         """Return the overrides of the jobs that are known: all are checked before one runs.
@@ -38,6 +43,7 @@ class Source(Protocol):
         Raises:
             LookupError, TypeError, ValueError: its jobs are not what this source draws.
         """
+        return self._jobs
 
     def next(self) -> list[str] | None:
         """Return the overrides of one job more, for which there is room now.
@@ -45,49 +51,20 @@ class Source(Protocol):
         None: of no more for now. It is asked again when something has happened; when no job runs
         either, the sweep has ended.
         """
+        return None
 
     def aim(self, mode: str) -> None:
         """Hear which objective is better, ``max`` or ``min``, before any value of one."""
 
     def judge(self, number: int, step: int, value: float) -> bool:
         """Hear of a new value of a job's objective, and say whether to give the job up."""
+        return False
 
     def report(self, number: int, outcome: Outcome) -> None:
         """Hear how a job ended."""
 
 
-class Grid:
-    """Jobs that are all known; how they go changes nothing.
-
-    Args:
-        jobs: the overrides of each.
-    """
-
-    def __init__(self, jobs: Sequence[Sequence[str]]):
-        self._jobs = [list(job) for job in jobs]
-        self.total = len(self._jobs)
-        self.course: list[list[Any]] | None = None
-
-    def ahead(self, past: Record | None) -> list[list[str]]:
-        """Return all."""
-        return self._jobs
-
-    def next(self) -> list[str] | None:
-        """Return None."""
-        return None
-
-    def aim(self, mode: str) -> None:
-        """Take no notice."""
-
-    def judge(self, number: int, step: int, value: float) -> bool:
-        """Give no job up."""
-        return False
-
-    def report(self, number: int, outcome: Outcome) -> None:
-        """Take no notice."""
-
-
-class Random(Grid):
+class Random(Source):
     """Jobs drawn without regard to one another, so all are known before the first runs.
 
     (Bergstra and Bengio 2012, "Random search for hyper-parameter optimization".)
@@ -98,11 +75,10 @@ class Random(Grid):
         seed: of the draws; job n is a function of the seed and n alone.
 
     Raises:
-        UsageError: there is nothing to choose, or no trial.
+        UsageError: there is nothing to choose.
     """
 
     def __init__(self, words: Sequence[str], trials: int, seed: int):
-        check_trials(trials)
         fixed, dimensions = read(words)
         jobs = []
         for number in range(trials):
@@ -111,7 +87,7 @@ class Random(Grid):
         super().__init__(jobs)
 
 
-class Tpe:
+class Tpe(Source):
     """Jobs chosen by how those before them went: Optuna's tree-structured Parzen estimator.
 
     (Bergstra et al. 2011, "Algorithms for hyper-parameter optimization"; Akiba et al. 2019,
@@ -138,7 +114,7 @@ class Tpe:
         startup: int,
         pruning: bool,
     ):
-        check_trials(trials)
+        super().__init__(())
         self._optuna = _optuna()
         self._fixed, self._dimensions = read(words)
         self._distributions = {each.key: self._distribution(each) for each in self._dimensions}

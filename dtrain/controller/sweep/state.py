@@ -14,12 +14,12 @@ from dtrain.config import consent, load, section
 from dtrain.config.objective import AUTO
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
-from dtrain.controller.folders import check_command, open_existing, unwritable
+from dtrain.controller.folders import open_existing, unwritable
 from dtrain.controller.outcome import Outcome
 from dtrain.controller.sweep.compose import Draft
 from dtrain.errors import USAGE, DamagedFile, UsageError
 from dtrain.files import reading, writing
-from dtrain.run import identity, journal
+from dtrain.run import identity, journal, schemas
 from dtrain.run.folder import FORMAT, RunDir, write_json
 
 FILE = "sweep.json"
@@ -327,62 +327,15 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
             return None, None
     except (OSError, DamagedFile, section.Unresolvable):  # not written yet, or spoilt
         return None, None
-    try:
-        result = reading.read_json(rundir.result) or {}
-    except DamagedFile:
-        result = {}
-    wanted = ("status", "exit_code", "objective", "seconds", "pruned")
-    wanted_of = {**JOB, "best_objective": JOB["objective"]}
-    if any(not wanted_of[name][0](result.get(name)) for name in (*wanted, "best_objective")):
-        result = {}
+    result: Any = schemas.glance(rundir.result, schemas.Result) or {}
     if result.get("status") == "FINISHED" or result.get("pruned"):
         return None, Outcome.of(result, error=None, pruned=bool(result.get("pruned")))
     return str(rundir.path), None
 
 
-def _is(*kinds: type) -> Any:
-    return lambda value: type(value) in kinds  # a bool is no number
-
-
-def _all(container: type, kind: type) -> Any:
-    def is_so(value: Any) -> bool:
-        items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, container) and all(isinstance(item, kind) for item in items)
-
-    return is_so
-
-
-_NONE = type(None)
-_STATUSES = ("WAITING", "RUNNING", "FINISHED", "FAILED", "KILLED")
-_STATUS = (lambda value: value in _STATUSES, f"one of {', '.join(_STATUSES)}")
-#: Of the file, and of each entry of its ``jobs``: what holds of a value, and that in words.
-SWEEP: dict[str, Any] = {
-    "name": (_is(str), "a text"),
-    "started": (_is(int, float), "a number"),
-    "command": (_is(dict), "a mapping"),
-    "status": _STATUS,
-    "ended": (_is(int, float, _NONE), "a number or null"),
-    "objective": (_is(str, _NONE), "a text or null"),
-    "objective_mode": (lambda value: value in ("min", "max", None), "min, max or null"),
-    "baseline": (_is(str, _NONE), "a text or null"),
-    "best": (_is(int, _NONE), "the number of a job or null"),
-    "jobs": (_is(list), "a list of jobs"),
-    "course": (_all(list, list), "a list of lists"),
-}
-JOB: dict[str, Any] = {
-    "number": (lambda value: type(value) is int and value >= 0, "a number from 0"),
-    "folder": (_is(str), "the name of a folder"),
-    "overrides": (_all(list, str), "a list of overrides"),
-    "differs": (_all(dict, str), "a mapping of keys to values"),
-    "hash": (_is(str, _NONE), "a text or null"),
-    "status": _STATUS,
-    "objective": (_is(int, float, _NONE), "a number or null"),
-    "seconds": (_is(int, float, _NONE), "a number or null"),
-    "exit_code": (_is(int, _NONE), "a number or null"),
-    "error": (_is(str, _NONE), "a text or null"),
-    "log": (_is(str, _NONE), "a path or null"),
-    "pruned": (_is(bool, _NONE), "true or false"),
-}
+#: What a sweep that is resumed needs of itself and of each of its jobs; others only read a few.
+_SWEEP = ("started", "command", "ended", "objective", "objective_mode", "baseline", "best")
+_JOB = ("overrides", "hash", "objective", "seconds", "exit_code", "error", "log")
 
 
 def check(data: dict[str, Any], path: Path) -> None:
@@ -391,14 +344,12 @@ def check(data: dict[str, Any], path: Path) -> None:
     Raises:
         DamagedFile: naming the first field that is not of its form.
     """
-    _fields(data, SWEEP, path, "")
-    check_command(data["command"], path, "command.")
+    schemas.check(data, schemas.Sweep, path)
+    _check_fields(data, _SWEEP, path, "")
     numbers: set[int] = set()
     for index, job in enumerate(data["jobs"]):
         place = f"jobs[{index}]"
-        if not isinstance(job, dict):
-            raise DamagedFile(path, "is not a mapping", place)
-        _fields(job, JOB, path, f"{place}.")
+        _check_fields(job, _JOB, path, f"{place}.")
         if job["number"] in numbers:
             raise DamagedFile(path, f"is that of another job, too: {job['number']}", place)
         numbers.add(job["number"])
@@ -408,11 +359,7 @@ def check(data: dict[str, Any], path: Path) -> None:
             raise DamagedFile(path, f"{str(log)[:80]!r} is not below the sweep", f"{place}.log")
 
 
-def _fields(data: dict[str, Any], fields: dict[str, Any], path: Path, place: str) -> None:
-    for name, (kind, accepted) in fields.items():
+def _check_fields(data: dict[str, Any], names: tuple[str, ...], path: Path, place: str) -> None:
+    for name in names:
         if name not in data:
-            if name in ("pruned", "course"):  # most have none
-                continue
-            raise DamagedFile(path, "is missing", f"{place}{name}")
-        if not kind(data[name]):
-            raise DamagedFile(path, f"is not {accepted}", f"{place}{name}")
+            raise DamagedFile(path, "is not there", f"{place}{name}")

@@ -17,8 +17,7 @@ from dtrain.files import reading
 from dtrain.host.terminal import aligned
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
-from dtrain.tracking import choose
-from dtrain.tracking.base import Tracker
+from dtrain.tracking.base import Tracker, make_tracker
 
 
 def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[str] = ()) -> None:
@@ -49,7 +48,7 @@ def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[st
         "epochs": f"{config.trainer.epochs}",
         "precision": config.hardware.precision.name,
         "run folder": config.resume or short(folder),
-        "tracking": choose.tracker(config).address or "none (journal and TensorBoard)",
+        "tracking": make_tracker(config).address or "none (journal and TensorBoard)",
     }
     print(f"plan: {config.name}")
     for name, value in rows.items():

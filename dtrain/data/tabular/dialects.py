@@ -8,20 +8,17 @@ import contextlib
 import csv
 import dataclasses
 import io
-import json
 import operator
 import re
 import shlex
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import fsspec
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from dtrain.data.encoding import is_gap
 from dtrain.data.files import DataFile
 from dtrain.data.tabular.arrow import sentence
 from dtrain.errors import DataError, UsageError, typed
@@ -39,8 +36,8 @@ GUESSES = ("utf8", "windows-1252", "latin-1")
 LATIN = "is no text in UTF-8, and is read as Latin-1; for another: dataset.encoding=NAME"
 #: Bytes from which separator, header and decimal point are found out, and of a line behind them.
 _HEAD, _LINE = 1 << 16, 1 << 22
-#: Lines behind those bytes; lines above the names; and rows that tell what the one above them is.
-_LINES, _ABOVE, _SURE = 5, 5, 10
+#: Lines behind those bytes, and lines above the names.
+_LINES, _ABOVE = 5, 5
 #: Separators, those first that stand least often in a cell.
 _SEPARATORS = ("\t", ";", "|", ",", " ", BLANKS)
 _DECIMAL = re.compile(r"[+-]?\d+,\d+")
@@ -51,10 +48,6 @@ _PACKED = {
     "gzip": rb"\x1f\x8b", "bz2": rb"BZh\d1AY", "xz": rb"\xfd7zXZ", "zstd": rb"\x28\xb5\x2f\xfd",
     "zip": rb"PK(\x03\x04|\x05\x06)",
 }  # fmt: skip
-#: Packages by which pandas reads workbooks.
-_WORKBOOKS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods": "odfpy"}
-#: Words, and drawn lines.
-_WORD, _DRAWN = re.compile(r"[^#\\]*[A-Za-z%\[(\u00b0]"), re.compile(r"[-=:+]{3,}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +59,6 @@ class Reading:
         separator, header, encoding, skip_rows, comment, quote: of text tables, as of
             :func:`dtrain.datasets.table`.
         types: of columns of text tables, where they are known.
-        names: of the columns of files without a header.
         empty: cells that mean nothing.
     """
 
@@ -78,7 +70,6 @@ class Reading:
     comment: str | None = None
     quote: str | None = None
     types: Mapping[str, pa.DataType] = dataclasses.field(default_factory=dict)
-    names: tuple[str, ...] | None = None
     empty: tuple[str, ...] = ()
 
 
@@ -176,40 +167,29 @@ def opened(file: DataFile) -> IO[bytes]:
     Raises:
         UsageError: it is a workbook, or has several files in it.
     """
-    path, place = file.local(), Path(file.name)
-    if package := _WORKBOOKS.get(place.suffix.lower()):
-        other = f"{place.stem}.csv"
-        code = f"import pandas; pandas.read_excel({file.name!r}).to_csv({other!r}, index=False)"
+    path = file.local()
+    if path.suffix.lower() in (".xlsx", ".xlsm", ".xls", ".ods"):
         raise UsageError(
             "dataset.path", file.name, "is a workbook, and no text", "a sheet of it, as CSV",
-            f"pip install {package}; {shlex.join(['python', '-c', code])}; and then "
-            f"{shlex.quote(f'dataset.path={other}')}",
+            "pandas.read_excel(FILE).to_csv('a.csv', index=False), and dataset.path=a.csv",
         )  # fmt: skip
-    kind = packing(file)
+    with file.open() as stream:
+        head = stream.read(8)
+    kind = next((kind for kind, first in _PACKED.items() if re.match(first, head)), None)
     if kind == "zip":
         return _unzipped(file, zipfile.ZipFile(path))
     if kind == "zstd":  # for which fsspec needs a package
         return io.BufferedReader(pa.input_stream(str(path), compression=kind))
-    stream: IO[bytes] = fsspec.open(str(path), "rb", compression=kind).open()
-    return stream
-
-
-def packing(file: DataFile) -> str | None:
-    """Return how a file is packed; None where it is not."""
-    with file.open() as stream:
-        head = stream.read(8)
-    return next((kind for kind, first in _PACKED.items() if re.match(first, head)), None)
+    unpacked: IO[bytes] = fsspec.open(str(path), "rb", compression=kind).open()
+    return unpacked
 
 
 def _unzipped(file: DataFile, whole: zipfile.ZipFile) -> IO[bytes]:
     names = [name for name in whole.namelist() if not re.search(r"(^|/)(__MACOSX/|\.)|/$", name)]
     if len(names) != 1:
-        folder = Path(file.name).stem
-        each = shlex.quote(f"dataset.path={folder}/{names[0] if names else 'FILE'}")
         raise UsageError(
             "dataset.path", file.name, f"has {len(names)} files in it ({', '.join(names[:3])})",
-            "a packed file with one table in it",
-            f"{shlex.join(['python', '-m', 'zipfile', '-e', file.name, folder])} and then {each}",
+            "a packed file with one table in it", "a file that is unpacked",
         )  # fmt: skip
     return whole.open(names[0])
 
@@ -226,15 +206,6 @@ def _head_of(file: DataFile) -> tuple[bytes, bool]:
         raise unreadable(file, "CSV", error) from None
 
 
-def is_json(file: DataFile) -> bool:
-    """Say whether the first line of a file is an object in JSON."""
-    line = _head_of(file)[0].removeprefix(codecs.BOM_UTF8).partition(b"\n")[0]
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return line.startswith(b'{"') and len(line) >= _LINE
-
-
 def dialect_of(file: DataFile, reading: Reading) -> Dialect:
     """Find out how a file is written.
 
@@ -247,9 +218,9 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
     """
     head, is_cut = _head_of(file)
     encoding, text = _decoded(file, head, is_cut, reading.encoding)
+    if text.startswith('{"'):
+        raise unreadable(file, "CSV", ValueError("its first line is an object of JSON"))
     notices = [LATIN] if encoding in GUESSES[1:] else []
-    if re.search(r"\.(gz|bz2|xz|zip|zst)$", file.name) and packing(file) is None:
-        notices.append("is not packed, whatever its name says, and is read as it is")
     chosen, skip = "\t" if reading.separator == TAB else reading.separator, reading.skip_rows or ()
     skipped = frozenset(range(1, skip + 1) if isinstance(skip, int) else skip)
     if excel := re.match(r"sep=(.)\s*?[\r\n]", text):
@@ -269,36 +240,24 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
         shown = {"\t": "tabs", " ": "blanks", BLANKS: "blanks"}.get(separator, repr(separator))
         notices.append(f"columns are separated by {shown}")
     records = tables[separator]
-    if reading.quote is None and any(map(_is_quoted, zip(*records[1:], strict=False))):
-        others = _records(lines, separator, "'", is_cut)
-        if not any(cell.lstrip().startswith('"') for record in others for cell in record):
-            quote, records = "'", others
-            notices.append("cells stand in single quotes")
     first, *rest = records or [[]]
     if not first:
         raise UsageError(
             "dataset.path", file.name, "has no rows", "a table", "dataset.path=FILE.csv"
         )
     names, has_names = [name.strip() for name in first], reading.header
-    if reading.names is not None:
-        has_names, names, rest = False, list(reading.names), records
-    elif has_names is None and not (has_names := not _are_values(first)):
+    if has_names is None and not (has_names := not _are_values(first)):
         notices.append(
             f"the first line has values ({', '.join(first[:3])}, ...), so the columns are "
             "named 0, 1, ...; dataset.header=true takes it for names"
         )
     if has_names:
-        _check_top(file, records, numbers, skipped, reading.types, reading.empty)
-        if encoding == "windows-1252":  # another line may be the one that is not in UTF-8
-            with contextlib.suppress(UnicodeError):
-                names = [name.encode(encoding).decode() for name in names]
-        if all(re.fullmatch("'.+'", name) for name in names):
-            names = [name[1:-1] for name in names]
+        _check_top(file, records, numbers)
         if rest and _width(rest)[0] == len(names) + 1:
             # R writes no name above those of the rows; others end each row with a separator.
             ends = all(not row[-1] for row in rest if len(row) == len(names) + 1)
             names.insert(len(names) if ends else 0, "")
-    elif reading.names is None:
+    else:
         names = [str(number) for number in range(len(first))]
     decimal = "."
     columns = zip(*(row for row in rest if len(row) == len(names)), strict=True)
@@ -335,19 +294,13 @@ def _narrow(line: str) -> str:
     return narrow + line[len(text) :]
 
 
-def _check_top(
-    file: DataFile, records: list[list[str]], numbers: list[int], skipped: frozenset[int],
-    types: Mapping[str, pa.DataType], empty: tuple[str, ...],
-) -> None:  # fmt: skip
-    """Refuse lines above that of the names, and a line of units below it.
+def _check_top(file: DataFile, records: list[list[str]], numbers: list[int]) -> None:
+    """Refuse lines above that of the names.
 
     Args:
         file: for messages.
         records: cells of the first lines.
         numbers: of these lines.
-        skipped: lines that are left out already.
-        types: of columns that are known.
-        empty: cells that mean nothing.
     """
     width, names = _width(records)[0], len(records[0])
     if not width - 1 <= names <= width:
@@ -357,27 +310,10 @@ def _check_top(
         if names < width and len(signs) == 1 and signs < {*"#%!;/*"}:
             hint = typed("dataset.comment", signs.pop())
         refuse_lines(file, f"line {numbers[0]} has {names} cells, and most others {width}", hint)
-    # A line of words above columns of numbers alone.
-    cells = [
-        cell.strip() for name, cell, *others in zip(*records, strict=False)
-        if len(full := [other for other in others if other.strip()]) >= _SURE
-        and all(map(is_number, full)) and types.get(name.strip()) != pa.string()
-    ] if len(records) > _SURE + 1 else []  # fmt: skip
-    # A cell that occurs again is of a row, whose other cells are words for empty ones.
-    is_row = any(
-        cell in others and not is_gap(cell) for cell, *others in zip(*records[1:], strict=False)
-    )
-    is_drawn = all(_DRAWN.fullmatch(cell.strip()) for cell in records[min(1, len(records) - 1)])
-    words = [
-        cell for cell in cells if is_drawn
-        or (not is_row and _WORD.match(cell) and not is_gap(cell) and cell not in empty)
-    ]  # fmt: skip
-    if words and not any(map(is_number, cells)):
-        above, below = (sum(bool(cell.strip()) for cell in record) for record in records[:2])
-        line: Any = numbers[1]
-        skip = line - 1 if above < below else sorted({*skipped, line})
-        problem = f"line {line} has {words[0]!r}, where all others have numbers"
-        refuse_lines(file, problem, skipping(skip))
+    full = [sum(bool(cell.strip()) for cell in record) for record in records[:2]]
+    if full[0] < full[-1] - 1:  # R leaves out one name
+        problem = f"line {numbers[0]} names {full[0]} of {names} columns"
+        refuse_lines(file, problem, skipping(numbers[0]))
 
 
 def _records(
@@ -391,12 +327,6 @@ def _records(
         for record in csv.reader(texts, delimiter=separator[0], **own):
             records.append(record)
     return [record for record in (records[:-1] if is_cut else records) if record]
-
-
-def _is_quoted(cells: Sequence[str]) -> bool:
-    """Say whether all cells stand in single quotes."""
-    full = [cell.strip() for cell in cells if cell.strip()]
-    return len(full) > 1 and all(re.fullmatch("'.*'", cell, re.S) for cell in full)
 
 
 def _separates(records: list[list[str]], separator: str) -> bool:

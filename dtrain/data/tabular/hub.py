@@ -129,26 +129,21 @@ def opened(
         return whole, held
     shown = str(path or name)
     dataset = _folder(shown) if path is not None else _named(shown)
-    is_one = not isinstance(dataset, dict)
+    splits: Any = dataset
+    if not isinstance(dataset, dict):
+        splits = dict.fromkeys(("train", str(dataset.split or "train")), dataset)
     parts: list[Any] = []
-    splits = {"train": dataset, str(dataset.split): dataset} if is_one else dataset
-    if validation == train and not is_one:
-        raise UsageError(
-            "dataset.validation", validation, "is the split that is trained on", "another split",
-            "dataset.validation=null",
-        )  # fmt: skip
     for key, value in {"dataset.train": train, "dataset.validation": validation}.items():
         if value is None:
             continue
-        if is_one and (value not in splits or parts):
-            raise UsageError(
-                key, value, f"{shown} is one dataset, without splits",
-                "the folder of a DatasetDict", f"{key}={'null' if parts else 'train'}",
-            )  # fmt: skip
         if value not in splits:
             near = nearest(value, splits) or "NAME"
             problem = f"{shown} has no such split"
             raise UsageError(key, value, problem, ", ".join(splits), f"{key}={near}")
+        if any(splits[value] is part for part in parts):
+            raise UsageError(
+                key, value, "is the split that is trained on", "another split", f"{key}=null"
+            )
         parts.append(splits[value])
     if not all(part.cache_files for part in parts):
         raise UsageError(

@@ -7,13 +7,12 @@ Of a long table the first rows are looked at (:data:`ROWS`), of a wide one the f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dtrain.data.encoding import Feature, as_numbers
-from dtrain.data.sources import Arrays, Splits
+from dtrain.data.sources import Splits
 from dtrain.data.tabular.encoded import ArraysOfTable, EncodedSource
 from dtrain.errors import typed
 from dtrain.host.terminal import aligned
@@ -36,42 +35,34 @@ _OWN = 0.999
 
 
 def advice(splits: Splits, regression: bool) -> list[str]:
-    """Return what is worth knowing of a table, or of arrays of one row of numbers an example.
+    """Return what is worth knowing of a table.
 
     Args:
         splits: the examples.
         regression: whether the targets are numbers.
     """
-    train, target = _columns(splits.train)
-    held, _ = _columns(splits.validation, list(train))
-    named = splits.encoding is not None
-    return look(train, held or None, target, not regression, named) if train else []
+    train, held = (
+        each.source if isinstance(each, ArraysOfTable) else each
+        for each in (splits.train, splits.validation)
+    )
+    if not isinstance(train, EncodedSource):
+        return []
+    target = train.target_column
+    names = [feature.name for feature in train.fit.encoding.features][:COLUMNS]
+    names += [] if target is None else [target]
+    own = _columns(train, names)
+    other = _columns(held, names) if isinstance(held, EncodedSource) else None
+    return look(own, other, target, not regression)
 
 
-def _columns(
-    source: Any, names: list[str] | None = None
-) -> tuple[dict[str, np.ndarray], str | None]:
-    """Return columns by name, and the name of the target; of what is no table none."""
-    source = source.source if isinstance(source, ArraysOfTable) else source
-    if isinstance(source, EncodedSource):
-        target = source.target_column
-        if names is None:
-            names = [feature.name for feature in source.fit.encoding.features][:COLUMNS]
-            names += [] if target is None else [target]
-        rows = np.arange(min(len(source), ROWS))
-        cells = source.cells(rows, [n for n in names if n in source.table.columns])
-        for feature in source.fit.encoding.of("number"):
-            if feature.name in cells and cells[feature.name].dtype == object:
-                cells[feature.name] = as_numbers(feature, cells[feature.name], source.where)
-        return cells, target
-    x = source.x if isinstance(source, Arrays) else None
-    if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] > COLUMNS:
-        return {}, None
-    columns = {f"x[{index}]": x[:ROWS, index] for index in range(x.shape[1])}
-    y = source.info.labels()
-    if y is None or y.ndim != 1:
-        return columns, None
-    return {**columns, "y": y[:ROWS]}, "y"
+def _columns(source: EncodedSource, names: list[str]) -> dict[str, np.ndarray]:
+    """Return columns by name."""
+    rows = np.arange(min(len(source), ROWS))
+    cells = source.cells(rows, [n for n in names if n in source.table.columns])
+    for feature in source.fit.encoding.of("number"):
+        if feature.name in cells and cells[feature.name].dtype == object:
+            cells[feature.name] = as_numbers(feature, cells[feature.name], source.where)
+    return cells
 
 
 def columns(splits: Splits) -> list[str]:
@@ -107,7 +98,6 @@ def look(
     validation: Mapping[str, np.ndarray] | None,
     target: str | None,
     classes: bool,
-    named: bool = True,
 ) -> list[str]:
     """Return what is worth knowing of a table, in sentences, each with what to type if anything.
 
@@ -117,7 +107,6 @@ def look(
         validation: the same columns of what is evaluated on; None for none.
         target: the column that is predicted; None for none.
         classes: whether the target is classes.
-        named: whether the columns have names that ``dataset.columns`` takes.
     """
     train, held = pd.DataFrame(training), None
     if validation is not None:
@@ -127,15 +116,15 @@ def look(
     ids = [name for name in inputs if name not in constant and _is_id(train[name])]
     rest = [name for name in inputs if name not in {*constant, *ids}]
     sentences = [
-        *_empty(train[inputs], named),
-        *_left_out("the same in every row", dict.fromkeys(constant, ""), named),
-        *_left_out("another value in every row, as an id has", dict.fromkeys(ids, ""), named),
-        *_left_out("say the same as another column", _doubled(train[rest]), named),
+        *_empty(train[inputs]),
+        *_left_out("the same in every row", dict.fromkeys(constant, "")),
+        *_left_out("another value in every row, as an id has", dict.fromkeys(ids, "")),
+        *_left_out("say the same as another column", _doubled(train[rest])),
     ]
     if target is not None:
         leaks = _leaks(train[rest], train[target], classes)
         what = "tell" if classes else "go with"
-        sentences += _left_out(f"a leak? these alone {what} {target}", leaks, named)
+        sentences += _left_out(f"a leak? these alone {what} {target}", leaks)
         if classes:
             sentences += _imbalance(train[target])
     if held is not None:
@@ -150,27 +139,25 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _skip(names: Iterable[str], named: bool) -> str:
-    if not named:
-        return ""
+def _skip(names: Iterable[str]) -> str:
     return f"; to leave out: {typed('dataset.columns', dict.fromkeys(names, 'skip'))}"
 
 
-def _empty(inputs: pd.DataFrame, named: bool) -> Iterator[str]:
+def _empty(inputs: pd.DataFrame) -> Iterator[str]:
     shares = inputs.isna().mean()
     shares = shares[shares > 0].sort_values(ascending=False)
     if shares.empty:
         return
     parts = [f"{name} {share:.1%}" for name, share in shares.items()]
     many = [str(name) for name, share in shares.items() if share >= _EMPTY]
-    yield f"empty cells: {_names(parts)}" + (_skip(many, named) if many else "")
+    yield f"empty cells: {_names(parts)}" + (_skip(many) if many else "")
 
 
-def _left_out(what: str, notes: Mapping[str, str], named: bool) -> Iterator[str]:
+def _left_out(what: str, notes: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence about columns, each with a note."""
     if notes:
         parts = [f"{name} ({note})" if note else name for name, note in notes.items()]
-        yield f"{what}: {_names(parts)}{_skip(notes, named)}"
+        yield f"{what}: {_names(parts)}{_skip(notes)}"
 
 
 def _is_id(values: pd.Series) -> bool:

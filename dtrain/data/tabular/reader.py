@@ -17,14 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dtrain.data import cache, encoding
-from dtrain.data.encoding import Encoding, is_gap
+from dtrain.data.encoding import Encoding
 from dtrain.data.files import DataFile, files, is_full
-from dtrain.data.fit_encoding import Numbers
 from dtrain.data.tabular import arrow, dialects, text
 from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
 from dtrain.data.tabular.dialects import Reading
 from dtrain.data.tabular.table import Column, Pieces, Table
-from dtrain.errors import DataError, UsageError, typed
+from dtrain.errors import DataError, UsageError
 
 #: Extensions by format.
 EXTENSIONS = {
@@ -67,8 +66,7 @@ class ArrowTable(Table):
     ):
         self.files = list(files)
         reading = reading or Reading()
-        first, *others = [_part_of(file, reading) for file in files]
-        self._parts = _alike([first, *(_named(part, first, reading) for part in others)], reading)
+        self._parts = _alike([_part_of(file, reading) for file in files], reading)
         declared_keys = {key: getattr(reading, key) for key in dialects.KEYS[2:]}
         self.reading = ", ".join(f"{k}={v}" for k, v in declared_keys.items() if v is not None)
         schemas = {part.file.name: part.schema for part in self._parts}
@@ -146,24 +144,14 @@ class ArrowTable(Table):
 
 
 def _alike(parts: list[Part], reading: Reading) -> list[Part]:
-    """Read text files again whose numbers another file has in a wider type.
-
-    Raises:
-        UsageError: a column has numbers in the first files, and text in a later one.
-    """
+    """Read text files again whose values another file has in a wider type, or as text."""
     is_alike = all(part.schema.equals(parts[0].schema) for part in parts)
     if is_alike or not any(part.is_text for part in parts):
         return parts
     types: dict[str, pa.DataType] = dict(reading.types)
     for name in parts[0].schema.names:
-        having = [part for part in parts if name in part.schema.names]
-        kinds = [part.schema.field(name).type for part in having]
+        kinds = [p.schema.field(name).type for p in parts if name in p.schema.names]
         full = [kind for kind in kinds if not pa.types.is_null(kind)]
-        is_text = list(map(pa.types.is_string, kinds))
-        if 0 < sum(is_text) < len(full):
-            worded, other = (having[is_text.index(each)] for each in (True, False))
-            if not Numbers.among(_cells_of(worded, name)).are_all:
-                raise _text_among_numbers(worded, other, name)
         if not full or len(set(map(str, kinds))) > 1:
             try:
                 schemas = [pa.schema([(name, kind)]) for kind in full]
@@ -173,38 +161,6 @@ def _alike(parts: list[Part], reading: Reading) -> list[Part]:
                 types[name] = pa.string()
     again = dataclasses.replace(reading, types=types)
     return [_part_of(part.file, again) for part in parts]
-
-
-def _named(part: Part, first: Part, reading: Reading) -> Part:
-    """Return a text file whose first line is a row as a part with the names of the first file."""
-    names, own = first.schema.names, part.schema.names
-    if not (part.is_text and len(own) == len(names) and not set(own) & set(names)):
-        return part
-    again = _part_of(part.file, dataclasses.replace(reading, names=tuple(names)))
-    texts, wanted = (list(map(pa.types.is_string, of.schema.types)) for of in (again, first))
-    if texts != wanted or all(texts):
-        return part
-    notice = f"its first line is a row, and its columns are those of {first.file.name}"
-    return dataclasses.replace(again, notices=(*again.notices, f"{part.file.name}: {notice}"))
-
-
-def _text_among_numbers(worded: Part, other: Part, name: str) -> UsageError:
-    """Return the error of a column that is text in one file, and not in another."""
-    cells = _cells_of(worded, name)
-    row = next((i for i, c in enumerate(cells) if not is_gap(c) and not dialects.is_number(c)), 0)
-    return UsageError(
-        "dataset.path", worded.file.name, f"{worded.place(row)}, column {name!r}: {cells[row]!r} "
-        f"is text, and {other.file.name} has {other.schema.field(name).type} there",
-        "the same kind of values in all files, or a column of categories",
-        typed("dataset.columns", {name: "category"}),
-    )  # fmt: skip
-
-
-def _cells_of(part: Part, name: str) -> list[str]:
-    """Return the texts of a column of one file."""
-    part.open()
-    column = Column(np.dtype(object), path=(name,))
-    return encoding.texts(part.take(name, column, np.arange(part.rows), with_empty=True))
 
 
 # -- files
@@ -388,20 +344,13 @@ def _mapped(file: DataFile) -> tuple[list[pa.RecordBatch], bool]:
 
 def _text_key(file: DataFile, kind: str, reading: Reading) -> object:
     types = sorted((name, str(of)) for name, of in reading.types.items())
-    own = [kind, *(getattr(reading, key) for key in dialects.KEYS), reading.names, types]
+    own = [kind, *(getattr(reading, key) for key in dialects.KEYS), types]
     return ["table of text 2", file.place(), file.stamp(), *own, *reading.empty]
 
 
 def _text(file: DataFile, kind: str, reading: Reading) -> Part:
     dialect, first, notices = None, 0, list[str]()
-    if kind not in ("csv", "json"):
-        raise UsageError(
-            "dataset.format", kind, "is no format of a table", ", ".join(EXTENSIONS),
-            "dataset.format=null",
-        )  # fmt: skip
-    if kind == "csv" and dialects.is_json(file):
-        notices.append(f"{file.name}: its lines are objects of JSON, and it is read as such")
-    elif kind == "csv":
+    if kind == "csv":
         dialect = dataclasses.replace(dialects.dialect_of(file, reading), empty=reading.empty)
         first = 1 if dialect.word == "row" else dialect.first
         notices += dialect.notices
@@ -421,13 +370,22 @@ def _text(file: DataFile, kind: str, reading: Reading) -> Part:
     )
 
 
-def types_of(declared: Mapping[str, str], encoded: Encoding | None) -> dict[str, pa.DataType]:
-    """Return the types that columns of text files are read as, where they are known."""
+def reading_of(
+    declared: Mapping[str, str], encoded: Encoding | None, empty: Sequence[Any] | None, **keys: Any
+) -> Reading:
+    """Return how files are read: by keys of text tables, and by types of columns that are known.
+
+    Args:
+        declared: kinds of columns, or forms of dates, by name.
+        encoded: of a training; None: there is none.
+        empty: cells that mean nothing.
+        **keys: of :class:`Reading`.
+    """
     of_text = [f for f in (encoded.features if encoded else ()) if f.is_text or f.format]
-    fitted = {f.name: f.format or str(f.kind) for f in of_text}
-    types = {"category": pa.string(), "text": pa.string()}
-    types |= {kind: pa.string() for kind in {**fitted, **declared}.values() if "%" in kind}
-    return {n: types[kind] for n, kind in {**fitted, **declared}.items() if kind in types}
+    kinds = {f.name: f.format or str(f.kind) for f in of_text} | dict(declared)
+    texts = [name for name, kind in kinds.items() if kind in ("category", "text") or "%" in kind]
+    types = dict.fromkeys(texts, pa.string())
+    return Reading(**keys, types=types, empty=tuple(map(str, empty or ())))
 
 
 def files_of(path: str | Sequence[str], format: str | None) -> list[DataFile]:

@@ -19,7 +19,7 @@ from dtrain.config import values
 from dtrain.config.objective import Mode
 from dtrain.config.search_space import check_grid
 from dtrain.controller.sweep import options
-from dtrain.controller.sweep.search import Grid, Random, Source, Tpe
+from dtrain.controller.sweep.search import Random, Source, Tpe
 from dtrain.errors import UsageError
 
 
@@ -34,7 +34,7 @@ class SweepLauncher(Launcher):
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         """Run jobs that are all known. What they return is in the folder of the sweep."""
-        self.run(Grid(job_overrides))
+        self.run(Source(job_overrides))
         return []
 
     def run(self, source: Source) -> None:

@@ -5,11 +5,9 @@ replicas) and ``manifest.json`` (sizes and checksums, and what is not an array: 
 state, identities). ``<checkpoints>/latest`` is the pointer: it names the step that was saved last,
 and is written last. What was killed or failed before that did not save. TensorFlow is not imported.
 
-``disk``      file operations that are on the disk when they return
 ``arrays``    named arrays as the bytes of a file
 ``format``    one checkpoint: what its files hold
 ``store``     the checkpoints of a run: which one counts, and how another comes to
-``held``      those that a reader keeps while a training removes its own
 ``choice``    which ones a command means: the best, the latest, all
 ``writer``    saves from a thread, and keeps the newest and the best
 ``__main__``  ``python -m dtrain checkpoint PATH``: what is there, and whether it is sound
@@ -31,25 +29,7 @@ from dtrain.run.checkpoint.store import hold, newest, save, steps
 from dtrain.run.checkpoint.writer import Writer
 
 __all__ = [
-    "SMALL",
-    "WORDS",
-    "Checkpoint",
-    "Writer",
-    "best_of",
-    "check_weights",
-    "choose",
-    "digest",
-    "hold",
-    "is_average",
-    "load",
-    "newest",
-    "non_finite",
-    "of_module",
-    "only",
-    "pack",
-    "save",
-    "step_of",
-    "steps",
-    "unpack",
-    "versions",
-]
+    "SMALL", "WORDS", "Checkpoint", "Writer", "best_of", "check_weights", "choose", "digest",
+    "hold", "is_average", "load", "newest", "non_finite", "of_module", "only", "pack", "save",
+    "step_of", "steps", "unpack", "versions",
+]  # fmt: skip

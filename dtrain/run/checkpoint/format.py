@@ -22,7 +22,6 @@ from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
 from dtrain.host.packages import version
 from dtrain.run import schemas
-from dtrain.run.checkpoint import disk
 from dtrain.run.checkpoint.arrays import (
     canonical,
     decode,
@@ -127,14 +126,14 @@ def write(path: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[st
             found.update(piece)
             yield piece
 
-    disk.write(path / STATE, pieces())
+    writing.write_new(path / STATE, pieces(), lasting=True)
     manifest = {
         "step": step,
         "files": {STATE: {"bytes": size, "sha256": found.hexdigest()}},
         "dtypes": dtypes(arrays),
         "digest": digest(arrays),
     }
-    disk.write(path / MANIFEST, [_manifest(manifest, meta)])
+    writing.write_new(path / MANIFEST, [_manifest(manifest, meta)], lasting=True)
     writing.sync(path)
 
 
@@ -159,7 +158,7 @@ def rewrite(path: Path, meta: dict[str, Any], temporary: str) -> None:
     """
     aside = path / f"{temporary}{MANIFEST}"
     try:
-        disk.write(aside, [_manifest(read_manifest(path), meta)])
+        writing.write_new(aside, [_manifest(read_manifest(path), meta)], lasting=True)
         writing.replace(aside, path / MANIFEST)
     except BaseException:
         writing.remove(aside)

@@ -25,7 +25,7 @@ import numpy as np
 
 from dtrain.errors import CheckpointError, DamagedFile
 from dtrain.files import reading, writing
-from dtrain.run.checkpoint import disk, format
+from dtrain.run.checkpoint import format
 from dtrain.run.checkpoint.arrays import non_finite
 from dtrain.run.checkpoint.format import MANIFEST, STATE, Checkpoint, load, write
 
@@ -157,8 +157,8 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
         The folder of the checkpoint.
 
     Raises:
-        CheckpointError: an array is not finite, or something cannot be written (named). Nothing of
-            it is left then, and the pointer names what it named before.
+        CheckpointError: an array is not finite, or something cannot be written (named). A resume
+            begins at this one then, where it is whole, or at the one before.
     """
     name = non_finite(arrays)
     if name is not None:
@@ -167,22 +167,23 @@ def save(folder: Path, step: int, arrays: Mapping[str, np.ndarray], meta: dict[s
         folder / each for each in (f"{step}", f"{TEMPORARY}{step}", f"{TEMPORARY}{POINTER}")
     )
     try:
-        disk.make_folder(folder)
+        writing.make_lasting_folder(folder)
         writing.remove(temporary)
         write(temporary, step, arrays, meta)
         # ORDER: a full disk is to be noticed before the renames.
-        disk.write(pointer, [_pointer(step)])
-        _commit(folder, step)
-    except Exception as error:  # of encoding too (MemoryError): whatever it is, nothing is left
+        writing.write_new(pointer, [_pointer(step)], lasting=True)
+        put(temporary)
+        writing.replace(pointer, folder / POINTER)
+        writing.sync(folder)
+    except Exception as error:  # of encoding too (MemoryError)
         writing.remove(temporary)
         writing.remove(pointer)
         raise _failed(final, error) from error
-    discard(folder, [folder / f"{ASIDE}{step}"])
     return final
 
 
 def put(temporary: Path) -> None:
-    """Give a checkpoint that was written elsewhere its name; one that has it is there until then.
+    """Give a checkpoint its name; one that has it is there until then.
 
     Args:
         temporary: ``.tmp-<step>`` in the folder of the checkpoints, on the disk.
@@ -192,9 +193,11 @@ def put(temporary: Path) -> None:
     """
     folder, name = temporary.parent, temporary.name.removeprefix(TEMPORARY)
     final, aside = folder / name, folder / f"{ASIDE}{name}"
+    # ORDER: aside, in place, on the disk. Between any two of these the new one or the one before is
+    # found under its name, or aside, by `candidates`.
     if final.exists():
         discard(folder, [aside])
-        writing.rename(final, aside)  # ORDER: it counts there, until the new one has its name
+        writing.rename(final, aside)
     writing.rename(temporary, final)
     writing.sync(folder)
     discard(folder, [aside])
@@ -217,50 +220,6 @@ def _failed(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"the checkpoint of step {path.name} could not be written to {path}: {reason}"
     )
-
-
-def _commit(folder: Path, step: int) -> None:
-    """Give what was written its name, then let the pointer name it; or change nothing at all."""
-    final, aside = folder / str(step), folder / f"{ASIDE}{step}"
-    temporary, pointer = folder / f"{TEMPORARY}{step}", folder / POINTER
-    undo: list[Callable[[], None]] = []
-    try:
-        # ORDER: aside, in place, on the disk, pointer, on the disk. Between any two of these the
-        # last or the one before is found under its name, or aside, by `candidates`.
-        if final.exists():
-            discard(folder, [aside])
-            writing.rename(final, aside)
-            undo.append(lambda: writing.rename(aside, final))
-        writing.rename(temporary, final)
-        undo.append(lambda: writing.rename(final, temporary))
-        writing.sync(folder)
-        before = _bytes(pointer)
-        writing.replace(folder / f"{TEMPORARY}{POINTER}", pointer)
-        undo.append(lambda: _put_back(pointer, before))
-        writing.sync(folder)
-    except BaseException:
-        # ORDER: pointer first. If that fails, it keeps naming the new one, which is whole.
-        with contextlib.suppress(OSError):
-            for action in reversed(undo):
-                action()
-            writing.sync(folder)
-        raise
-
-
-def _bytes(path: Path) -> bytes | None:
-    try:
-        return reading.read_bytes(path, _POINTER_BYTES)
-    except (OSError, DamagedFile):
-        return None
-
-
-def _put_back(pointer: Path, before: bytes | None) -> None:
-    if before is None:
-        writing.unlink(pointer)
-        return
-    temporary = pointer.with_name(f"{TEMPORARY}{POINTER}")
-    disk.write(temporary, [before])
-    writing.replace(temporary, pointer)
 
 
 def discard(folder: Path, paths: Iterable[Path]) -> None:
@@ -333,7 +292,7 @@ def hold(choose: Callable[[], Iterable[Path]], folder: Path) -> list[Path]:
             for path in choose():
                 held.append(folder / path.name.removeprefix(ASIDE))
                 writing.remove(held[-1])
-                disk.make_folder(held[-1])
+                writing.make_lasting_folder(held[-1])
                 for name in (STATE, MANIFEST):
                     _link(path / name, held[-1] / name)
         except FileNotFoundError as error:

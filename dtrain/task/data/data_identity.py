@@ -1,16 +1,23 @@
-"""The identity of a run's data: recorded, compared with the run's before, and between hosts."""
+"""The identity of a run's data: its size, its structure, and a hash of a sample of its content.
+
+A sample of files is the bytes at some places of each, whatever becomes of them; of data without
+files it is some examples, spread evenly. It is the same on every host: times are no part of it, as
+a copy has others. It is compared with that of the run before, and between hosts.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dtrain.config import load
 from dtrain.config.schema import Config
-from dtrain.data import identity, nest, options
+from dtrain.data import nest, options
+from dtrain.data.files import DataFile, reading
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream, examples_in
@@ -18,7 +25,15 @@ from dtrain.errors import UsageError
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.base import Tasks
-from dtrain.task.data import reading
+from dtrain.task.data.reading import arrays, first
+
+#: Of a sample: places in each file at most, bytes at each, and examples.
+PLACES, BYTES, EXAMPLES = 16, 1 << 16, 256
+#: Files of a sample that are looked into, and places in all of them: each start of each task reads
+#: them.
+MOST = 1024
+#: Characters of a structure that a record has; the digest is of all.
+_TEXT = 10_000
 
 #: Keys of datasets that say nothing of which examples are evaluated: where they are, and how those
 #: of the training are drawn.
@@ -45,14 +60,13 @@ def records(splits: Splits) -> dict[str, dict[str, Any]]:
 
 
 def _record(source: Source | Stream) -> dict[str, Any]:
-    if isinstance(source, Stream):
-        one, examples = reading.first(source, 1), examples_in(source)
-    else:
-        one, examples = reading.arrays(source, np.zeros(1, np.int64)), len(source)
+    row = np.zeros(1, np.int64)
+    one = first(source, 1) if isinstance(source, Stream) else arrays(source, row)
+    examples = examples_in(source)
     structure = nest.outline(one)  # the first axis is that of the batch, of one example
     digest = _digest(source)
     digest.update(f"{examples}\0{structure}".encode())
-    return identity.record(examples, structure, digest.hexdigest(), list(source.info.files()))
+    return {"examples": examples, "structure": structure[:_TEXT], "digest": digest.hexdigest()}
 
 
 def _digest(source: Any) -> Any:
@@ -61,20 +75,55 @@ def _digest(source: Any) -> Any:
         members = b"".join(_digest(member).digest() for member in source.members)
         return hashlib.blake2b(members, digest_size=16)
     if isinstance(source, Stream):
-        return identity.of_arrays([reading.first(source, identity.EXAMPLES)])
-    if not (files := list(source.info.files())):
-        return identity.of_arrays([reading.arrays(source, identity.sampled(len(source)))])
-    digest = identity.of_files(files)
-    digest.update(source.info.reading.encode())
+        return nest.digest([first(source, EXAMPLES)])
+    if files := source.info.files():
+        digest = of_files(files)
+        digest.update(source.info.reading.encode())
+        return digest
+    return nest.digest([arrays(source, sampled(len(source), EXAMPLES))])
+
+
+def sampled(count: int, most: int) -> np.ndarray:
+    """Return the indices of a sample of ``count``, int64: spread evenly, the last one too."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+
+
+def of_files(files: Sequence[DataFile]) -> Any:
+    """Return a hash of the names and sizes of files, in their order, and of a sample of each.
+
+    Raises:
+        DataError: one cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    sample = set(sampled(len(files), MOST).tolist())  # of very many, as images are
+    places = min(PLACES, MOST // len(sample))
+    for number, file in enumerate(files):
+        size = file.size()
+        digest.update(f"{file.name.rpartition('/')[2]}\0{size}\0".encode(errors="replace"))
+        begins: Sequence[int] = range(0, size, BYTES)
+        if size > places * BYTES:  # the first bytes, the last ones, and some between
+            begins = [(size - BYTES) * place // max(1, places - 1) for place in range(places)]
+        if number in sample:
+            with reading(file.name), file.open() as opened:
+                for begin in begins:
+                    opened.seek(begin)
+                    digest.update(opened.read(BYTES))
     return digest
 
 
-def digests(by_split: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return of records what a checkpoint keeps."""
-    return {
-        split: {name: each[name] for name in ("examples", "structure", "digest")}
-        for split, each in by_split.items()
-    }
+def difference(one: dict[str, Any] | None, other: dict[str, Any] | None) -> str | None:
+    """Return how two records of a split differ, as a clause about ``one``; None if they do not."""
+    one, other = one or {"examples": 0}, other or {"examples": 0}
+    if one.get("digest") == other.get("digest"):
+        return None
+    for name, text in (("examples", "{:,} examples"), ("structure", "examples of {}")):
+        if one.get(name) != other.get(name):
+            here, there = (
+                f"an unknown number of {name}" if (v := each.get(name)) is None else text.format(v)
+                for each in (one, other)
+            )
+            return f"has {here}, where it is {there}"
+    return "has other content"
 
 
 def evaluated(config: Config, by_split: dict[str, dict[str, Any]]) -> str:
@@ -111,13 +160,12 @@ def check_past(
     Raises:
         UsageError: the data has changed, and a run of one history would be trained on two.
     """
-    saved, changes = {} if past is None else past.meta.get("data", {}), {}
-    for split, before in saved.items():
-        if split not in by_split:  # a fork may do without a split
-            continue
-        changed = identity.differences(by_split[split], before)
-        if changed is not None:
-            changes[split] = changed.replace("where it is", "where it was")
+    saved = {} if past is None else past.meta.get("data", {})
+    changes = {
+        split: changed.replace("where it is", "where it was")
+        for split, before in saved.items()  # a fork may do without a split
+        if split in by_split and (changed := difference(by_split[split], before)) is not None
+    }
     sentence = "; ".join(f"the {split} data {changed}" for split, changed in changes.items())
     if changes and not (accepted or forked):
         problem = sentence if len(changes) > 1 else f"the data {next(iter(changes.values()))}"
@@ -141,28 +189,18 @@ def check_hosts(by_split: dict[str, dict[str, Any]], tasks: Tasks, cluster: Clus
         UsageError: that of another host is other data, on every task.
     """
     names = [task.name for task in cluster.tasks if not task.serves]
-    first, *others = tasks.gather(digests(by_split))
+    chief, *others = tasks.gather(by_split)
     for name, other in zip(names[1:], others, strict=True):
         for split in ("train", "validation"):
-            own, chief = other.get(split), first.get(split)
-            if own == chief:
-                continue
-            what = "has other content or another structure"
-            if (count := _counted(own)) != _counted(chief):
-                what = f"has {count}, and that of the chief {_counted(chief)}"
-            data = "training" if split == "train" else split
-            raise UsageError(
-                "dataset", name, f"the {data} data of this task {what}",
-                "the same data on every host; a stream that is shuffled, by a seed",
-                "copy the chief's files to every host, or use a path that all of them share",
-            )  # fmt: skip
-
-
-def _counted(record: dict[str, Any] | None) -> str:
-    if record is None:
-        return "no examples"
-    examples = record["examples"]
-    return "examples of an unknown number" if examples is None else f"{examples:,} examples"
+            differs = difference(other.get(split), chief.get(split))
+            if differs is not None:
+                data = "training" if split == "train" else split
+                differs = differs.replace("where it is", "where the chief has")
+                raise UsageError(
+                    "dataset", name, f"the {data} data is not the chief's: this task {differs}",
+                    "the same data on every host; a stream that is shuffled, by a seed",
+                    "copy the chief's files to every host, or use a path that all of them share",
+                )  # fmt: skip
 
 
 def check_stream(splits: Splits, alone: bool) -> str | None:
@@ -176,12 +214,9 @@ def check_stream(splits: Splits, alone: bool) -> str | None:
         UsageError: several hosts would read different examples.
     """
     both = {"training": splits.train, "validation": splits.validation}
-    unsteady = [
-        name
-        for name, source in both.items()
-        if isinstance(source, Stream) and source.steady is False
-    ]
-    for split in unsteady:
+    for split, source in both.items():
+        if not isinstance(source, Stream) or source.steady is not False:
+            continue
         if not alone:
             raise UsageError(
                 "dataset", f"{split} stream", "gives other examples each time it is read, and "

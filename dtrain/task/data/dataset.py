@@ -48,7 +48,7 @@ class Data:
         options: how they are read.
         augment: changes training examples; None for none.
         order: of training; None for a stream, which has its own.
-        identity: records of what they are, by split (:mod:`dtrain.data.identity`).
+        identity: records of what they are, by split (:mod:`dtrain.task.data.data_identity`).
         pool: of the readers, a context that they are there in.
         notices: what is to be reported of them.
     """
@@ -174,20 +174,16 @@ def _sound(source: Any) -> tuple[Any, str | None]:
     )
 
 
-def _balanced(source: Any, seed: int) -> Order:
-    """Return an order that draws the examples of each class as often as those of any other."""
-    labels = None if isinstance(source, Stream | Mixture) else source.info.labels()
-    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
-        raise UsageError(
-            "dataset.balance", "true", "the classes of the examples are not known without their "
-            "inputs", "a dataset whose target is one column of classes", "dataset.balance=false",
-        )  # fmt: skip
-    return Balanced(labels, seed)
-
-
 def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if options.balance:
-        return _balanced(splits.train, seed)
+        labels = None if isinstance(splits.train, Stream | Mixture) else splits.train.info.labels()
+        if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
+            raise UsageError(
+                "dataset.balance", "true", "the classes of the examples are not known without "
+                "their inputs", "a dataset whose target is one column of classes",
+                "dataset.balance=false",
+            )  # fmt: skip
+        return Balanced(labels, seed)
     if isinstance(splits.train, Stream):
         if options.shuffle not in (Shuffle.auto, Shuffle.none):
             raise UsageError(

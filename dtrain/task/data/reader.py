@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from dtrain import secrets
-from dtrain.data import generators, identity
+from dtrain.data import generators, nest
 from dtrain.data.example import Example
 from dtrain.data.mixture import members_of
 from dtrain.data.nest import Ragged
@@ -166,7 +166,7 @@ def _digest_of(source: Any, row: int) -> str | None:
     for _ in range(2):
         try:
             with generators.reading(generators.Draws((row,))):
-                digests.add(identity.of_arrays([taken(source, np.array([row]))]).hexdigest())
+                digests.add(nest.digest([taken(source, np.array([row]))]).hexdigest())
         except DataError as error:  # which is in the data, and may never be asked for
             digests.add(str(error))
     return digests.pop() if len(digests) == 1 else None

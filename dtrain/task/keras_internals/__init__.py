@@ -10,72 +10,9 @@ has something else, the run ends with a sentence that says what to do instead.
 """
 
 from dtrain.data import generators
-from dtrain.task.keras_internals.contexts import (
-    exchange_seed_generator,
-    fresh_names,
-    without_tensorflow,
-)
-from dtrain.task.keras_internals.model import (
-    exchange,
-    exchanged,
-    generator_states,
-    initialize,
-    inner,
-    is_of_keras,
-    layers,
-    loss_trackers,
-    mask,
-    of_own_classes,
-    plain_variables,
-    set_mask,
-    states,
-    stored,
-    trainable_inside,
-)
-from dtrain.task.keras_internals.training import (
-    CACHES,
-    adam_slots,
-    average_trainable,
-    choose_comparison,
-    divide_losses_by_global_batch,
-    end_with_averages,
-    has_swapped,
-    scale_learning_rates,
-    updated,
-    updating,
-    use_moments,
-)
+from dtrain.task.keras_internals.contexts import *
+from dtrain.task.keras_internals.model import *
+from dtrain.task.keras_internals.training import *
 
 # Of a process without Keras there is nothing to exchange.
 generators.exchange_keras = exchange_seed_generator
-
-__all__ = [
-    "CACHES",
-    "adam_slots",
-    "average_trainable",
-    "choose_comparison",
-    "divide_losses_by_global_batch",
-    "end_with_averages",
-    "exchange",
-    "exchanged",
-    "fresh_names",
-    "generator_states",
-    "has_swapped",
-    "initialize",
-    "inner",
-    "is_of_keras",
-    "layers",
-    "loss_trackers",
-    "mask",
-    "of_own_classes",
-    "plain_variables",
-    "scale_learning_rates",
-    "set_mask",
-    "states",
-    "stored",
-    "trainable_inside",
-    "updated",
-    "updating",
-    "use_moments",
-    "without_tensorflow",
-]

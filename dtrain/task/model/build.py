@@ -19,7 +19,7 @@ from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
-from dtrain.task.model import checks, finetune, losses, optimizers, remat, train_state
+from dtrain.task.model import checks, finetune, losses, optimizers, train_state
 
 
 def model(
@@ -92,10 +92,11 @@ def model(
             built = plain.as_model(built, config.hardware.precision.name, x)
         if not isinstance(built, keras.Model):
             hint = "the model behind `return` in the function" if built is None else "model=cnn"
+            if any(kind.__module__ == "torch.nn.modules.module" for kind in type(built).__mro__):
+                hint = "backend=torch"
             raise UsageError(
                 "model._target_", config.model._target_, f"returned {type(built).__name__}",
-                "a function or class that makes a keras.Model",
-                "backend=torch" if _is_module(built) else hint,
+                "a function or class that makes a keras.Model", hint,
             )  # fmt: skip
         if trains:
             refuse_methods(built, "fit", "make_train_function")
@@ -107,7 +108,8 @@ def model(
             example = tuple(nest.mapped(lambda leaf, n=rows: np.repeat(leaf, n, axis=0), example))
             x, y, weight = keras.utils.unpack_x_y_sample_weight(example)
         predicted = failed = None
-        if _has_call(built):  # a class with a train_step of its own may do without
+        # A class with a train_step of its own may do without a call.
+        if has_own(built, "call") or not has_own(built, "train_step"):
             try:
                 with callables.blame("model", config.model, config.model._target_):
                     predicted = _predicted(built, x)
@@ -118,7 +120,7 @@ def model(
         else:
             built.built = True  # as a call would say: its weights are counted, and saved at the end
     _check_plain(built, strategy)
-    remat.rematerialize(built, config.hardware.remat)
+    finetune.rematerialize(built, config.hardware.remat)
     with strategy.scope():
         finetune.enable_lora(built, config.finetune.lora)
     finetune.prepare(built, config.finetune)
@@ -178,11 +180,6 @@ def model(
         for each in train_state.objects(built):
             each.begin()
     return built
-
-
-def _is_module(built: Any) -> bool:
-    """Whether a model is a plain module of PyTorch's, which need not be imported to say so."""
-    return any(each.__module__ == "torch.nn.modules.module" for each in type(built).__mro__)
 
 
 def refuse_methods(built: keras.Model, *methods: str) -> None:
@@ -248,10 +245,6 @@ def _check_plain(built: keras.Model, strategy: Backend) -> None:
             "model", plain[0][0], f"is a {kind}, which this strategy has no place for",
             "self.add_weight(..., trainable=False), or another strategy", "strategy=mirrored",
         )  # fmt: skip
-
-
-def _has_call(built: keras.Model) -> bool:
-    return has_own(built, "call") or not has_own(built, "train_step")
 
 
 def _check_optimizer(built: keras.Model, strategy: Backend) -> None:

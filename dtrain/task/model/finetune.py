@@ -1,4 +1,4 @@
-"""Fine-tuning by rules over the paths of weights: which are trained, from when on, how fast.
+"""Rules over the paths of a model: which weights are trained, from when on, how fast; and remat.
 
 A layer all of whose weights are frozen is not trainable as Keras has it: batch normalisation in it
 computes by its statistics, and leaves them as they are. Of other layers single weights are frozen.
@@ -8,6 +8,7 @@ Weights that are trained at any time have their slots from the beginning.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -19,11 +20,12 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import optimizers
-from dtrain.task.model.path_rules import choose, listed
+from dtrain.task.model.path_rules import choose, listed, pattern
 from dtrain.task.model.walk import LORA, Weight, own, walk, weights
 
 FREEZE, UNFREEZE = "finetune.freeze", "finetune.unfreeze"
 RATES, _LORA = "finetune.learning_rates", "finetune.lora"
+_REMAT = "hardware.remat"
 _ATTRIBUTE = "_dtrain_freeze_schedule"
 
 
@@ -318,3 +320,26 @@ def scale_rates(model: keras.Model, rules: list[Any]) -> None:
         if rule is not None:
             factors[slots[id(weight.variable)]] = float(rule[1])
     keras_internals.scale_learning_rates(model.optimizer, factors)
+
+
+def rematerialize(model: keras.Model, patterns: Sequence[str]) -> None:
+    """Have layers of ``model`` computed a second time for their gradients.
+
+    Args:
+        model: built.
+        patterns: regular expressions, each found in a layer's name. What is inside of such a
+            layer belongs to it.
+
+    Raises:
+        UsageError: one is no regular expression, or is found in no name.
+    """
+    # The outermost come first in an error.
+    layers = sorted(walk(model), key=lambda item: item[0].count("/"))
+    rules = choose(
+        list(patterns), [layer.name for _, layer in layers], "layer",
+        lambda text: (pattern(text, _REMAT), None), _REMAT, text="name",
+    )  # fmt: skip
+    chosen = {id(layer) for (_, layer), rule in zip(layers, rules, strict=True) if rule}
+    for _, layer in walk(model, enters=lambda layer: id(layer) not in chosen):
+        if id(layer) in chosen:
+            layer.call = runtime().computed_twice(layer)

@@ -28,10 +28,11 @@ from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
 from dtrain.task.model.checks import LABELS_LOSS
-from dtrain.task.model.loss_inputs import LossInputs, inputs_of
 from dtrain.task.model.named_metrics import (
     OF_ANY_OUTPUTS,
     OF_PROBABILITIES,
+    LossInputs,
+    inputs_of,
     keras_metric,
     named_metric,
     with_classes,
@@ -177,11 +178,6 @@ def _has_fractions(source: Any) -> bool:
         return False
     first = np.asarray(first)
     return bool(first.dtype.kind == "f" and first.ndim <= 2 and (first % 1 != 0).any())
-
-
-def metric_named(name: str, loss: Any) -> Any:
-    """Return the metric that a name stands for beside a loss: a name of Keras', or a node."""
-    return named_metric(name, inputs_of(loss_of(loss)))
 
 
 def _named(value: Any, key: str) -> Any:

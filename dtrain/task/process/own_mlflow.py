@@ -23,11 +23,12 @@ from dtrain.errors import UsageError
 NAME = "mlflow"
 
 
-class Logged:
+class Logged(importlib.abc.MetaPathFinder):
     """Numbers that the user's code has logged with MLflow and that are not recorded yet."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, Any] = {}
+        self._undo = contextlib.ExitStack()
 
     def take(self) -> dict[str, Any]:
         """Return the newest number of each name, once."""
@@ -37,17 +38,34 @@ class Logged:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Change the module where it is imported, or has been; inside of this context."""
-        finder = _Finder(self._change)
-        sys.meta_path.insert(0, finder)
-        undo = contextlib.ExitStack()
-        finder.undo = undo
-        try:
+        with self._undo:
             if NAME in sys.modules:
-                self._change(sys.modules[NAME], undo)
+                self._change(sys.modules[NAME])
+            else:
+                sys.meta_path.insert(0, self)
+                self._undo.callback(self._withdraw)
             yield
-        finally:
-            sys.meta_path.remove(finder)
-            undo.close()
+
+    def _withdraw(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Find MLflow by the other finders, and change it when it has been executed."""
+        if name != NAME:
+            return None
+        self._withdraw()  # two threads may import it at once
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader, execute = spec.loader, spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                execute(module)
+                self._change(module)
+
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
     def log_metric(self, key: str, value: float, *_: Any, **__: Any) -> None:
         """Take the place of ``mlflow.log_metric``; the step is that of the training."""
@@ -57,77 +75,30 @@ class Logged:
         """Take the place of ``mlflow.log_metrics``."""
         self._numbers.update(metrics)
 
-    def _change(self, module: ModuleType, undo: contextlib.ExitStack) -> None:
-        chosen = [False]  # by the user, where runs go
+    def _change(self, module: ModuleType) -> None:
+        has_chosen = False  # the user, where runs go
 
-        def choose(original: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
-            def set_tracking_uri(*args: Any, **kwargs: Any) -> Any:
-                chosen[0] = True
-                return original(*args, **kwargs)
-
-            return set_tracking_uri
-
-        def refuse(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def start_run(*args: Any, **kwargs: Any) -> Any:
-                if chosen[0]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal has_chosen
+                has_chosen |= name == "set_tracking_uri"
+                if has_chosen:
                     return original(*args, **kwargs)
+                if name != "start_run":
+                    return getattr(self, name)(*args, **kwargs)
                 raise UsageError(
-                    "mlflow", original.__name__, "would begin another run of MLflow's beside the "
+                    "mlflow", name, "would begin another run of MLflow's beside the "
                     "one of this training, which the controller writes",
                     "mlflow.log_metric and log_metrics in a callback, which are numbers of this "
                     "run; or a run of your own, in a store that you name",
                     "mlflow.set_tracking_uri(ADDRESS) before it",
                 )  # fmt: skip
 
-            return start_run
+            return call
 
-        def either(original: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def log(*args: Any, **kwargs: Any) -> Any:
-                return (original if chosen[0] else own)(*args, **kwargs)
-
-            return log
-
-        changed: dict[str, Callable[..., Any]] = {
-            "set_tracking_uri": choose,
-            "start_run": refuse,
-            "log_metric": functools.partial(either, own=self.log_metric),
-            "log_metrics": functools.partial(either, own=self.log_metrics),
-        }
-        fluent = sys.modules.get(f"{NAME}.tracking.fluent")
-        for owner in (module, fluent):
-            for name, change in changed.items():
+        for owner in (module, sys.modules.get(f"{NAME}.tracking.fluent")):
+            for name in ("set_tracking_uri", "start_run", "log_metric", "log_metrics"):
                 if (original := getattr(owner, name, None)) is not None:
-                    undo.callback(setattr, owner, name, original)
-                    setattr(owner, name, change(original))
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds MLflow where it is, and changes it when it has been executed."""
-
-    def __init__(self, change: Callable[[ModuleType, contextlib.ExitStack], None]):
-        self._change = change
-        self._finding = False
-        self.undo = contextlib.ExitStack()
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Find the module by the other finders."""
-        if name != NAME or self._finding:
-            return None
-        self._finding = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._finding = False
-        if spec is not None and spec.loader is not None:
-            loader, execute = spec.loader, spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                del loader.exec_module
-                execute(module)
-                self._change(module, self.undo)
-
-            loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+                    self._undo.callback(setattr, owner, name, original)
+                    setattr(owner, name, changed(name, original))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 import sys
 import threading
 from collections.abc import Collection
@@ -38,13 +37,12 @@ def give_up_after(
     ports = {_port(each.address) for each in cluster.tasks if each != task and each.address}
     hosts = _addresses(cluster, task) if by_host else set()
     own = _port(task.address or ":0")
-    done: set[tuple[int, int]] = set()
 
     def watch() -> None:
         while not over.wait(_LOOK):
             for name in os.listdir("/proc/self/fd"):
                 with contextlib.suppress(OSError):
-                    _limit(int(name), seconds, own, ports, done, hosts)
+                    _limit(int(name), seconds, own, ports, hosts)
 
     if sys.platform == "linux":
         threading.Thread(target=watch, name="sockets", daemon=True).start()
@@ -63,23 +61,10 @@ def _addresses(cluster: Cluster, task: Task) -> set[str]:
 
 
 def _limit(
-    descriptor: int,
-    seconds: float,
-    own: int,
-    ports: set[int],
-    done: set[tuple[int, int]],
-    hosts: Collection[str] = (),
+    descriptor: int, seconds: float, own: int, ports: Collection[int], hosts: Collection[str] = ()
 ) -> None:
-    status = os.fstat(descriptor)
-    if not stat.S_ISSOCK(status.st_mode) or (descriptor, status.st_ino) in done:
-        return
-    duplicate = os.dup(descriptor)
+    connection = socket.socket(fileno=descriptor)  # an OSError where it is none
     try:
-        connection = socket.socket(fileno=duplicate)
-    except OSError:  # by now it is something else, or of a family that Python does not know
-        os.close(duplicate)
-        raise
-    with connection:
         if connection.family not in (socket.AF_INET, socket.AF_INET6):
             return
         if connection.type != socket.SOCK_STREAM:
@@ -94,4 +79,5 @@ def _limit(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
-    done.add((descriptor, status.st_ino))
+    finally:
+        connection.detach()  # it is not this function's to close

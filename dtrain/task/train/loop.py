@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +26,9 @@ from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.model import finetune, train_state
 from dtrain.task.train.callbacks import Callbacks
-from dtrain.task.train.objective import Objective
-from dtrain.task.train.recorder import Records
+from dtrain.task.train.recorder import Objective, Records
 from dtrain.task.train.snapshots import Saving, Snapshot
-from dtrain.task.train.step_schedule import Schedule, TimeLimit
+from dtrain.task.train.step_schedule import Schedule
 from dtrain.task.train.timing import Timing
 from dtrain.task.train.validation import CALL_SECONDS, evaluate
 
@@ -50,7 +50,8 @@ class Loop:
         stopping: says whether the user or a scheduler asked this task to stop.
         identity: JSON values to be saved with every checkpoint.
         begun: called once, when there is something that a stop would have to save.
-        limit: of the time.
+        max_time: of the configuration, for messages.
+        until: when the training ends, whatever it has reached, in seconds since 1970.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class Loop:
         stopping: Callable[[], bool],
         identity: dict[str, Any],
         begun: Callable[[], None] = lambda: None,
-        limit: TimeLimit | None = None,
+        max_time: Any = None,
+        until: float = math.inf,
     ):
         self._model = model
         self._strategy = strategy
@@ -77,7 +79,7 @@ class Loop:
         self._stopping = stopping
         self._saving = Saving(model, strategy, schedule, callbacks, records, identity)
         self._begun = begun
-        self._limit = limit or TimeLimit()
+        self._max_time, self._until = max_time, until
 
         self.step = 0
         self.examples = 0  # that were trained on
@@ -186,7 +188,7 @@ class Loop:
             self._stopping(),
             self._model.stop_training,
             is_chief and self.step > max(0, self._saving.step) and self._saving.by_time(),
-            is_chief and self.timing.calls > 0 and self._limit.over,
+            is_chief and self.timing.calls > 0 and time.time() >= self._until,
         ])  # fmt: skip
         self._stop, self._end, self._save_now = stop > 0, end > 0, save > 0
         self._over = over > 0
@@ -379,7 +381,7 @@ class Loop:
             self._objective.see(self.step, self.logs, whole=False)
             done = "saved and evaluated"
         message = (
-            f"trainer.max_time={self._limit.value} is over: the run ends at step {self.step} of "
+            f"trainer.max_time={self._max_time} is over: the run ends at step {self.step} of "
             f"{schedule.total_steps}, {done}; resume=RUN_DIR trains on, for as long again"
         )
         self._notice(message)
@@ -393,7 +395,9 @@ class Loop:
         """Return a snapshot of everything; None in a task that keeps none."""
         if not self._records.saves:
             if self._strategy.abilities.reads_together:
-                self._saving.take_part()
+                # What the chief copies, one variable after the other; nothing is kept.
+                for name, variable in train_state.variables(self._model).items():
+                    self._strategy.read({name: variable})
             return None
         arrays, sums = train_state.pack_sums(interval=self._interval, epoch=self._epoch)
         meta = {

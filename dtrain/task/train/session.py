@@ -198,65 +198,54 @@ def assemble(
     data = action.loaded(config, dataset.load(config, action.trains, encoding))
     process.phases.end("data")
     with before_training(config.dataset):
-        return _assemble(config, strategy, process, past, action, data)
-
-
-def _assemble(
-    config: Config,
-    strategy: Backend,
-    process: Process,
-    past: Checkpoint | None,
-    action: Action,
-    data: dataset.Data,
-) -> Session:
-    splits, trains = data.splits, action.trains
-    if trains:
-        # The command could not know how many examples a dataset of the user's own has.
-        examples, _ = dataset.lengths(splits)
-        check_batch(config.trainer.batch_size, strategy.replicas, examples)
-    tell_apart(data, config, strategy, process, past)
-    process.ending.enter_context(data.pool)  # its readers start while the model is built
-    schedule = make_schedule(config, *dataset.lengths(splits))
-    model = build.model(
-        config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
-        trains, action.metrics, process.notice,
-    )  # fmt: skip
-    if trains:
-        process.notice(losses.targets_notice(config, splits))
-        if process.is_chief:
-            write_encoding(process.rundir, losses.encoding(config, splits))
-    if splits.validation is not None and not evaluates(model):
-        data = data.without_validation()
-        splits = data.splits
-        schedule = dataclasses.replace(schedule, validation_examples=0)
-        process.notice(f"validation is left out: {WITHOUT_LOSS} ({type(model).__name__})")
-    fixed = checks.fixed_rows(model, config)
-    batch = config.trainer.batch_size if trains else None
-    for message in strategy.notices(model, splits, fixed, batch, config.seed):
-        process.notice(message)
-    action.check(config, model, schedule)
-    if past is not None:
-        if initial.is_initial(past):
-            process.notice(initial.load(past, model, strategy, config.init.rules))
-        else:
-            restore.restore(past, model, strategy, process.rundir, schedule)
-        restore.release(past)
-    if trains:
-        finetune.begin(model, config, strategy, past.step if past else 0, schedule.steps_per_epoch)
-    process.phases.end("build")
-    data.pool.ready()
-    inputs = Inputs(
-        splits.train if trains else None, splits.validation, config.trainer.batch_size, config.seed,
-        past.step if past else 0, data.augment, config.trainer.validation_batch_size,
-        config.trainer.validation_steps, data.order,
-        validations=_validations(schedule, past) if trains else 0,
-    )  # fmt: skip
-    inputs = action.arranged(inputs, data)
-    steps = strategy.steps(model, inputs, config.hardware.jit_compile or config.trainer.compile)
-    steps.log(config.trainer.log)
-    steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
-    process.phases.end("steps")
-    return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
+        splits, trains, start = data.splits, action.trains, past.step if past else 0
+        if trains:
+            # The command could not know how many examples a dataset of the user's own has.
+            examples, _ = dataset.lengths(splits)
+            check_batch(config.trainer.batch_size, strategy.replicas, examples)
+        tell_apart(data, config, strategy, process, past)
+        process.ending.enter_context(data.pool)  # its readers start while the model is built
+        schedule = make_schedule(config, *dataset.lengths(splits))
+        model = build.model(
+            config, splits, strategy, schedule.total_steps, schedule.steps_per_epoch,
+            trains, action.metrics, process.notice,
+        )  # fmt: skip
+        if trains:
+            process.notice(losses.targets_notice(config, splits))
+            if process.is_chief:
+                write_encoding(process.rundir, losses.encoding(config, splits))
+        if splits.validation is not None and not evaluates(model):
+            data = data.without_validation()
+            splits = data.splits
+            schedule = dataclasses.replace(schedule, validation_examples=0)
+            process.notice(f"validation is left out: {WITHOUT_LOSS} ({type(model).__name__})")
+        fixed = checks.fixed_rows(model, config)
+        batch = config.trainer.batch_size if trains else None
+        for message in strategy.notices(model, splits, fixed, batch, config.seed):
+            process.notice(message)
+        action.check(config, model, schedule)
+        if past is not None:
+            if initial.is_initial(past):
+                process.notice(initial.load(past, model, strategy, config.init.rules))
+            else:
+                restore.restore(past, model, strategy, process.rundir, schedule)
+            restore.release(past)
+        if trains:
+            finetune.begin(model, config, strategy, start, schedule.steps_per_epoch)
+        process.phases.end("build")
+        data.pool.ready()
+        inputs = Inputs(
+            splits.train if trains else None, splits.validation, config.trainer.batch_size,
+            config.seed, start, data.augment, config.trainer.validation_batch_size,
+            config.trainer.validation_steps, data.order,
+            validations=_validations(schedule, past) if trains else 0,
+        )  # fmt: skip
+        inputs = action.arranged(inputs, data)
+        steps = strategy.steps(model, inputs, config.hardware.jit_compile or config.trainer.compile)
+        steps.log(config.trainer.log)
+        steps.waiting.measured = not config.trainer.deterministic  # ORDER: before a step is traced
+        process.phases.end("steps")
+        return Session(config, strategy, process, past, model, schedule, inputs, data, steps)
 
 
 def untrained(config: Config, splits: Splits, strategy: Backend) -> keras.Model:

@@ -103,11 +103,6 @@ class Saving:
             )
             self._records.event("notice", message=message)
 
-    def take_part(self) -> None:
-        """Read what the chief copies, one variable after the other, and keep nothing."""
-        for name, variable in train_state.variables(self._model).items():
-            self._strategy.read({name: variable})
-
     def submit(self, step: int, snapshot: Snapshot | None) -> None:
         """Have a snapshot written; None in a task that keeps none."""
         self.step, self._at, self._problem = step, time.monotonic(), None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-import time
 from typing import Any
 
 from dtrain.config import forms
@@ -104,31 +104,15 @@ def make_schedule(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class TimeLimit:
-    """When a training ends, whatever it has reached.
+def end_of_time(value: Any, rundir: RunDir) -> float:
+    """Return when a training ends, whatever it has reached, in seconds since 1970.
 
-    Attributes:
-        value: of the configuration, for messages.
-        end: in seconds since 1970; None: never.
+    The command that has begun, or resumed, the run has written the configuration, once: tasks that
+    are restarted have what is left of its time.
+
+    Args:
+        value: ``trainer.max_time``.
+        rundir: of the run.
     """
-
-    value: Any = None
-    end: float | None = None
-
-    @classmethod
-    def of(cls, value: Any, rundir: RunDir) -> TimeLimit:
-        """Return the limit of the command that has begun, or resumed, the run.
-
-        That command has written the configuration, once: tasks that are restarted have what is
-        left of its time.
-        """
-        limit = forms.seconds(value)
-        if limit is None:
-            return cls()
-        return cls(value, os.stat(rundir.config).st_mtime + limit)
-
-    @property
-    def over(self) -> bool:
-        """Whether the time is over."""
-        return self.end is not None and time.time() >= self.end
+    limit = forms.seconds(value)
+    return math.inf if limit is None else os.stat(rundir.config).st_mtime + limit

@@ -9,25 +9,24 @@ from typing import Any
 import keras
 
 from dtrain import errors
-from dtrain.config import early_stopping, names
+from dtrain.config import objective as metrics
 from dtrain.config.objective import AUTO, ORDER, SPEED, Mode
 from dtrain.config.schema import Config
 from dtrain.data.streams import examples_in
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
-from dtrain.task.backends.base import Backend, Steps
+from dtrain.task.backends.base import Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity
 from dtrain.task.model import finetune
 from dtrain.task.train import restore, timing
 from dtrain.task.train.callbacks import Callbacks, made, numbers
 from dtrain.task.train.loop import Loop
-from dtrain.task.train.objective import Objective
-from dtrain.task.train.recorder import NullRecords, Records
+from dtrain.task.train.recorder import NullRecords, Objective, Records
 from dtrain.task.train.session import Action, Process, Session, quietly
 from dtrain.task.train.snapshots import save_model
-from dtrain.task.train.step_schedule import Schedule, TimeLimit
+from dtrain.task.train.step_schedule import Schedule, end_of_time
 from dtrain.task.train.tensorboard import Summaries
 
 
@@ -48,18 +47,18 @@ class Train(Action):
         if has_own(model, "train_step", "compute_metrics"):
             return
         trainer = config.trainer
-        metrics = [name for name, _ in named("", model.get_metrics_result())]
+        names = [name for name, _ in named("", model.get_metrics_result())]
         if schedule.validation_examples:
-            metrics += [f"val_{name}" for name in metrics]
-        metrics += trainer.log
-        self._names = metrics
+            names += [f"val_{name}" for name in names]
+        names += trainer.log
+        self._names = names
         if any(not str(each.get("_target_")).startswith("keras.") for each in
                trainer.callbacks):  # fmt: skip
-            self._names = [name for name in metrics if name == ORDER[0]]  # one of theirs may be it
+            self._names = [name for name in names if name == ORDER[0]]  # one of theirs may be it
             return
-        for key, name in names.monitored(trainer.callbacks, trainer.early_stopping):
-            names.check_monitor(key, name, metrics)
-        names.check_objective(config.objective, metrics)
+        for key, name in metrics.monitored(trainer.callbacks, trainer.early_stopping):
+            metrics.check(key, name, names, "learning_rate")
+        metrics.check("objective", config.objective, names, AUTO, SPEED)
 
     def run(self, session: Session) -> None:
         """Train; a task without a journal keeps nothing.
@@ -70,8 +69,6 @@ class Train(Action):
         config, strategy, process = session.config, session.strategy, session.process
         model, schedule, steps, past = session.model, session.schedule, session.steps, session.past
         records = make_records(process.rundir, config, process.journal, past)
-        examples = examples_in(session.inputs.train)
-        start = past.step if past else 0
         objective = Objective(
             config.objective, config.objective_mode, records, past.meta if past else None
         )
@@ -87,10 +84,21 @@ class Train(Action):
         )
         if nodes:
             strategy.answer_locally(model)
-        whole = {**derived(model, strategy, schedule, examples), **objective.fields()}
+        # What the configuration does not say and a record of the run needs.
+        derived = {
+            "replicas": strategy.replicas,
+            "global_batch_size": schedule.global_batch,
+            "per_replica_batch_size": schedule.global_batch // strategy.replicas,
+            "steps_per_epoch": schedule.steps_per_epoch,
+            "total_steps": schedule.total_steps,
+            "parameters": model.count_params(),
+            "train_examples": examples_in(session.inputs.train),
+            "validation_examples": schedule.validation_examples,
+            **objective.fields(),
+        }
         if config.trainer.loss == AUTO and isinstance(model.loss, str):
-            whole["trainer.loss"] = model.loss  # which of its values auto is
-        records.event("start", step=start, **whole)
+            derived["trainer.loss"] = model.loss  # which of its values auto is
+        records.event("start", step=past.step if past else 0, **derived)
         steps.waiting.traced = functools.partial(process.phases.end, "trace")
         loop = Loop(
             model, strategy, steps, schedule, callbacks, records, objective, process.stop,
@@ -98,19 +106,19 @@ class Train(Action):
                 "seed": config.seed,
                 "config": identity.fingerprints(config),
                 "versions": identity.versions(config.backend),
-                "data": data_identity.digests(session.data.identity),
+                "data": session.data.identity,
                 "evaluated": data_identity.evaluated(config, session.data.identity),
                 "topology": {"strategy": config.strategy.name, "replicas": strategy.replicas},
             },
             begun=functools.partial(_begun, process, model, steps),
-            limit=TimeLimit.of(config.trainer.max_time, process.rundir),
+            max_time=config.trainer.max_time,
+            until=end_of_time(config.trainer.max_time, process.rundir),
         )  # fmt: skip
-        status = "FAILED"
+        status, measured = "FAILED", loop.timing
         try:
             loop.run(past if restore.has_position(past) else None)
             if rest := numbers(process.logged.take()):  # of on_train_end
                 records.point(loop.step, schedule.epochs, "callbacks", rest)
-            measured = loop.timing
             process.notice(timing.described(measured.seconds, measured.shares))
             with strategy.whole(model):
                 save_model(model, process.rundir, records)
@@ -121,7 +129,18 @@ class Train(Action):
             status = "KILLED"
             raise
         finally:
-            quietly(lambda: records.end(status=status, **outcome(loop, steps)))
+            quietly(
+                lambda: records.end(
+                    status=status,
+                    step=loop.step,
+                    examples=loop.examples,
+                    evaluated_examples=loop.evaluated,
+                    examples_per_second=round(measured.examples_per_second, 1),
+                    time_shares={name: round(each, 3) for name, each in measured.shares.items()},
+                    metrics=loop.logs,
+                    **steps.summary(),
+                )
+            )
 
 
 def _early_stopping(
@@ -135,7 +154,7 @@ def _early_stopping(
     # Of a model whose metrics are known after the first epoch alone no objective is chosen yet.
     if name in (None, SPEED):
         name, mode = "val_loss" if schedule.validation_examples else "loss", "min"
-    return [early_stopping.node(value, str(name), str(mode))]
+    return [metrics.stopping(value, str(name), str(mode))]
 
 
 def _begun(process: Process, model: keras.Model, steps: Steps) -> None:
@@ -201,32 +220,3 @@ def make_records(
             objective=name,
         ),
     )
-
-
-def derived(
-    model: keras.Model, strategy: Backend, schedule: Schedule, examples: int | None
-) -> dict[str, Any]:
-    """Return what the configuration does not say and a record of the run needs."""
-    return {
-        "replicas": strategy.replicas,
-        "global_batch_size": schedule.global_batch,
-        "per_replica_batch_size": schedule.global_batch // strategy.replicas,
-        "steps_per_epoch": schedule.steps_per_epoch,
-        "total_steps": schedule.total_steps,
-        "parameters": model.count_params(),
-        "train_examples": examples,
-        "validation_examples": schedule.validation_examples,
-    }
-
-
-def outcome(loop: Loop, steps: Steps) -> dict[str, Any]:
-    """Return the numbers of the ``end`` event."""
-    return {
-        "step": loop.step,
-        "examples": loop.examples,
-        "evaluated_examples": loop.evaluated,
-        "examples_per_second": round(loop.timing.examples_per_second, 1),
-        "time_shares": {name: round(share, 3) for name, share in loop.timing.shares.items()},
-        "metrics": loop.logs,
-        **steps.summary(),
-    }

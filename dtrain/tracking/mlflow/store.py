@@ -11,8 +11,6 @@ import importlib
 import logging
 import os
 import re
-import shlex
-import sqlite3
 import threading
 import uuid
 import warnings
@@ -97,7 +95,7 @@ def allowed(name: str) -> str:
 
 
 def prepare(database: Path, client: Callable[[str], Any]) -> None:
-    """Make the tables of a SQLite store that is not there, or was never finished.
+    """Make the tables of a SQLite store that is not there.
 
     MLflow makes them one by one, and can use no store whose making was cut off. So they are made in
     a temp file, which then becomes the store as a whole.
@@ -106,39 +104,12 @@ def prepare(database: Path, client: Callable[[str], Any]) -> None:
         database: the file; the caller holds its lock.
         client: MLflow's, which makes the tables of the store at an address.
     """
-    if database.exists() and not _is_unfinished(database):
+    if database.exists():
         return
     made = database.with_name(f".{database.name}.new")
     writing.remove(made)  # of a process that was killed
     client(f"sqlite:///{made}").search_experiments(max_results=1)
-    if not database.exists():
-        writing.replace(made, database)
-        return
-    with (  # in the same file: others may have it open
-        contextlib.closing(sqlite3.connect(made)) as source,
-        contextlib.closing(sqlite3.connect(database)) as target,
-    ):
-        if _tables(target) <= _tables(source):  # else other tables would be lost
-            source.backup(target)
-    writing.remove(made)
-
-
-def _is_unfinished(database: Path) -> bool:
-    """Whether MLflow began to make its tables in a file and did not come to the end.
-
-    It begins with that of the experiments; the default experiment is the last thing that it makes.
-    """
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        return (
-            "experiments" in _tables(connection)
-            and connection.execute("SELECT 1 FROM experiments").fetchone() is None
-        )
-
-
-def _tables(connection: sqlite3.Connection) -> set[str]:
-    """Return the names of the tables, without those of a migration that was cut off."""
-    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    return {name for (name,) in rows if not name.startswith("_alembic_tmp_")}
+    writing.replace(made, database)
 
 
 class Store:
@@ -204,9 +175,6 @@ class Store:
                 if known.data.tags.get(TOKEN) == past["token"]:
                     if self._is_embedded:
                         self._check_place(str(known.info.artifact_uri))
-                    if known.info.lifecycle_stage == "deleted":
-                        self._check_kept(self.call("get_experiment", known.info.experiment_id))
-                        raise self._deleted("run", past["run_id"])
                     return past["run_id"], True
                 past = None  # that of another folder
             experiment = self._experiment_id()
@@ -247,23 +215,8 @@ class Store:
                 found = self.call("get_experiment_by_name", name)  # perhaps another's
             if self._is_embedded:
                 self._check_place(str(found.artifact_location))
-            self._check_kept(found)
             self._experiment = str(found.experiment_id)
         return self._experiment
-
-    def _check_kept(self, experiment: Any) -> None:
-        """Refuse a deleted experiment, to which nothing can be written."""
-        if experiment.lifecycle_stage == "deleted":
-            raise self._deleted("experiment", experiment.experiment_id)
-
-    def _deleted(self, kind: str, number: str) -> UsageError:
-        restore = f"python -m mlflow {kind}s restore --{kind}-id {number}"
-        return UsageError(
-            "tracking.experiment", self._config.tracking.experiment,
-            f"{self.shown} has the {kind} {number} as deleted",
-            "one that is restored, or another tracking.experiment",
-            f"MLFLOW_TRACKING_URI={shlex.quote(self.shown)} {restore}",
-        )  # fmt: skip
 
     @property
     def _is_embedded(self) -> bool:

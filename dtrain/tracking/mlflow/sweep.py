@@ -14,10 +14,9 @@ from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
-from dtrain.files.writing import csv_text
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, write_json
-from dtrain.tracking.choose import tracker
+from dtrain.tracking.base import make_tracker
 from dtrain.tracking.delivery import Delivery, ship_folder
 from dtrain.tracking.mlflow.store import Store, import_mlflow, uri
 
@@ -185,7 +184,6 @@ def record(store: Store, config: Config, folder: Path, status: str, ended: float
         store.call("set_tag", run_id, key, secrets.mask(value))
     at = int(ended * 1000)
     store.points(run_id, [(key, value, at, 0) for key, value in points.items()])
-    store.call("log_text", run_id, secrets.mask(_table(jobs)), "jobs.csv")
     for name in ("sweep.json", *COMPARISON):
         if (folder / name).exists():
             store.call("log_artifact", run_id, str(folder / name))
@@ -216,7 +214,7 @@ def _ship(rundir: RunDir) -> bool:
             command = reading.read_json(rundir.command)
             if not consent.is_own_address(command, load.address(config)):
                 return False  # `dtrain.controller.commands.sync` says why
-            ship_folder(tracker(config), config, rundir)
+            ship_folder(make_tracker(config), config, rundir)
         finally:
             os.close(lock)
     except (
@@ -226,36 +224,20 @@ def _ship(rundir: RunDir) -> bool:
     return True
 
 
-def _columns(jobs: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the table of the jobs: what differs stands first after the number."""
+def _note(jobs: list[dict[str, Any]], best: int | None) -> str:
+    """Return a table of the jobs in Markdown, the best in bold, as a description shows it."""
     keys = list(dict.fromkeys(key for job in jobs for key in job["differs"]))
     reported = ("status", "objective", "seconds", "error")
-    rows = [
-        [
-            str(job["number"]),
-            *(str(job["differs"].get(key, "")) for key in keys),
-            *("" if job.get(name) is None else str(job[name]) for name in reported),
-        ]
-        for job in jobs
-    ]
-    return ["job", *keys, *reported], rows
-
-
-def _table(jobs: list[dict[str, Any]]) -> str:
-    head, rows = _columns(jobs)
-    return csv_text([head, *rows], "\r\n")
-
-
-def _note(jobs: list[dict[str, Any]], best: int | None) -> str:
-    """Return the table in Markdown, the best job in bold, as the run's description shows it."""
-    head, rows = _columns(jobs)
+    head = ["job", *keys, *reported]
     lines = [head, ["---"] * len(head)]
-    for row in rows:
+    for job in jobs:
+        row = [str(job["number"]), *(str(job["differs"].get(key, "")) for key in keys)]
+        row += ["" if job.get(name) is None else str(job[name]) for name in reported]
         cells = [cell.replace("|", "\\|").replace("\n", " ")[:100] for cell in row]
         lines.append([f"**{c}**" if c else "" for c in cells] if row[0] == str(best) else cells)
     text = ""
     for line in lines:
         text += f"| {' | '.join(line)} |\n"
         if len(text) > _NOTE_CHARACTERS:
-            return f"{text}\n{len(rows)} jobs in all: jobs.csv"
+            return f"{text}\n{len(jobs)} jobs in all: comparison.csv"
     return text

@@ -49,9 +49,6 @@ def inputs(event: dict[str, Any], dataset: Mapping[str, Any]) -> list[Any]:
         if not isinstance(record, dict) or not isinstance(record.get("digest"), str):
             continue
         source = {"target": target, **({} if path is None else {"path": path})}
-        files = record.get("files")
-        if isinstance(files, list):
-            source["files"] = [str(file.get("name")) for file in files if isinstance(file, dict)]
         shown = {
             "name": target.rpartition(".")[2][:_NAME] or "dataset",
             "digest": record["digest"][:_DIGEST],
@@ -336,7 +333,7 @@ class MLflow(Tracker):
         """
         assert self._store is not None and self._run is not None, "after open"
         rundir, call = self._run.rundir, self._store.call
-        result: Any = schemas.read(rundir.result, schemas.Course) or {}
+        result: Any = schemas.read(rundir.result, schemas.Result) or {}
         for name in ("restarts", "pruned"):
             if name in result:
                 call("set_tag", self._run_id, name, str(result[name]).lower())

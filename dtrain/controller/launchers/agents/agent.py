@@ -22,7 +22,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers.agents import facts, mirror
-from dtrain.controller.launchers.agents.stream import Message, Stream
+from dtrain.controller.launchers.agents.stream import DATA, Message, Stream
 from dtrain.controller.launchers.local import Local
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
@@ -80,7 +80,8 @@ class Agent:
         self._open: facts.Doors | None = None
         self._own: mirror.Own | None = None  # where the launcher's folder is not to be seen
         self._mirror: mirror.Mirror | None = None
-        self._tree: tuple[mirror.Folder, mirror.Incoming] | None = None
+        self._tree: mirror.Folder | None = None
+        self._packed = bytearray()  # what has come of the working tree
         self._looked = 0.0
         self._frozen: set[str] = set()
         self._asked = False  # a signal asked this host's tasks to stop
@@ -122,7 +123,7 @@ class Agent:
                 self._own.remove()
             if self._tree is not None:
                 os.chdir("/")
-                self._tree[0].remove()
+                self._tree.remove()
 
     def _ask(self, *_: object) -> None:
         self._asked = True
@@ -151,11 +152,13 @@ class Agent:
 
     def _on_tree(self, last: bool, data: bytes = b"") -> None:
         """Take the launcher's working tree in: tasks look for code there."""
-        if self._tree is None:
-            folder = mirror.Folder("tree")
-            self._tree = folder, mirror.Incoming(folder.path)
-        if self._tree[1].take(data, last):
-            os.chdir(self._tree[0].path)
+        self._packed += data
+        if len(self._packed) > mirror.MOST + DATA:
+            raise DtrainError("a working tree came that is too large")
+        if last:
+            self._tree = mirror.Folder("tree")
+            mirror.unpack(bytes(self._packed), self._tree.path)
+            os.chdir(self._tree.path)
             self._stream.send("tree")
 
     def _on_modules(self, names: list[str]) -> None:

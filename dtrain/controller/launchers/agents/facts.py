@@ -13,7 +13,6 @@ import importlib.machinery
 import os
 import platform
 import re
-import selectors
 import socket
 import sys
 import threading
@@ -40,6 +39,7 @@ def found() -> dict[str, Any]:
     interfaces, with their names; ``time``: of its clock; ``folder``: where tasks look for files.
     """
     here = machine()
+    connection = os.environ.get("SSH_CONNECTION", "").split()  # of the client, as sshd sees it
     return {
         "dtrain": dtrain.__version__,
         **{name: version(name) for each in FRAMEWORKS.values() for name in each.packages},
@@ -49,18 +49,12 @@ def found() -> dict[str, Any]:
         "gpus": here.gpus,
         "cores": here.cores,
         "name": socket.gethostname(),
-        "address": own_address(),
+        "address": connection[2] if len(connection) == 4 else None,
         "addresses": [[name, str(address)] for name, address in network.interfaces()],
         "time": time.time(),
         "folder": os.getcwd(),
         "pid": os.getpid(),
     }
-
-
-def own_address() -> str | None:
-    """Return the address by which the OpenSSH client that has connected here reaches this host."""
-    parts = os.environ.get("SSH_CONNECTION", "").split()
-    return parts[2] if len(parts) == 4 else None
 
 
 @functools.cache
@@ -131,53 +125,46 @@ class Doors:
     """
 
     def __init__(self, ports: list[int], secret: str):
-        self._secret = secret.encode()
-        self._selector = selectors.DefaultSelector()
         self._listeners: list[socket.socket] = []
-        self._over, self._ender = socket.socketpair()
-        self._selector.register(self._over, selectors.EVENT_READ)
+        self._threads: list[threading.Thread] = []
         try:
             for port in ports:
                 self._listeners.append(_listener(port))
+                arguments = (self._listeners[-1], secret.encode())
+                thread = threading.Thread(target=_answer, args=arguments, daemon=True)
+                thread.start()
+                self._threads.append(thread)
         except BaseException:
-            self._release()
+            self.close()
             raise
-        for listener in self._listeners:
-            self._selector.register(listener, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._serve, name="doors", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._over:
-                    return
-                with contextlib.suppress(OSError):  # it may have gone again
-                    visitor, _ = key.fileobj.accept()  # type: ignore[union-attr]
-                    with visitor:
-                        visitor.setblocking(False)
-                        visitor.send(self._secret)
 
     def close(self) -> None:
         """Free the ports."""
-        if self._ender.fileno() < 0:
-            return
-        self._ender.close()
-        self._thread.join()
-        self._release()
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):  # it was closed before
+                listener.shutdown(socket.SHUT_RDWR)  # which ends what waits there
+        for thread in self._threads:
+            thread.join()
 
-    def _release(self) -> None:
-        for each in (*self._listeners, self._over, self._ender):
-            each.close()
-        self._selector.close()
+
+def _answer(listener: socket.socket, secret: bytes) -> None:
+    with listener:
+        while True:
+            try:
+                visitor, _ = listener.accept()
+            except ConnectionError:  # it has gone again
+                continue
+            except OSError:
+                return
+            with visitor, contextlib.suppress(OSError):
+                visitor.setblocking(False)
+                visitor.send(secret)
 
 
 def _listener(port: int) -> socket.socket:
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
-    found = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=64)
-    found.setblocking(False)
-    return found
+    return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=64)
 
 
 def tried(addresses: list[str], secret: str, seconds: float) -> dict[str, str | None]:
@@ -231,7 +218,7 @@ def problem(facts: dict[str, Any], here: dict[str, Any]) -> tuple[str, str] | No
             "its code of dtrain is another than this machine's, of the same version",
             "the same checkout on every host",
         )
-    off = skew(facts)
+    off = float(facts["time"]) - float(facts["came"])  # when its greeting came
     if abs(off) > CLOCK:
         way = "ahead of" if off > 0 else "behind"
         return f"its clock is {abs(off):.0f} s {way} this machine's", "the time by NTP, there"
@@ -256,11 +243,6 @@ def _other(
     if theirs is not None:
         has = f"has {what} {theirs}, and this machine {ours}"
     return has, f"pip install {key}=={ours}, there"
-
-
-def skew(facts: dict[str, Any]) -> float:
-    """Return by how many seconds the clock of a host was ahead when its greeting came."""
-    return float(facts["time"]) - float(facts["came"])
 
 
 def table(hosts: list[Host], problems: dict[str, str]) -> str:

@@ -17,6 +17,9 @@ from dtrain.errors import DtrainError, TrainingError, UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.mirror import Receiver
 
+#: Seconds between two looks at whether files move.
+_TURN = 1.0
+
 
 class Lost(TrainingError):
     """The agent of a host is not there any more.
@@ -165,7 +168,7 @@ class Inbox:
         Args:
             hosts: of which each is waited for.
             kind: of the messages.
-            seconds: that they have.
+            seconds: that they have; as long as files move they begin anew.
             doing: what they do, for the message: "did not DOING within".
 
         Raises:
@@ -173,13 +176,18 @@ class Inbox:
             TrainingError: one has a problem, or is late.
         """
         found: dict[str, Message] = {}
-        missing = self.collect(hosts, kind, seconds, found)
-        for host in missing:
-            if host.lost is not None:
-                raise Lost(host, host.lost)
-        if missing:
-            names = ", ".join(host.name for host in missing)
-            raise TrainingError(f"{names} did not {doing} within {seconds:g} s")
+        missing, since, moved = hosts, time.monotonic(), -1
+        while missing:
+            left = since + seconds - time.monotonic()
+            missing = self.collect(missing, kind, min(_TURN, max(left, 0.0)), found)
+            for host in missing:
+                if host.lost is not None:
+                    raise Lost(host, host.lost)
+            if (now := sum(host.came + host.written for host in missing)) != moved:
+                since, moved = time.monotonic(), now
+            elif left <= 0:
+                names = ", ".join(host.name for host in missing)
+                raise TrainingError(f"{names} did not {doing} within {seconds:g} s")
         return found
 
     def collect(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import sys
-import time
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,14 +16,13 @@ from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import TrainingError, UsageError
 from dtrain.host import frameworks
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.mirror import OF_COMMANDS, Changes, Receiver
 
 #: Seconds that agents have to end their tasks.
 LAST = 10.0
-#: Seconds between two looks at whether files move.
-_TURN = 1.0
 #: What tasks that do not lead have no use for.
 _CHIEF_ONLY = frozenset(
     {"checkpoints", "tensorboard", "logs", "journal.jsonl", "exports", "predictions"}
@@ -48,7 +45,6 @@ class Agents(Launcher, LocalProcesses):
         self._hosts: list[Host] = []
         self._inbox = Inbox(self.peer_timeout)
         self._codes: dict[str, int] = {}
-        self._losses: dict[str, str] = {}  # tasks of hosts that are gone, and how
         self._cluster: Cluster | None = None
 
     @abstractmethod
@@ -193,7 +189,7 @@ class Agents(Launcher, LocalProcesses):
         if again or named != {name for host in hosts for name in host.tasks}:
             cluster = self.place(cluster)
             self.prepare(cluster)
-        self._codes, self._losses = {}, {}
+        self._codes, self.losses = {}, {}
         self._cluster = cluster = dataclasses.replace(cluster, job=secrets.token_hex(16))
         write_json(rundir.cluster, cluster.to_json())
         self._share(rundir, cluster.job)
@@ -203,7 +199,7 @@ class Agents(Launcher, LocalProcesses):
                 "start", run=str(rundir.path), tasks=host.tasks, cluster=cluster.to_json(),
                 variables=environment,
             )  # fmt: skip
-        self._wait("begun", "start its tasks", self.start_timeout)
+        self._inbox.gather(self._used(), "begun", self.start_timeout, "start its tasks")
         return cluster
 
     def _share(self, rundir: RunDir, job: str) -> None:
@@ -218,22 +214,6 @@ class Agents(Launcher, LocalProcesses):
             host.copy = Receiver(rundir.path, refuse=OF_COMMANDS)
             parts = Changes(rundir.path, leave=() if host is used[0] else _CHIEF_ONLY).parts()
             host.stream.send_all(map(mirror.as_message, parts))
-
-    def _wait(self, kind: str, doing: str, seconds: float, hosts: list[Host] | None = None) -> None:
-        """Wait for a message of each host, so long after files have moved last."""
-        left = self._used() if hosts is None else hosts
-        since, moved = time.monotonic(), -1
-        while left:
-            left = self._inbox.collect(left, kind, _TURN, {})
-            now = sum(host.came + host.written for host in left)
-            if now != moved:
-                since, moved = time.monotonic(), now
-            for host in left:
-                if host.lost is not None:
-                    raise Lost(host, host.lost)
-            if left and time.monotonic() - since > seconds:
-                names = ", ".join(host.name for host in left)
-                raise TrainingError(f"{names} did not {doing} within {seconds:g} s")
 
     def _used(self) -> list[Host]:
         return [host for host in self._hosts if host.tasks]
@@ -252,7 +232,7 @@ class Agents(Launcher, LocalProcesses):
             elif message["kind"] == "frozen":
                 host.frozen = set(message.get("tasks", ())) & set(host.tasks)
             elif message["kind"] == "problem":
-                self._say(f"{host.name}: {message.get('message')}")
+                say(f"{host.name}: {message.get('message')}")
             elif message["kind"] == "lost":
                 events += self._lose(host)
         return events
@@ -262,23 +242,19 @@ class Agents(Launcher, LocalProcesses):
         assert self._cluster is not None
         lost = [name for name in host.tasks if name not in self._codes]
         how = f"is lost with its host {host.name}: {host.lost}"
-        self._losses.update({name: how for name in lost})
+        self.losses.update({name: how for name in lost})
         silent = host.silent > self.peer_timeout
         found = []
         for name in lost:
             task = self._cluster.task(name)
             left = [t for t in self._cluster.tasks if t.role == task.role]
-            left = [t for t in left if t.name not in self._losses]
+            left = [t for t in left if t.name not in self.losses]
             # What is handed to one that is silent the others would wait for without an end.
             if task.replaceable and left and not silent:
-                self._say(f"{name} {how}: the others continue without it")
+                say(f"{name} {how}: the others continue without it")
             else:
                 found.append((name, "lost"))
         return found
-
-    def loss(self, name: str) -> str:
-        """Return how a task was lost."""
-        return self._losses[name]
 
     def silent(self) -> list[str]:
         """Return the tasks of hosts from which nothing has come lately, with their hosts."""
@@ -299,7 +275,7 @@ class Agents(Launcher, LocalProcesses):
         try:
             self._end(alive)
         except TrainingError as error:
-            self._say(f"{error}: its connection is closed")
+            say(f"{error}: its connection is closed")
         finally:
             for host in hosts:
                 host.send("over")
@@ -310,7 +286,7 @@ class Agents(Launcher, LocalProcesses):
     def _end(self, alive: list[Host]) -> None:
         """Wait until every task has ended, and take their exit codes in."""
         try:
-            self._wait("killed", "end its tasks", LAST, alive)
+            self._inbox.gather(alive, "killed", LAST, "end its tasks")
         finally:
             for _, message in self._inbox.take([], 0):
                 if message["kind"] == "event" and message.get("event") == "ended":
@@ -338,7 +314,3 @@ class Agents(Launcher, LocalProcesses):
         """Have every task write its stacks."""
         for host in self._used():
             host.send("dump")
-
-    @staticmethod
-    def _say(text: str) -> None:
-        print(f"dtrain: {text}", file=sys.stderr)

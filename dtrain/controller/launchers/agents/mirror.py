@@ -64,7 +64,7 @@ class Folder:
             self._lock = None
 
 
-class Own:
+class Own(Folder):
     """A run folder on this host, for as long as the agent lives.
 
     Args:
@@ -77,9 +77,9 @@ class Own:
     def __init__(self, job: str):
         if not re.fullmatch("[0-9a-f]{32}", job):
             raise DtrainError("the launcher names no job")
-        self._folder = Folder(job)
-        self.rundir = RunDir(self._folder.path)
-        self._copy = Receiver(self.rundir.path)
+        super().__init__(job)
+        self.rundir = RunDir(self.path)
+        self._copy = Receiver(self.path)
 
     def take(self, part: Part) -> None:
         """Take in a part of the launcher's run folder."""
@@ -88,7 +88,7 @@ class Own:
     def remove(self) -> None:
         """Remove it."""
         self._copy.close()
-        self._folder.remove()
+        super().remove()
 
 
 def _tidy(above: Path) -> None:
@@ -243,34 +243,16 @@ def messages(data: bytes) -> Iterator[tuple[bytes, ...]]:
         yield packed("tree", piece, last=begin + _PIECE >= len(data))
 
 
-class Incoming:
-    """An archive that comes in pieces.
+def unpack(data: bytes, folder: Path) -> None:
+    """Unpack an archive into a folder.
 
-    Args:
-        folder: to unpack it into; empty.
+    Raises:
+        DtrainError: it is none.
     """
+    import tarfile
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self._held = io.BytesIO()
-
-    def take(self, data: bytes, last: bool) -> bool:
-        """Take a piece in; True when all is unpacked.
-
-        Raises:
-            DtrainError: it is too large, or no archive.
-        """
-        self._held.write(data)
-        if self._held.tell() > MOST + _PIECE:
-            raise DtrainError("a working tree came that is too large")
-        if not last:
-            return False
-        self._held.seek(0)
-        import tarfile
-
-        try:
-            with tarfile.open(fileobj=self._held, mode="r:gz") as tar:
-                tar.extractall(self.folder, filter="data")
-        except tarfile.TarError as error:
-            raise DtrainError(f"the working tree cannot be unpacked: {error}") from None
-        return True
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+            tar.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise DtrainError(f"the working tree cannot be unpacked: {error}") from None

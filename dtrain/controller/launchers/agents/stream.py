@@ -293,11 +293,6 @@ class Command:
         process.stdout.close()
         return found
 
-    @property
-    def code(self) -> int | None:
-        """The exit code of the command; None while it is alive."""
-        return None if self._process is None else self._process.poll()
-
     def printed(self) -> str:
         """Return the end of what the command has printed to standard error."""
         if self._process is None or self._errors.closed:
@@ -308,14 +303,15 @@ class Command:
 
     def why(self) -> str:
         """Return the last line that the command has printed, and its exit code."""
+        code = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):  # its output has ended
-                self._process.wait(1.0)
+                code = self._process.wait(1.0)
         last = (self.printed().splitlines() or [""])[-1]
-        name = os.path.basename(self._arguments[0])
-        if self.code in (None, 0):
+        if not code:
             return last
-        return f"{name} ended with exit code {self.code}" + (f": {last}" if last else "")
+        name = os.path.basename(self._arguments[0])
+        return f"{name} ended with exit code {code}" + (f": {last}" if last else "")
 
     def close(self, seconds: float = _LAST) -> None:
         """Wait for the end of the command, then end it and what it has started here."""

@@ -27,14 +27,12 @@ https://github.com/kubernetes-sigs/jobset/blob/main/api/jobset/v1alpha2/jobset_t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from dtrain.controller.launchers.cluster_env import slurm
 from dtrain.controller.launchers.cluster_env.base import (
@@ -88,8 +86,7 @@ def _mpi_hosts(environ: Mapping[str, str]) -> Iterator[str]:
     # 1000144896.0;tcp://192.0.2.2,10.0.0.2:47451;tcp6://[fd00::2]:45933
     for addresses in re.findall(r"tcp6?://([^;]*):\d+", environ.get("OMPI_MCA_orte_hnp_uri", "")):
         yield from (address.strip("[]") for address in addresses.split(","))
-    with contextlib.suppress(ValueError):
-        yield from slurm.hosts(environ.get("SLURM_JOB_NODELIST", ""))[:1]
+    yield from filter(None, [slurm.first_host(environ.get("SLURM_JOB_NODELIST", ""))])
     yield from environ.get("LSB_HOSTS", "").split()[:1]  # of LSF
 
 
@@ -156,29 +153,25 @@ class SageMaker(Ranked):
         Raises:
             UsageError: a variable is not as SageMaker sets it.
         """
-        text, own = os.environ.get("SM_HOSTS", ""), os.environ.get("SM_CURRENT_HOST")
-        if text.strip():
-            hosts = _json(text)
-            if hosts is None:
-                raise _not_set_by("SageMaker", "SM_HOSTS", text, "is not JSON")
-        elif "TRAINING_JOB_NAME" not in os.environ:
-            return None
-        else:
-            try:
+        text, job = os.environ.get("SM_HOSTS", ""), os.environ.get("TRAINING_JOB_NAME", "")
+        described = {"hosts": text, "current_host": os.environ.get("SM_CURRENT_HOST")}
+        try:
+            if text.strip():
+                described["hosts"] = json.loads(text)
+            elif job:
                 described = json.loads(self._file.read_text())
-            except (OSError, ValueError):
+            else:
                 return None
-            hosts, own = described.get("hosts"), described.get("current_host")
-        listed = isinstance(hosts, list) and hosts and all(isinstance(h, str) and h for h in hosts)
-        if not listed or len(set(hosts)) < len(hosts):
-            problem = "is no list of different hosts"
-            raise _not_set_by("SageMaker", "SM_HOSTS", json.dumps(hosts), problem)
+        except (OSError, ValueError):
+            if not text.strip():
+                return None
+            raise _not_set_by("SageMaker", "SM_HOSTS", text, "is not JSON") from None
+        hosts, own = described.get("hosts"), described.get("current_host")
+        if not isinstance(hosts, list):
+            raise _not_set_by("SageMaker", "SM_HOSTS", json.dumps(hosts), "is no list of hosts")
         if own not in hosts:
-            problem = f"is none of {', '.join(hosts)}"
+            problem = f"is none of {', '.join(map(str, hosts))}"
             raise _not_set_by("SageMaker", "SM_CURRENT_HOST", own or "(not set)", problem)
-        toolkit = _json(os.environ.get("SM_TRAINING_ENV", ""))
-        described_job = toolkit.get("job_name", "") if isinstance(toolkit, dict) else ""
-        job = os.environ.get("TRAINING_JOB_NAME") or str(described_job)
         return Started(
             f"SageMaker{' job ' if job else ''}{job}", hosts.index(own), len(hosts),
             where=", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else ""),
@@ -200,54 +193,26 @@ class Vertex(Ranked):
         text = os.environ.get("CLUSTER_SPEC", "")
         if not text.strip():
             return None
-        value = _json(text)
-        if value is None:
-            raise _not_set_by("Vertex AI", "CLUSTER_SPEC", text, "is not JSON")
-        pools, task = (value.get(k) if isinstance(value, dict) else None
-                       for k in ("cluster", "task"))  # fmt: skip
-        if not isinstance(pools, dict) or not isinstance(task, dict):
-            raise _not_set_by("Vertex AI", "CLUSTER_SPEC", text, 'has no "cluster" and "task"')
-        addresses: list[str] = []
-        rank = None
-        for name in sorted(pools, key=_number_of):
-            if task.get("type") == name and _is_index(task.get("index"), pools[name]):
-                rank = len(addresses) + int(task["index"])
-            addresses += _addresses(text, pools[name])
-        if rank is None:
-            problem = f'"task" is none of "cluster": {json.dumps(task)[:80]}'
-            raise _not_set_by("Vertex AI", "CLUSTER_SPEC", text, problem)
-        return Started("Vertex AI", rank, len(addresses), addresses=tuple(addresses))
+        try:
+            value = json.loads(text)
+            pools, own, index = value["cluster"], value["task"]["type"], value["task"]["index"]
+            names = sorted(pools, key=_number_of)
+            if not 0 <= int(index) < len(pools[own]):
+                raise ValueError(f"{own} has no {index}")
+            addresses = tuple(str(address) for name in names for address in pools[name])
+            for address in addresses:
+                host_port(address)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            problem = f"is no JSON of cluster and task ({type(error).__name__}: {error})"
+            raise _not_set_by("Vertex AI", "CLUSTER_SPEC", text, problem) from None
+        rank = sum(len(pools[name]) for name in names[: names.index(own)]) + int(index)
+        return Started("Vertex AI", rank, len(addresses), addresses=addresses)
 
 
 def _number_of(pool: str) -> tuple[int, str]:
     """Return what pools are ordered by: ``workerpool10`` comes after ``workerpool2``."""
     digits = re.search(r"(\d{1,9})$", pool)
     return (int(digits[1]) if digits else -1, pool)
-
-
-def _is_index(index: Any, pool: Any) -> bool:
-    is_number = str(index).isdecimal() and not isinstance(index, bool)
-    return is_number and isinstance(pool, list) and int(index) < len(pool)
-
-
-def _addresses(text: str, pool: Any) -> list[str]:
-    if not isinstance(pool, list):
-        raise _not_set_by("Vertex AI", "CLUSTER_SPEC", text, "a pool is no list of addresses")
-    for address in pool:
-        try:
-            host_port(str(address))
-        except ValueError as error:
-            problem = f"{str(address)[:80]} {error}"
-            raise _not_set_by("Vertex AI", "CLUSTER_SPEC", text, problem) from None
-    return [str(address) for address in pool]
-
-
-def _json(text: str) -> Any:
-    """Return the value of a text; None where it is no JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _not_set_by(platform: str, name: str, value: str, problem: str) -> UsageError:

@@ -1,17 +1,16 @@
-"""A step of SLURM: what ``srun`` has started, and SLURM's lists of hosts and of tasks.
+"""A step of SLURM: what ``srun`` has started, where its first task is, how many a node has.
 
 The variables are those of srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from dtrain.controller.launchers.cluster_env.base import Ranked, Started, Variables
 from dtrain.errors import UsageError
@@ -71,21 +70,18 @@ def read(environ: Mapping[str, str]) -> Started | None:
             "in it starts no others", "a shell of one task, and srun in it; or launcher=local",
             "srun -n1 --pty bash",
         )  # fmt: skip
-    name = "SLURM_STEP_NODELIST"
-    try:
-        nodes = hosts(environ.get(name, ""))
-        name = "SLURM_STEP_TASKS_PER_NODE"
-        counts = tasks(environ.get(name, "1"))
-    except ValueError as error:
-        raise variables.wrong(name, str(error)) from None
+    nodes = environ.get("SLURM_STEP_NODELIST", "")
+    if not (first := first_host(nodes)):
+        raise variables.wrong("SLURM_STEP_NODELIST", "names no host")
+    counts = tasks(environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     node = variables.number("SLURM_NODEID", 0)
-    given = environ.get("SLURM_DISTRIBUTION", "")
+    arbitrary = environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary")
     cluster, tries = environ.get("SLURM_CLUSTER_NAME"), environ.get("SLURM_RESTART_COUNT")
     return Started(
         what, rank, number,
-        where=environ["SLURM_STEP_NODELIST"],
+        where=nodes,
         # Rank 0 is on the first node, unless a file says where each is.
-        chief=tuple(nodes if given.startswith("arbitrary") else nodes[:1]),
+        chief=() if arbitrary else (first,),
         job=f"{what} of {cluster}, start {tries}",
         local=(variables.number("SLURM_LOCALID", 0), counts[node] if node < len(counts) else 1),
         own_gpus=_has_own_gpus(environ), same_home=True, typed="srun -n",
@@ -130,32 +126,10 @@ def _address(node: str) -> str | None:
     return found[1] if found is not None else None
 
 
-#: Most hosts of one list, as in SLURM itself (MAX_RANGE of its hostlist.c).
-MOST = 64 * 1024
-
-
-def hosts(text: str) -> list[str]:
-    """Return the names that a list stands for, in its order.
-
-    A name may have several brackets; each of a bracket's numbers has as many digits as the first
-    of its range.
-
-    Args:
-        text: as in ``SLURM_STEP_NODELIST``.
-
-    Raises:
-        ValueError: it is no such list; the message is a clause that says why.
-    """
-    found: list[str] = []
-    for item in _items(text):
-        parts = [_part(part) for part in re.split(r"(\[[^\[\]]*\])", item) if part]
-        for names in itertools.product(*parts):
-            found.append("".join(names))
-            if len(found) > MOST:
-                raise ValueError(f"stands for more than {MOST:,} hosts")
-    if not found:
-        raise ValueError("names no host")
-    return found
+def first_host(text: str) -> str:
+    """Return the first name that a list stands for, such as ``n[01-03,7]``; empty where none is."""
+    first = re.match(r"((?:[^\[\],\s]|\[[^\[\]\s]*\])+)(?:,|$)", text)
+    return re.sub(r"\[([0-9]*)[^\]]*\]", r"\1", first[1]) if first is not None else ""
 
 
 def tasks(text: str) -> list[int]:
@@ -163,39 +137,8 @@ def tasks(text: str) -> list[int]:
 
     Args:
         text: as in ``SLURM_STEP_TASKS_PER_NODE``.
-
-    Raises:
-        ValueError: it is something else; the message is a clause.
     """
     counts: list[int] = []
-    for item in text.split(","):
-        parsed = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", item.strip())
-        if parsed is None:
-            raise ValueError(f"{item!r} is no number of tasks")
-        counts += [int(parsed[1])] * int(parsed[2] or 1)
-        if len(counts) > MOST:
-            raise ValueError(f"stands for more than {MOST:,} hosts")
+    for number, times in re.findall(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?", text):
+        counts += [int(number)] * int(times or 1)
     return counts
-
-
-def _items(text: str) -> Iterator[str]:
-    """Yield what stands between the commas that are in no bracket."""
-    if re.fullmatch(r"([^\[\]\s]|\[[^\[\]\s]*\])+", text) is None:
-        raise ValueError("has a bracket that does not end, one in another, or a space")
-    yield from re.findall(r"(?:[^\[\],]|\[[^\[\]]*\])+", text)
-
-
-def _part(part: str) -> list[str]:
-    """Return the texts that a bracket, or what stands between two, may be."""
-    if not part.startswith("["):
-        return [part]
-    found: list[str] = []
-    for item in part[1:-1].split(","):
-        parsed = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", item)
-        if parsed is None:
-            raise ValueError(f"{item!r} in brackets is no range of numbers")
-        first, last = int(parsed[1]), int(parsed[2] or parsed[1])
-        if last < first or last - first >= MOST:
-            raise ValueError(f"{item!r} in brackets is no range of up to {MOST:,} numbers")
-        found += [str(number).zfill(len(parsed[1])) for number in range(first, last + 1)]
-    return found

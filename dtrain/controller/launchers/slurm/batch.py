@@ -24,13 +24,14 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers.slurm import client
-from dtrain.files import locks, reading, writing
+from dtrain.files import reading, writing
+from dtrain.host.terminal import say
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, read_json, write_json
 
 #: The folder that a command in a step works for; its first task leaves its exit code there.
 RUN = "DTRAIN_SLURM_RUN"
-START, EXIT, ALIVE = "slurm.json", "slurm.exit", "slurm.lock"
+START, EXIT = "slurm.json", "slurm.exit"
 #: Seconds that processes of an earlier start have to end.
 _PATIENCE = 180.0
 #: Seconds between two looks at which start the run belongs to, and at what is waited for.
@@ -53,10 +54,6 @@ def _start() -> dict[str, Any]:
     return {"job": own(), "restart": int(os.environ.get("SLURM_RESTART_COUNT") or 0)}
 
 
-def _say(text: str) -> None:
-    print(f"dtrain: {text}", file=sys.stderr, flush=True)
-
-
 # Around the step
 
 
@@ -73,10 +70,9 @@ def main(folder: Path, command: Sequence[str]) -> int:
     # SLURM sends it to the steps as well: they are not to get it twice.
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     limit = int(os.environ.get(client.LIMIT, "5"))
-    _lock(folder)  # until this process ends
     idle = begin(folder, time.time())
     if idle > limit:
-        _say(
+        say(
             f"started {idle} times since the last checkpoint: not again "
             f"(launcher.max_requeues={limit})"
         )
@@ -155,11 +151,11 @@ def wait_for(folder: Path) -> bool:
     deadline, said = time.monotonic() + _PATIENCE, False
     while RunDir(folder).is_locked():
         if time.monotonic() > deadline:
-            _say(f"process {RunDir(folder).holder()} is still at work in {folder}")
+            say(f"process {RunDir(folder).holder()} is still at work in {folder}")
             return False
         if not said:
             said = True
-            _say("an earlier start of the job is still at work: waiting for its end")
+            say("an earlier start of the job is still at work: waiting for its end")
         time.sleep(_INTERVAL)
     return True
 
@@ -178,7 +174,7 @@ def carry(folder: Path, command: Sequence[str], warned: threading.Event) -> int 
     while process.poll() is None:
         if warned.is_set() and not passed:
             passed = True
-            _say("SLURM ends the job soon: saving")
+            say("SLURM ends the job soon: saving")
             process.send_signal(signal.SIGUSR2)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_INTERVAL)
@@ -218,9 +214,9 @@ def _requeue() -> bool:
         client.requeue(job)
     except client.Refused as error:
         if _WAITS not in str(error):  # SLURM sees to it itself
-            _say(f"job {job} cannot be started again: {error}")
+            say(f"job {job} cannot be started again: {error}")
             return False
-    _say(f"job {job} goes back into the queue: it continues from its last checkpoint")
+    say(f"job {job} goes back into the queue: it continues from its last checkpoint")
     return True
 
 
@@ -233,7 +229,7 @@ def in_step() -> Iterator[list[int]]:
 
     The first task leaves its exit code in the folder, for which the command puts it into the list
     that is yielded, and the others end after it. It ends at once when the run belongs to another
-    start. And where the batch script itself was killed, it puts the job back into the queue.
+    start.
     """
     run = os.environ.pop(RUN, None)
     codes: list[int] = []
@@ -254,9 +250,6 @@ def in_step() -> Iterator[list[int]]:
         for code in codes:
             with contextlib.suppress(OSError):
                 writing.write_bytes(folder / EXIT, f"{code}\n".encode())
-    for code in codes:
-        if continues(folder, code) and _is_without_script(folder):
-            _requeue()
 
 
 def _wait_for_first(folder: Path) -> None:
@@ -275,26 +268,8 @@ def _guard(folder: Path, over: threading.Event) -> None:
         except (OSError, errors.DamagedFile):  # of a network's disk: later
             continue
         if {name: note.get(name) for name in mine} != mine:
-            _say("the job was started once more elsewhere: this start ends")
+            say("the job was started once more elsewhere: this start ends")
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _is_without_script(folder: Path) -> bool:
-    """Say whether the batch script is gone, which holds a lock for as long as it lives."""
-    try:
-        return not locks.is_held(folder / ALIVE)
-    except (OSError, errors.DamagedFile):
-        return False  # there was none
-
-
-def _lock(folder: Path) -> int | None:
-    """Take the lock of the batch script; return its descriptor, None where another has it."""
-    descriptor = writing.open_lock(folder / ALIVE)
-    with contextlib.suppress(OSError):
-        if locks.take(descriptor):
-            return descriptor
-    os.close(descriptor)
-    return None
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked_at = self._answered_at = 0.0
+        self._asked_at = 0.0
         self._found: dict[str, QueuedJob] = {}
         self._numbers: set[str] = set()
         self._reported: str | None = None
@@ -199,11 +199,6 @@ class Watch:
                 self._ask()
             return self._found.get(job)
 
-    @property
-    def silence(self) -> float:
-        """Seconds that the queue has not been readable for."""
-        return self._asked_at - self._answered_at if self.problem is not None else 0.0
-
     def news(self) -> str | None:
         """Return a sentence when the queue cannot be read, and when it can again: each once."""
         with self._lock:
@@ -215,15 +210,12 @@ class Watch:
             return f"SLURM does not answer ({self.problem}); it is asked again every {_PAUSE:g} s"
 
     def _ask(self) -> None:
-        self._answered_at = self._answered_at or time.monotonic()
         try:
             found = queue(f"--jobs={','.join(sorted(self._numbers))}")
             self._found, self.problem = {each.id: each for each in found}, None
         except Refused as error:
             self.problem = str(error)
         self._asked_at = time.monotonic()
-        if self.problem is None:
-            self._answered_at = self._asked_at
 
 
 #: Of this process.

@@ -22,6 +22,7 @@ from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
 from dtrain.errors import UsageError
 from dtrain.files import writing
+from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 
 #: Keys of ``launcher=slurm`` beside those of every launcher.
@@ -34,8 +35,6 @@ _OPTIONS = (
 MARGIN = 30
 #: What ends a quoted option of sbatch.
 _UNSAFE = "'\"\\\n"
-#: Longest time before the limit that SLURM can send a signal at.
-_EARLIEST = 65535
 
 
 def choose(**settings: Any) -> Launcher:
@@ -69,10 +68,8 @@ class Slurm(Elsewhere):
 
     def here(self, trains: bool = False) -> Launcher:
         """Return what does a job in this place, and print so: what is submitted is resumed."""
-        print(
-            "dtrain: SLURM is given runs alone: this command works here; srun in front of it has "
-            "it work on a node", file=sys.stderr,
-        )  # fmt: skip
+        say("SLURM is given runs alone: this command works here; srun in front of it has it work "
+            "on a node")  # fmt: skip
         return Local(**self._settings)
 
     def do(self, work: Work) -> Outcome:
@@ -110,14 +107,6 @@ class Slurm(Elsewhere):
                 "SLURM starts the job again, from its last checkpoint", "launcher.max_requeues",
                 "launcher.max_restarts=0",
             )  # fmt: skip
-        warning, time = _warning(self.grace_seconds), self.asked["time"]
-        limit = _seconds(time) if time is not None else None
-        if limit is not None and limit < 2 * warning:
-            raise UsageError(
-                "launcher.time", time, f"a start of {limit} s would hardly train: SLURM warns "
-                f"{warning} s before its end (launcher.grace_seconds + {MARGIN})",
-                f"{2 * warning} s or more", f"launcher.time={math.ceil(warning / 30)}",
-            )  # fmt: skip
         return cluster
 
     def _nodes(self, cluster: Cluster) -> int:
@@ -127,8 +116,7 @@ class Slurm(Elsewhere):
     def request(self, cluster: Cluster) -> dict[str, Any]:
         """Return what a job asks for, as options of sbatch: all jobs of an array ask for the same.
 
-        Raises:
-            UsageError: an option of ``launcher.extra`` is one that dtrain gives.
+        Options of ``launcher.extra`` come before those of dtrain.
         """
         asked, nodes, tasks = self.asked, self._nodes(cluster), len(cluster.tasks)
         options = {
@@ -144,19 +132,10 @@ class Slurm(Elsewhere):
             "mem": asked["memory"],
             "open-mode": "append",
             "requeue": True,
-            "signal": f"B:USR2@{_warning(self.grace_seconds)}",
+            # In 16 bits, and so long before the time limit.
+            "signal": f"B:USR2@{min(65535, math.ceil(self.grace_seconds) + MARGIN)}",
         }
-        extra = asked["extra"] or {}
-        for key, value in extra.items():
-            if key in (*options, "job-name", "array", "output"):
-                ours = ("partition", "account", "time", "gpus-per-node", "cpus-per-task")
-                raise UsageError(
-                    f"launcher.extra.{key}", value, "dtrain gives this option itself",
-                    "other options of sbatch",
-                    f"launcher.{key.replace('-', '_')}={value}" if key in ours else
-                    f"launcher.extra without {key}",
-                )  # fmt: skip
-        return {**options, **extra}
+        return {**options, **(asked["extra"] or {})}
 
     def text(self, folder: Path, cluster: Cluster, name: str) -> str:
         """Return the batch script of a run."""
@@ -228,26 +207,12 @@ class Slurm(Elsewhere):
             ) from None  # fmt: skip
 
 
-def _seconds(time: str) -> int | None:
-    """Return a time as sbatch takes it (``90``, ``1:30:00``, ``2-12``); None for what is none."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time.strip())
-    if match is None:
-        return None
-    days, *parts = match.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    # With days the first is hours; without, one is minutes, and two are minutes and seconds.
-    units = (3600, 60, 1) if days is not None or len(numbers) == 3 else (60, 1)
-    seconds = sum(number * unit for number, unit in zip(numbers, units, strict=False))
-    return int(days or 0) * 86400 + seconds
-
-
-def _warning(grace_seconds: float) -> int:
-    """Return how long before the time limit SLURM sends its warning, in seconds."""
-    return min(_EARLIEST, math.ceil(grace_seconds) + MARGIN)
-
-
 def _directives(options: Mapping[str, Any]) -> list[str]:
-    """Return options as sbatch reads them in a script: in quotes where they hold a blank."""
+    """Return options as sbatch reads them in a script: in quotes where they hold a blank.
+
+    Raises:
+        UsageError: sbatch cannot read one.
+    """
     lines = []
     for key, value in options.items():
         if value is True:
@@ -255,10 +220,10 @@ def _directives(options: Mapping[str, Any]) -> list[str]:
         elif value is not None and value is not False:
             bad = next((c for c in str(value) if c in _UNSAFE), None)
             if bad is not None:
+                name = "output_dir" if key in ("output", "chdir") else f"launcher.extra.{key}"
                 raise UsageError(
-                    f"launcher.extra.{key}", value,
-                    f"a batch script cannot have {bad!r} in an option",
-                    "a value without quotes and backslashes", f"launcher.extra without {key}",
+                    name, value, f"a batch script cannot have {bad!r} in an option",
+                    "a value without quotes and backslashes", f"{name}=VALUE",
                 )  # fmt: skip
             plain = all(c.isalnum() or c in "/._-:@%,+=[]*" for c in str(value))
             lines.append(f"--{key}={value}" if plain else f"--{key}='{value}'")
@@ -266,15 +231,5 @@ def _directives(options: Mapping[str, Any]) -> list[str]:
 
 
 def _path(folder: Path) -> str:
-    """Return a folder as sbatch takes it for ``--output``.
-
-    Raises:
-        UsageError: SLURM cannot have such a path.
-    """
-    bad = next((c for c in str(folder) if c in _UNSAFE), None)
-    if bad is not None:
-        raise UsageError(
-            "output_dir", str(folder), f"SLURM cannot write to a path with {bad!r} in it",
-            "a path without quotes and backslashes", "output_dir=outputs",
-        )  # fmt: skip
+    """Return a folder as sbatch takes it for ``--output``, where % begins a pattern."""
     return str(folder).replace("%", "%%")

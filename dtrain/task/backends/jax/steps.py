@@ -32,7 +32,8 @@ from dtrain.task.backends.row_steps import HostSteps
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import HostPipeline, Inputs
-from dtrain.task.model import local_calls, train_state
+from dtrain.task.model import calls as model_calls
+from dtrain.task.model import train_state
 
 #: Part of the path of a variable in which Keras keeps the state of a seed.
 STATE = "seed_generator_state"
@@ -77,7 +78,7 @@ class Forward(HostForward):
         return outputs
 
 
-class LocalCalls(local_calls.LocalCalls):
+class LocalCalls(model_calls.LocalCalls):
     """Computes with arrays of this process."""
 
     @contextlib.contextmanager

@@ -25,7 +25,7 @@ from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.reading import take
 from dtrain.task.backends.tensorflow.replica import random_draws
 from dtrain.task.backends.tensorflow.replicas import Replicas
-from dtrain.task.model import local_calls, train_state
+from dtrain.task.model import calls, train_state
 
 
 class Forward(host.HostForward):
@@ -105,7 +105,7 @@ class Forward(host.HostForward):
             return self._model.predict_step(host.as_data(x))
 
 
-class LocalCalls(local_calls.LocalCalls):
+class LocalCalls(calls.LocalCalls):
     """Computes with variables of TensorFlow's own, which are made once."""
 
     def __init__(self, model: keras.Model, strategy: Backend):

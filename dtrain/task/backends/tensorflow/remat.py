@@ -20,7 +20,6 @@ from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.tensors import total
 from dtrain.task.keras_internals import contexts
-from dtrain.task.model.remat import KEY
 
 
 def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
@@ -63,8 +62,8 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
                 outputs = call(*positional, **named)
             if scope.state_mapping.keys() - {id(v) for v, _ in before}:
                 raise UsageError(
-                    KEY, layer.name, "changes variables that are not its own",
-                    "layers that do not: it would happen twice", f"'{KEY}=[]'",
+                    "hardware.remat", layer.name, "changes variables that are not its own",
+                    "layers that do not: it would happen twice", "'hardware.remat=[]'",
                 )  # fmt: skip
             return outputs, _summed(scope.losses if added else [])
 

@@ -18,7 +18,7 @@ import keras
 import torch
 
 from dtrain.task.backends import host
-from dtrain.task.backends.torch.keras_internals import add, copy
+from dtrain.task.backends.torch.keras_internals import change
 
 #: Part of the path of a variable in which Keras keeps the state of a seed.
 STATE = "seed_generator_state"
@@ -30,12 +30,15 @@ def hashed(*numbers: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _seed(number: int) -> None:
-    """Seed the global generators of the devices of this process."""
-    # Not torch.manual_seed, which keeps each call, and where it came from, for GPUs to come.
-    torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(number)
+@contextlib.contextmanager
+def _seeded(number: int) -> Iterator[None]:
+    """Seed the global generators of this process, and those of its devices."""
+    with host.seeded(number):
+        # Not torch.manual_seed, which keeps each call, and where it came from, for GPUs to come.
+        torch.default_generator.manual_seed(number)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed(number)
+        yield
 
 
 class Draws:
@@ -55,18 +58,16 @@ class Draws:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """Let a training step draw inside what this replica draws in it."""
-        own = hashed(self._seed, number, self._rank)
         # In place: the states are parameters of the layers, too.
         offset = hashed(self._seed, self._rank) if self._rank and self.words else 0
         if offset:
-            add(self.words, offset)
+            change("add_", self.words, offset)
         try:
-            with host.seeded(own):
-                _seed(own)
+            with _seeded(hashed(self._seed, number, self._rank)):
                 yield
         finally:
             if offset:
-                add(self.words, -offset)
+                change("add_", self.words, -offset)
 
     def state(self) -> tuple[Any, ...]:
         """Return what tells whether anything was drawn since."""
@@ -77,12 +78,10 @@ class Draws:
     @contextlib.contextmanager
     def batch(self, number: int) -> Iterator[None]:
         """Let an evaluation draw inside by the number of its batch, whichever replica has it."""
-        own = hashed(self._seed, number)
         before = [variable.value.clone() for variable in self.states]
-        add(self.words, hashed(number))
+        change("add_", self.words, hashed(number))
         try:
-            with host.seeded(own):
-                _seed(own)
+            with _seeded(hashed(self._seed, number)):
                 yield
         finally:
-            copy([variable.value for variable in self.states], before)
+            change("copy_", [variable.value for variable in self.states], before)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -123,17 +122,14 @@ class FullySharded(OneDevice):
                 value.copy_(whole)
 
     @contextlib.contextmanager
-    def _of_one(self, model: keras.Model) -> Iterator[None]:
+    def whole(self, model: keras.Model) -> Iterator[None]:
+        """Let the chief read inside, by itself, all variables; every task enters."""
         named = train_state.variables(model) if self._mesh is not None else {}
         weights = {n: v for n, v in named.items() if isinstance(v.value, DTensor)}
         weights = {n: v for n, v in weights.items() if isinstance(v, keras.Variable)}
         values = [whole(variable.value) for variable in weights.values()]
         with keras_internals.exchanged([*weights.values()], values):
             yield
-
-    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
-        """Let the chief read inside, by itself, all variables; every task enters."""
-        return self._of_one(model)
 
     def check_copies(self, model: keras.Model) -> None:
         """Check nothing: each part is there once."""

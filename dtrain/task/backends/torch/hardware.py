@@ -24,7 +24,7 @@ from dtrain.config.schema import Hardware, Kind
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
-from dtrain.task.backends.torch import global_batch, gradients
+from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.keras_internals import set_timeout
 from dtrain.task.process import signals
 
@@ -165,7 +165,6 @@ def configure(
         join(cluster, task, peer_timeout)
         # ORDER: before the user's code is imported, which may import what they wrap by its name.
         gradients.install()
-        global_batch.install()
     return [device]
 
 

@@ -24,22 +24,20 @@ from dtrain.task.backends.step_logs import LOSS_WEIGHT
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import put
 from dtrain.task.backends.torch.losses import TARGETS_FIRST, Loss, loss, metric
-from dtrain.task.backends.torch.module_state import EXTRA, Buffer, owner_of, variables_of, weights
-from dtrain.task.backends.torch.optimizer import TorchOptimizer, optimizer
+from dtrain.task.backends.torch.state import (
+    EXTRA,
+    Buffer,
+    TorchOptimizer,
+    optimizer,
+    owner_of,
+    variables_of,
+    weights,
+)
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.model import object_state, optimizers
 from dtrain.task.model.object_state import Owner
 
-__all__ = [
-    "as_model",
-    "loss",
-    "metric",
-    "optimizer",
-    "returns_logits",
-    "state_dict",
-    "unwrapped",
-    "weights",
-]
+__all__ = ["loss", "metric", "optimizer", "weights"]
 
 #: What a module may have in the place of ``trainer.loss``.
 STEPS = TRAINING, VALIDATION = "training_step", "validation_step"
@@ -135,10 +133,6 @@ class PlainModel(keras.Model):
         named = {n: state[id(t)] for n, t in kept.items() if not n.endswith(EXTRA)}
         object.__setattr__(self, "names", named)
         self.built = True
-
-    def compile_forward(self) -> None:
-        """Let ``torch.compile`` compile the module, when it is first called."""
-        object.__setattr__(self, "_forward", torch.compile(self.module))
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones.
@@ -368,6 +362,15 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
             module.train()
 
 
+def required(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that a function cannot be called without."""
+    return [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+
+
 def _is_lazy(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value)
 
@@ -393,11 +396,7 @@ def as_model(built: Any, precision: str, x: Any) -> Any:
         )  # fmt: skip
     for step in STEPS:
         if hasattr(built, step):
-            needed = [
-                p.name
-                for p in inspect.signature(getattr(built, step)).parameters.values()
-                if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-            ]
+            needed = required(getattr(built, step))
             if len(needed) != 1:
                 raise UsageError(
                     "model", f"{name}.{step}", f"takes ({', '.join(needed)}), perhaps as a "
@@ -456,7 +455,7 @@ def compile_forward(model: keras.Model, several: bool) -> None:
                 "false, or one process", "trainer.compile=false",
             )  # fmt: skip
     if isinstance(model, PlainModel):
-        model.compile_forward()
+        object.__setattr__(model, "_forward", torch.compile(model.module))
     else:
         model.call = torch.compile(model.call)
 

@@ -20,7 +20,7 @@ from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.torch import plain, replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws, hashed
-from dtrain.task.backends.torch.keras_internals import Watching, add
+from dtrain.task.backends.torch.keras_internals import Watching, change
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.backends.unsummed import Trial
 from dtrain.task.data import reading
@@ -68,10 +68,6 @@ def _restored(variables: Sequence[keras.Variable]) -> Iterator[None]:
                 (variable.assign if held else variable.value.copy_)(value)
                 if variable.value.is_leaf:
                     variable.value.requires_grad_(is_trained)
-
-
-def _is_copy(value: torch.Tensor) -> bool:
-    return value.is_floating_point() and whole(value) is value
 
 
 def _array(variable: keras.Variable) -> np.ndarray:
@@ -293,7 +289,7 @@ class _Step:
         model.train()
         with _restored(self.state), optimizers.caught(model) as updates:
             model.reset_metrics()
-            add(self._draws.words, hashed(number))
+            change("add_", self._draws.words, hashed(number))
             rows = len(keras.tree.flatten(data)[0])
             traced = tracing(step=step, rows=rows, results=[], targets=targets)
             watching = (
@@ -306,7 +302,8 @@ class _Step:
                 self.drawn |= begun != self._draws.state()
             kept = [variable.value for variable in self._watched]
             if step is not None:
-                replica.average([v for v in kept if _is_copy(v)], self.parts)
+                copies = [v for v in kept if v.is_floating_point() and whole(v) is v]
+                replica.average(copies, self.parts)
             squares = [
                 whole(gradient.detach()).double().square().sum()
                 for update in updates

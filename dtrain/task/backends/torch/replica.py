@@ -17,8 +17,8 @@ from dtrain.task.backends.copies import check_alike
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import whole
 from dtrain.task.backends.torch.keras_internals import version
-from dtrain.task.backends.torch.module_state import Buffer
 from dtrain.task.backends.torch.plain import buffers, parts
+from dtrain.task.backends.torch.state import Buffer
 
 #: Packages whose modules hold nothing that a step assigns, beside parameters and buffers.
 KNOWN = ("abc", "builtins", "dtrain", "keras", "torch", "typing")
@@ -208,13 +208,6 @@ def average(values: Sequence[torch.Tensor], replicas: int) -> None:
         means = (flat / replicas).split([value.numel() for value in own])
         for value, mean in zip(own, means, strict=True):
             value.copy_(mean.view_as(value))
-
-
-@torch.no_grad()
-def share(values: Sequence[torch.Tensor]) -> None:
-    """Give all replicas the values of the chief."""
-    for value in values:
-        distributed.broadcast(value, 0)
 
 
 def exchange(name: str, x: Any) -> Any:

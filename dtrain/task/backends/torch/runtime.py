@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,27 +12,31 @@ from typing import Any
 import keras
 import numpy as np
 import torch
+from torch.utils import checkpoint
 
 from dtrain.data import nest
 from dtrain.errors import DtrainError, UsageError
+from dtrain.task.backends.runtime import NotFinite
+from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import plain
 from dtrain.task.backends.torch.arrays import computed, put
 from dtrain.task.backends.torch.draws import hashed
 from dtrain.task.backends.torch.hardware import configure, overlooked
-from dtrain.task.backends.torch.numerics import first_not_finite
+from dtrain.task.backends.torch.keras_internals import Watching, change, gradient_lines
 from dtrain.task.backends.torch.plain import buffers
-from dtrain.task.backends.torch.remat import computed_twice
 from dtrain.task.backends.torch.replica import exchange
+from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once as read
 from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
 from dtrain.task.data.reading import ArraySpec
+from dtrain.task.keras_internals import contexts
 from dtrain.task.keras_internals import without_tensorflow as alone
+from dtrain.task.model import calls, optimizers
 from dtrain.task.process import own_code
 
 __all__ = [
-    "alone", "buffers", "computed", "computed_twice", "configure", "exchange", "first_not_finite",
-    "overlooked", "read", "readable",
+    "alone", "buffers", "computed", "configure", "exchange", "overlooked", "read", "readable",
 ]  # fmt: skip
 PLAIN = plain
 ERRORS: tuple[type[Exception], ...] = (RuntimeError,)
@@ -166,3 +172,83 @@ def arithmetic() -> dict[str, Any]:
 def building() -> AbstractContextManager[None]:
     """Change nothing: the user's function builds as it does by itself."""
     return contextlib.nullcontext()
+
+
+def first_not_finite(model: keras.Model, batch: Any) -> NotFinite | None:
+    """Run the step of a model on one device; autograd's anomaly mode has the lines of gradients."""
+    looking, data, findings = calls.Finite(), put(batch), list[NotFinite]()
+
+    def look(operation: str, outputs: Any) -> None:
+        if "empty" in operation:  # memory that is not written yet
+            return
+        for tensor in keras.tree.flatten(outputs):
+            is_float = isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+            if is_float and not bool(torch.isfinite(tensor).all()):
+                lines = gradient_lines()
+                frames = [(f.filename, f.lineno or 0) for f in traceback.extract_stack()]
+                line = own_code.line(frames if lines is None else lines)
+                findings.append(NotFinite(operation, looking.layer, lines is not None, line))
+                raise FloatingPointError(operation)
+
+    names = {id(module): name for name, module in plain.unwrapped(model).named_modules()}
+
+    def entered(module: torch.nn.Module, args: Any) -> None:
+        looking.entered(names.get(id(module), ""), module, args, {})
+
+    def left(module: torch.nn.Module, args: Any, outputs: Any) -> None:
+        looking.left("", module, outputs)
+
+    model.train()
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.nn.modules.module.register_module_forward_pre_hook(entered).remove)
+        stack.callback(torch.nn.modules.module.register_module_forward_hook(left).remove)
+        stack.enter_context(contextlib.suppress(FloatingPointError))
+        stack.enter_context(stack.enter_context(calls.watched(looking))())
+        stack.enter_context(optimizers.caught(model))
+        stack.enter_context(tracing(rows=len(keras.tree.flatten(data)[0]), results=[]))
+        stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
+        stack.enter_context(Watching(look))
+        model.train_step(unwrapped(data))
+    return next(iter(findings), None)
+
+
+def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
+    """Return a layer's call, which is computed a second time for its gradients.
+
+    PyTorch draws the same again; the second time begins with what the layer had kept before the
+    first (seeds, statistics), and leaves behind what the first left.
+
+    Raises:
+        TrainingError: this version of Keras passes layers training and precision in another way.
+    """
+    contexts.check()
+    call = layer.call
+
+    @functools.wraps(call)
+    def twice(*args: Any, **kwargs: Any) -> Any:
+        passed, traced = contexts.current(), now()
+        # Values as they are kept, not as they are read.
+        with contexts.replaced({contexts.PRECISION: None}):
+            state = [variable.value for variable in layer.non_trainable_variables]
+        before = [value.detach().clone() for value in state]
+        computed = False
+
+        def compute(*arguments: Any) -> Any:
+            nonlocal computed
+            if not computed:
+                computed = True
+                return call(*arguments, **kwargs)
+            after = [value.detach().clone() for value in state]
+            change("copy_", state, before)
+            try:
+                # Perhaps in another thread, as of a GPU.
+                again = tracing(step=traced.step, rows=traced.rows, inside=True)
+                losses = keras.StatelessScope(collect_losses=True)
+                with contexts.replaced(passed), again, losses:
+                    return call(*arguments, **kwargs)
+            finally:
+                change("copy_", state, after)
+
+        return checkpoint.checkpoint(compute, *args, use_reentrant=False)
+
+    return twice

@@ -1,14 +1,18 @@
-"""Steps of PyTorch, and the rows of what they add to metrics and return.
+"""What a model computes, a batch after the other.
 
 Rows of a step: what it added to metrics and returned.
 
-Training and evaluation steps: Keras' own, one after the other, each replica on its part.
+Training and evaluation steps: Keras' own, each replica on its part.
+
+The function that predicts: rows in, columns out, of fixed batches.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +24,7 @@ from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task.backends import rows
 from dtrain.task.backends.base import Tasks
-from dtrain.task.backends.host import Waiting
+from dtrain.task.backends.host import HostForward, Waiting, as_data
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.row_steps import HostSteps
 from dtrain.task.backends.runtime import runtime
@@ -28,7 +32,7 @@ from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import replica
 from dtrain.task.backends.torch.arrays import put, whole
 from dtrain.task.backends.torch.draws import Draws
-from dtrain.task.backends.torch.keras_internals import copy
+from dtrain.task.backends.torch.keras_internals import change
 from dtrain.task.backends.torch.plain import check_parameters
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import HostPipeline, Inputs
@@ -62,7 +66,7 @@ class Rows(rows.Rows):
     def begin(self) -> None:
         """Let metrics begin anew."""
         # In one operation: `reset_state` of each has several for each variable.
-        copy([variable.value for variable in self.variables], self._begun)
+        change("copy_", [variable.value for variable in self.variables], self._begun)
 
     @torch.no_grad()
     def row(self, logs: dict[str, Any], count: int, training: bool) -> torch.Tensor:
@@ -206,3 +210,25 @@ class Steps(HostSteps):
     def _sums(self, table: list[torch.Tensor], examples: int, training: bool) -> Sums:
         rows = self._tasks.all_reduce(self._rows.table(table))
         return self._rows.sums(rows, examples, training)
+
+
+#: Held while a batch is predicted: what is drawn comes from one generator.
+_predicting = threading.Lock()
+
+
+class Forward(HostForward):
+    """Predicts batches of one model, on the device of this process."""
+
+    @functools.cached_property
+    def _device(self) -> str:
+        """The device of the model: that of Keras is known to the thread alone that chose it."""
+        weights = self._model.variables
+        return str(weights[0].value.device) if weights else "cpu"
+
+    def _outputs(self, x: Any, numbers: np.ndarray) -> Any:
+        draws = Draws(self._model, 0, 0)
+        with _predicting, keras.device(self._device), torch.no_grad(), tracing(rows=None):
+            self._model.eval()
+            with draws.batch(int(numbers[0])):
+                outputs = self._model.predict_step(as_data(put(x)))
+        return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,11 +19,10 @@ from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
 from dtrain.task.backends.torch.arrays import put
-from dtrain.task.backends.torch.forward import Forward
-from dtrain.task.backends.torch.global_batch import note_divisors
+from dtrain.task.backends.torch.gradients import note_divisors
 from dtrain.task.backends.torch.hardware import Processes
-from dtrain.task.backends.torch.plain import PlainModel, compile_forward
-from dtrain.task.backends.torch.steps import Steps
+from dtrain.task.backends.torch.plain import PlainModel, compile_forward, required
+from dtrain.task.backends.torch.steps import Forward, Steps
 from dtrain.task.backends.tracing import tracing
 from dtrain.task.data.inputs import Inputs
 from dtrain.task.model import optimizers, train_state
@@ -80,8 +78,14 @@ class OneDevice:
             UsageError: naming the method.
         """
         for name in STEPS:
-            if has_own(model, name):
-                _check_step(model, name)
+            needed = required(getattr(model, name)) if has_own(model, name) else []
+            if len(needed) > 1:
+                raise UsageError(
+                    "model", f"{type(model).__name__}.{name}",
+                    f"takes ({', '.join(needed)}), as on backend=jax: on PyTorch it is "
+                    f"{name}(self, data)", f"{name}(self, data), or the backend that it is "
+                    "written for", "backend=jax",
+                )  # fmt: skip
         for layer in keras_internals.layers(model):
             if getattr(layer, "stateful", False):
                 raise UsageError(
@@ -100,8 +104,9 @@ class OneDevice:
                 if id(variable.value) not in reached:  # LoRA's, of which zero_grad knows nothing
                     model.register_parameter(f"parameter_{number}", variable.value)
         if self.tasks.size > 1:
-            variables = train_state.variables(model).values()
-            replica.share([variable.value for variable in variables])
+            with torch.no_grad():
+                for variable in train_state.variables(model).values():
+                    torch.distributed.broadcast(variable.value, 0)
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Leave an optimizer as it is: its gradients are those of the global batch."""
@@ -177,21 +182,6 @@ class OneDevice:
 
     def answer_locally(self, model: keras.Model) -> None:
         """Change nothing: outside of a training step a model computes in its process alone."""
-
-
-def _check_step(model: keras.Model, name: str) -> None:
-    parameters = inspect.signature(getattr(model, name)).parameters.values()
-    needed = [
-        p.name
-        for p in parameters
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]
-    if len(needed) > 1:
-        raise UsageError(
-            "model", f"{type(model).__name__}.{name}",
-            f"takes ({', '.join(needed)}), as on backend=jax: on PyTorch it is {name}(self, data)",
-            f"{name}(self, data), or the backend that it is written for", "backend=jax",
-        )  # fmt: skip
 
 
 class Default(OneDevice):
