@@ -20,7 +20,7 @@ from keras import layers
 from dtrain.data.encoding import Encoding
 from dtrain.data.fit_encoding import MANY
 from dtrain.errors import UsageError
-from dtrain.host import memory
+from dtrain.host import usage
 
 #: Bytes of memory that training takes for each weight: itself, its gradient, two slots of Adam.
 _BYTES = 16
@@ -373,11 +373,11 @@ def _dense(*widths: int) -> int:
 
 def _check_fits(weights: int, key: str, value: object) -> None:
     """Refuse a model that the memory cannot hold: its making would end the process, or others."""
-    free, needed = memory.available(), weights * _BYTES
+    free, needed = usage.available(), weights * _BYTES
     if free is not None and needed > free:
         raise UsageError(
-            key, value, f"{weights:,} weights take {memory.text(needed)} of memory to train, and "
-            f"{memory.text(free)} are free", "a smaller model", f"{key}=...",
+            key, value, f"{weights:,} weights take {usage.text(needed)} of memory to train, and "
+            f"{usage.text(free)} are free", "a smaller model", f"{key}=...",
         )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from hydra.types import RunMode
 
 from dtrain.config import groups, load
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.compose import Master
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir

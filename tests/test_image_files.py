@@ -17,7 +17,7 @@ from dtrain.data import cache
 from dtrain.data.example import Example
 from dtrain.data.transforms import applied
 from dtrain.errors import DataError, UsageError
-from dtrain.host import memory
+from dtrain.host import usage
 
 
 def images(*sizes: tuple[int, int], count: int = 70) -> None:
@@ -116,13 +116,13 @@ def test_images_are_decoded_once(place: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     images((6, 5))
     needed = 70 * 6 * 5 * 3
-    monkeypatch.setattr(memory, "available", lambda: needed)
+    monkeypatch.setattr(usage, "available", lambda: needed)
     with pytest.raises(UsageError) as caught:
         datasets.image_folder("images", [6, 5], cache="memory")
     message = str(caught.value)
     assert message.startswith("dataset.cache=memory: 70 images of [6, 5, 3] as uint8 take 0.0 GiB,")
     assert message.endswith("accepted: disk, or none; type: dataset.cache=disk")
-    monkeypatch.setattr(memory, "available", lambda: 2 * needed)
+    monkeypatch.setattr(usage, "available", lambda: 2 * needed)
     datasets.image_folder("images", [6, 5], cache="memory")
 
 
@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_does_not_fit_as_float32_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     images((7, 5))
     needed = 70 * 6 * 5 * 3
-    monkeypatch.setattr(memory, "available", lambda: 3 * needed)
+    monkeypatch.setattr(usage, "available", lambda: 3 * needed)
     train = datasets.image_folder("images", [6, 5], cache="memory").train
     with pytest.raises(UsageError, match=r"^dataset.cache=memory: .* as float32 take"):
         train[np.arange(1)]

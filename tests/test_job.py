@@ -18,9 +18,9 @@ from dtrain.config import load
 from dtrain.controller import job as module
 from dtrain.controller.job import PORT_TRIES, Job
 from dtrain.controller.launchers import Launcher
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
-from dtrain.controller.ways import start as start_job
+from dtrain.controller.result import Outcome
+from dtrain.controller.validate import start as start_job
 from dtrain.errors import DamagedFile, TrainingError, UsageError
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster, Task

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from dtrain.controller.plan import plan
-from dtrain.controller.resources.devices import Machine
-from dtrain.controller.resources.limits import DEVICES, PROCESSES, THREADS, check_synthetic
+from dtrain.controller.resources.devices import (
+    DEVICES,
+    PROCESSES,
+    THREADS,
+    Machine,
+    check_synthetic,
+)
 from dtrain.errors import UsageError
-from dtrain.host import memory
+from dtrain.host import usage
 from tests.test_schema import composed
 
 SMALL, LARGE = Machine(gpus=0, cores=2), Machine(gpus=0, cores=256)
@@ -66,7 +71,7 @@ def test_machines_of_their_own_share_nothing() -> None:
 def test_examples_fit_into_the_memory(
     node: dict[str, Any], key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    monkeypatch.setattr(usage, "available", lambda: 2**30)
     if key is None:
         check_synthetic(node)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.host import memory
+from dtrain.host import usage
 
 V2 = "/sys/fs/cgroup"
 V1 = "/sys/fs/cgroup/memory"
@@ -41,11 +41,11 @@ def test_the_least_of_what_is_left(
     files: dict[str, str], found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = type("Memory", (), {"available": 3000})
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: free)
-    monkeypatch.setattr(memory, "_lines", lambda path: files.get(str(path), "").splitlines())
-    assert memory.available() == found
+    monkeypatch.setattr(usage.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(usage, "_lines", lambda path: files.get(str(path), "").splitlines())
+    assert usage.available() == found
 
 
 def test_here() -> None:
-    assert memory.available() > 2**20
-    assert memory.text(3 * 2**30) == "3.0 GiB"
+    assert usage.available() > 2**20
+    assert usage.text(3 * 2**30) == "3.0 GiB"

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dtrain.compare.table import text
-from dtrain.controller.outcome import Failure
-from dtrain.controller.result import error, last_lines, problem, result
+from dtrain.controller.result import Failure, error, last_lines, problem, result
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
 from dtrain.run.journal import Journal
@@ -193,7 +192,7 @@ def test_a_run_is_judged_by_its_best_checkpoint(tmp_path: Path) -> None:
     """The last epoch is worse, or has no checkpoint: it is of NaN weights."""
     from dtrain.compare.comparison import compare
     from dtrain.compare.load_folders import of_folders
-    from dtrain.controller.outcome import Outcome
+    from dtrain.controller.result import Outcome
 
     ends = {
         "steady": {"val_accuracy": 0.7, "best": 0.7}, "peaked": {"val_accuracy": 0.2, "best": 0.9},

@@ -137,7 +137,7 @@ import json
 import subprocess
 
 from dtrain.controller.launchers import Elsewhere
-from dtrain.controller.outcome import Outcome
+from dtrain.controller.result import Outcome
 
 class Shell(Elsewhere):
     """Gives the user's command to another program, which does the job."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.controller.outcome import Outcome
+from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.search import Random, Tpe
 from dtrain.controller.sweep.state import Record
 from dtrain.errors import UsageError

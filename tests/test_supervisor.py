@@ -14,7 +14,7 @@ import pytest
 from dtrain import errors
 from dtrain.controller import supervisor as module
 from dtrain.controller.launchers import Launcher, LocalProcesses
-from dtrain.controller.outcome import Failure
+from dtrain.controller.result import Failure
 from dtrain.controller.supervisor import Signals, Supervisor
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json

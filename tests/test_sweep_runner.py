@@ -14,8 +14,8 @@ import pytest
 
 from dtrain import errors
 from dtrain.controller import validate
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.result import Outcome
 from dtrain.controller.sweep import command as module
 from dtrain.controller.sweep import state
 from dtrain.controller.sweep.runner import Watch

@@ -157,7 +157,7 @@ class Hardware(Section):
     """
 
     kind: Kind = Kind.auto
-    devices: int | None = within(None, 1, 10_000)  # this machine has less: resources/limits.py
+    devices: int | None = within(None, 1, 10_000)  # this machine has less: resources/devices.py
     hosts: int | None = within(None, 1, 10_000)
     intra_op_threads: int | None = within(None, 1, 100_000)
     inter_op_threads: int | None = within(None, 1, 100_000)

@@ -19,11 +19,10 @@ from dtrain.config.explain import explain
 from dtrain.config.schema import Config
 from dtrain.config.values import settle
 from dtrain.controller import debugging, folders, latest, remote, resume, starting
-from dtrain.controller.outcome import Outcome
+from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import arguments
-from dtrain.controller.validate import check_address
-from dtrain.controller.ways import start
+from dtrain.controller.validate import check_address, start
 from dtrain.errors import DtrainError, UsageError, printable
 from dtrain.host import terminal
 from dtrain.tracking.base import describe_overlooked

@@ -16,9 +16,9 @@ from dtrain.config.schema import Backend, Config, Tracking
 from dtrain.config.section import Node
 from dtrain.controller import result
 from dtrain.controller.job import Job
-from dtrain.controller.outcome import Outcome
+from dtrain.controller.result import Outcome
 from dtrain.controller.terminal import report
-from dtrain.controller.ways import start
+from dtrain.controller.validate import start
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
 from dtrain.run.folder import CHECKS, short

@@ -21,8 +21,7 @@ from dtrain.config.values import settle
 from dtrain.controller import cli, folders, resume
 from dtrain.controller.job import Job
 from dtrain.controller.terminal import report
-from dtrain.controller.validate import check_address
-from dtrain.controller.ways import start
+from dtrain.controller.validate import check_address, start
 from dtrain.data import options
 from dtrain.errors import UsageError, nearest
 from dtrain.run import journal

@@ -16,9 +16,9 @@ from dtrain.controller import logging_models, result
 from dtrain.controller.folders import begin, lock
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.launchers.questions import ask
-from dtrain.controller.outcome import Failure, Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.result import Failure, Outcome
 from dtrain.controller.run_files import RunFiles
 from dtrain.controller.starting import Start
 from dtrain.controller.supervisor import Requests, Signals, Supervisor

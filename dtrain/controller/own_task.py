@@ -16,7 +16,7 @@ from dtrain.controller import result
 from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.messages import BEAT
 from dtrain.controller.launchers.rendezvous.sides import Peer, Place
-from dtrain.controller.outcome import cause
+from dtrain.controller.result import cause
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
 from dtrain.errors import DamagedFile, UsageError
 from dtrain.files import reading, writing

@@ -9,7 +9,7 @@ from dtrain.config import targets
 from dtrain.config.schema import Config
 from dtrain.controller import backend
 from dtrain.controller.early_import import task_environment
-from dtrain.controller.resources import limits
+from dtrain.controller.resources import devices
 from dtrain.controller.resources.devices import (
     Machine,
     device_count,
@@ -66,7 +66,7 @@ def sizes(config: Config) -> Splits | None:
     if not _is_own(node):
         return None  # a user's own function may import anything: the task calls it
     if node["_target_"] == "dtrain.datasets.synthetic":
-        limits.check_synthetic(node)
+        devices.check_synthetic(node)
     with before_training(node):
         if not _is_counted(node):
             return None  # the task converts it, once
@@ -132,7 +132,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     tasks = _with_cores(laid.tasks(), threads, own)
     cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend.name))
     strategy.check(config, cluster)
-    limits.check_cluster(config, cluster, machine, laid.size)
+    devices.check_cluster(config, cluster, machine, laid.size)
     _check_jit(config, strategy)
     if trains:
         examples = None if splits is None else len(splits.train)

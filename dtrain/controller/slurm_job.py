@@ -16,8 +16,8 @@ from dtrain.config import load
 from dtrain.config.schema import Config
 from dtrain.controller.folders import begin, lock, unwritable
 from dtrain.controller.launchers.slurm import Slurm, batch, client
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
+from dtrain.controller.result import Outcome
 from dtrain.controller.supervisor import INTERVAL, Requests, Signals
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View

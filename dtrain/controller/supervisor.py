@@ -11,7 +11,7 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.controller.launchers import Launcher, LocalProcesses
-from dtrain.controller.outcome import Failure, cause
+from dtrain.controller.result import Failure, cause
 from dtrain.controller.terminal.progress import View
 from dtrain.host import terminal
 from dtrain.run import schemas

@@ -25,7 +25,7 @@ from dtrain.data.sources import Captured, Info, Source
 from dtrain.data.transforms import InGraph, operations
 from dtrain.errors import DataError, UsageError
 from dtrain.files import writing
-from dtrain.host import memory
+from dtrain.host import usage
 
 #: Images of a batch that are decoded without a loop, at most.
 UNROLLED = 256
@@ -330,12 +330,12 @@ class Decoded:
         return of_files([DataFile(str(path))], "dataset.cache")
 
     def _check_room(self, dtype: np.dtype[Any]) -> None:
-        need, free = int(np.prod(self._shape)) * dtype.itemsize, memory.available()
+        need, free = int(np.prod(self._shape)) * dtype.itemsize, usage.available()
         if self._place == "memory" and need > _SHARE * free:
             raise UsageError(
                 "dataset.cache", "memory",
                 f"{len(self.images):,} images of {list(self._shape[1:])} as {dtype} take "
-                f"{memory.text(need)}, and {memory.text(free)} are free",
+                f"{usage.text(need)}, and {usage.text(free)} are free",
                 "disk, or none", "dataset.cache=disk",
             )  # fmt: skip
 

@@ -25,7 +25,7 @@ from dtrain.controller.terminal import report
 from dtrain.controller.validate import check, check_address
 from dtrain.errors import UsageError, printable
 from dtrain.files import addresses
-from dtrain.host import memory, network
+from dtrain.host import network, usage
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 from dtrain.host.terminal import aligned
@@ -51,7 +51,7 @@ class Doctor(cli.OneConfiguration):
             "machine": f"{platform.node()}, {platform.system()} {platform.release()}, "
                        f"Python {platform.python_version()}",
             "versions": self._versions(), "cores": str(devices.machine().cores),
-            "memory": f"{memory.available() / 1e9:.1f} GB free",
+            "memory": f"{usage.available() / 1e9:.1f} GB free",
             "GPUs": str(devices.machine().gpus or "none"), "cluster": self._cluster(),
         })  # fmt: skip
 

@@ -18,8 +18,7 @@ from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.launchers import Env
 from dtrain.controller.plan import Plan
-from dtrain.controller.resources.devices import Machine
-from dtrain.controller.resources.limits import check_workers
+from dtrain.controller.resources.devices import Machine, check_workers
 from dtrain.data import options
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.result import Outcome
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir

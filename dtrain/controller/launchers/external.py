@@ -29,8 +29,8 @@ from dtrain.controller.launchers.local import FIRST, LAST, Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.rendezvous.messages import BEAT, Message, is_name
 from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.result import Outcome
 from dtrain.errors import TrainingError, UsageError
 from dtrain.files import writing
 from dtrain.host import network as networks

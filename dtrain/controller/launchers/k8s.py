@@ -23,8 +23,8 @@ from dtrain.controller.launchers.base import Elsewhere, Launcher, Work
 from dtrain.controller.launchers.cluster_env.platforms import VARIABLES
 from dtrain.controller.launchers.external import READY
 from dtrain.controller.launchers.rendezvous import cluster_key
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.result import Outcome
 from dtrain.errors import UsageError
 from dtrain.run.cluster import Cluster
 

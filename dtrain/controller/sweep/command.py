@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dtrain import compare, errors
 from dtrain.controller import folders, remote
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine, machine
+from dtrain.controller.result import Outcome
 from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import Signals
 from dtrain.controller.sweep import slurm

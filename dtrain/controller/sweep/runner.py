@@ -14,9 +14,9 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config.objective import chosen
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.result import Outcome
 from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.supervisor import INTERVAL, Requests
 from dtrain.controller.sweep.compose import (
@@ -31,7 +31,7 @@ from dtrain.controller.sweep.compose import (
 from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import Record, past
 from dtrain.controller.sweep.table import Row, Table
-from dtrain.controller.ways import Ways
+from dtrain.controller.validate import Ways
 from dtrain.errors import DtrainError
 
 #: Number of the job, what has happened, and more about it.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dtrain.config.search_space import Choice, Dimension, Interval, read
-from dtrain.controller.outcome import Outcome
+from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.state import Record
 from dtrain.data.draws import Stream
 from dtrain.errors import OK, UsageError

@@ -15,7 +15,7 @@ from dtrain.config.objective import AUTO
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.controller.folders import open_existing, unwritable
-from dtrain.controller.outcome import Outcome
+from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.compose import Draft
 from dtrain.errors import USAGE, DamagedFile, UsageError
 from dtrain.files import reading, writing

@@ -32,7 +32,7 @@ from dtrain.data.mixture import by_member
 from dtrain.data.sources import Source, Splits, View
 from dtrain.data.streams import Stream
 from dtrain.errors import DataError, DtrainError, UsageError
-from dtrain.host import memory, python_path, terminal
+from dtrain.host import python_path, terminal, usage
 from dtrain.task.data.reader import (
     Frame,
     SourceSample,
@@ -151,7 +151,7 @@ class Pool:
             frame = Frame(self._sources, _Pickler)
         except Exception:  # whatever is raised by what cannot be pickled
             return None
-        free = memory.available()
+        free = usage.available()
         return frame if free is None or frame.size < free // 2 else None
 
     def _ask(self, *message: Any, handle: int | None = None) -> None:

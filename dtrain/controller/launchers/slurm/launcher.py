@@ -18,8 +18,8 @@ from dtrain.controller.launchers.external import auto
 from dtrain.controller.launchers.local import Local
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.slurm import client
-from dtrain.controller.outcome import Outcome
 from dtrain.controller.resources.devices import Machine
+from dtrain.controller.result import Outcome
 from dtrain.errors import UsageError
 from dtrain.files import writing
 from dtrain.host.terminal import say
