@@ -250,8 +250,8 @@ class Evaluate(Action):
         """Return the checkpoint to evaluate; None where that is done, or it is not there."""
         for _ in range(TRIES):
             try:
-                known = record.is_known(read_manifest(path), quiet=self._follow)
-                return None if known else checkpoint.load(path)
+                is_recorded = record.is_known(read_manifest(path), quiet=self._follow)
+                return None if is_recorded else checkpoint.load(path)
             except CheckpointError as error:
                 if path.exists():
                     record.pass_over(str(error))

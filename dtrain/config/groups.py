@@ -48,13 +48,13 @@ def _of_functions(module: ModuleType, base: type = object) -> dict[str, type]:
         module: of the classes.
         base: of each of them.
     """
-    found: dict[str, type] = {}
+    schemas: dict[str, type] = {}
     for kind in vars(module).values():
         target = vars(kind).get("_target_", MISSING) if isinstance(kind, type) else MISSING
         if target != MISSING and issubclass(kind, base):
             name = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", target.rpartition(".")[2])
-            found[name.lower()] = kind
-    return found
+            schemas[name.lower()] = kind
+    return schemas
 
 
 #: Schema of each option, by the group and name that ``conf/`` refers to it with.
@@ -181,7 +181,7 @@ _LINE = re.compile(r"^( +)(\w+): (.+(?:\n\1 +.+)*)$", re.M)
 
 
 class Help(NamedTuple):
-    """What is known of one key.
+    """The help of one key.
 
     Attributes:
         type: of its values.

@@ -193,10 +193,10 @@ def capture(
     ).splitlines()
     # Where the tree itself lies in such a folder, as that of a replay may, it is recorded.
     inside = [each for each in outputs if each.is_relative_to(top)]
-    left: dict[str, str] = {}
+    omitted: dict[str, str] = {}
     if (top / ".gitmodules").is_file():
         modules = reading.read_bytes(top / ".gitmodules", code.FILE).decode(errors="replace")
-        left = dict.fromkeys(_SUBMODULE.findall(modules), "is a submodule")
+        omitted = dict.fromkeys(_SUBMODULE.findall(modules), "is a submodule")
     tracked: list[str] = []
     untracked: list[str] = []
     status = call("status", "--porcelain", "-z", "--untracked-files=all", "--no-renames",
@@ -207,7 +207,7 @@ def capture(
                                                     for each in inside)):  # fmt: skip
             continue
         if (why := _why_not(top, path, is_new)) is not None:
-            left[path if path.isprintable() else ascii(path)] = why
+            omitted[path if path.isprintable() else ascii(path)] = why
         else:
             (untracked if is_new else tracked).append(path)
     untracked = sorted(untracked, key=lambda path: (not path.endswith(_CODE), path))
@@ -215,7 +215,9 @@ def capture(
     for number, path in enumerate(untracked):
         total += os.lstat(top / path).st_size
         if number >= code.FILES or total > code.TOTAL:
-            left |= dict.fromkeys(untracked[number:], "is one too many, or too large with others")
+            omitted |= dict.fromkeys(
+                untracked[number:], "is one too many, or too large with others"
+            )
             del untracked[number:]
             break
     patch = b""
@@ -237,10 +239,10 @@ def capture(
                 "--no-textconv", "--ignore-submodules=all", "--src-prefix=a/", "--dst-prefix=b/",
                 commit, "--", *tracked, *untracked, most=2 * code.TOTAL, environment=own,
             )  # fmt: skip
-        patch = _without_secrets(everything, left)
-    named = dict(sorted(left.items())[: code.NAMED])
-    if len(left) > code.NAMED:
-        named[f"{len(left) - code.NAMED:,} others"] = "is beyond what a record names"
+        patch = _without_secrets(everything, omitted)
+    named = dict(sorted(omitted.items())[: code.NAMED])
+    if len(omitted) > code.NAMED:
+        named[f"{len(omitted) - code.NAMED:,} others"] = "is beyond what a record names"
     digest = hashlib.sha256(patch).hexdigest() if patch else None
     changed = len(_SECTION.findall(patch))
     return {

@@ -340,8 +340,8 @@ class Env(Local):
         """
         task = self._cluster.task(name)
         same = [each.name for each in self._cluster.tasks if each.role == task.role]
-        left = [each for each in same if not self.losses.get(each)]
-        return task.replaceable and kind not in ("lost", "late") and bool(left)
+        alive = [each for each in same if not self.losses.get(each)]
+        return task.replaceable and kind not in ("lost", "late") and bool(alive)
 
     def died(self, name: str) -> bool:
         """Say whether a task of another host that is lost did not end by itself."""

@@ -64,7 +64,7 @@ class Logged(importlib.abc.MetaPathFinder):
                 execute(module)
                 self._change(module)
 
-            loader.exec_module = exec_module  # type: ignore[method-assign]
+            loader.exec_module = exec_module  # type: ignore[method-assign] # of this one loader
         return spec
 
     def log_metric(self, key: str, value: float, *_: Any, **__: Any) -> None:

@@ -178,14 +178,14 @@ class Inbox:
         found: dict[str, Message] = {}
         missing, since, moved = hosts, time.monotonic(), -1
         while missing:
-            left = since + seconds - time.monotonic()
-            missing = self.collect(missing, kind, min(_TURN, max(left, 0.0)), found)
+            remaining = since + seconds - time.monotonic()
+            missing = self.collect(missing, kind, min(_TURN, max(remaining, 0.0)), found)
             for host in missing:
                 if host.lost is not None:
                     raise Lost(host, host.lost)
             if (now := sum(host.came + host.written for host in missing)) != moved:
                 since, moved = time.monotonic(), now
-            elif left <= 0:
+            elif remaining <= 0:
                 names = ", ".join(host.name for host in missing)
                 raise TrainingError(f"{names} did not {doing} within {seconds:g} s")
         return found

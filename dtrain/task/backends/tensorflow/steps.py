@@ -1,6 +1,6 @@
 """The compiled functions: many training or evaluation steps in one call into TensorFlow.
 
-How long steps wait for their input is told by timestamps in their graph.
+Timestamps in the graph of a step measure how long it waits for its input.
 """
 
 from __future__ import annotations
