@@ -83,7 +83,10 @@ def test_the_options_of_sbatch(monkeypatch) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("extra", "problem"), [({"comment": "it's"}, "cannot have")])
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [({"comment": "it's"}, "cannot have"), ({"partition": "x"}, "dtrain gives this option itself")],
+)
 def test_options_that_cannot_be(extra: dict[str, str], problem: str, monkeypatch) -> None:
     with pytest.raises(UsageError, match=problem):
         chosen(monkeypatch, {}, extra=extra).text(Path("/x"), planned(1), "x")

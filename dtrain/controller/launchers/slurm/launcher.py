@@ -116,7 +116,8 @@ class Slurm(Elsewhere):
     def request(self, cluster: Cluster) -> dict[str, Any]:
         """Return what a job asks for, as options of sbatch: all jobs of an array ask for the same.
 
-        Options of ``launcher.extra`` come before those of dtrain.
+        Raises:
+            UsageError: an option of ``launcher.extra`` is one that dtrain gives.
         """
         asked, nodes, tasks = self.asked, self._nodes(cluster), len(cluster.tasks)
         options = {
@@ -135,7 +136,13 @@ class Slurm(Elsewhere):
             # In 16 bits, and so long before the time limit.
             "signal": f"B:USR2@{min(65535, math.ceil(self.grace_seconds) + MARGIN)}",
         }
-        return {**options, **(asked["extra"] or {})}
+        extra = asked["extra"] or {}
+        for name in sorted({*options, "job-name", "array", "output"} & extra.keys()):
+            raise UsageError(
+                f"launcher.extra.{name}", extra[name], "dtrain gives this option itself",
+                "other options of sbatch", f"launcher.extra without {name}",
+            )  # fmt: skip
+        return {**options, **extra}
 
     def text(self, folder: Path, cluster: Cluster, name: str) -> str:
         """Return the batch script of a run."""
