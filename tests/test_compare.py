@@ -98,7 +98,7 @@ def sweep(tmp_path: Path) -> Path:
         {"strategy.name": "mirrored", "trainer.epochs": 9},
     )  # fmt: skip
     leave(folder / "2", {1: 2.0}, config={"strategy.name": "ps"}, result=False)
-    states = ("FINISHED", "FINISHED", "FAILED", "PENDING")
+    states = ("FINISHED", "FINISHED", "FAILED", "WAITING")
     errors = (None, None, "worker-0: killed\nsee its log", None)
     jobs = [job(n, states[n], errors[n], strategy=names[n]) for n in range(4)]
     write_json(folder / "sweep.json", {"name": "all", "status": "FAILED", "jobs": jobs})
@@ -133,7 +133,7 @@ def test_a_sweep(sweep: Path) -> None:
         ["1", "mirrored", "FINISHED", "2", "150", "0.75", "0.5000", "0.5000", "0.9500", "1.0e-06",
          "2.0", "best"],
         ["2", "ps", "FAILED", "1", "-", "-", "2.000", "-", "-", "0", "-", "-"],
-        ["3", "multiworker", "PENDING", "-", "-", "-", "-", "-", "-", "-", "-", "-"],
+        ["3", "multiworker", "WAITING", "-", "-", "-", "-", "-", "-", "-", "-", "-"],
     ]  # fmt: skip
     assert lines[6:] == [
         "best: 1, val_accuracy 0.95 (max)",
@@ -252,7 +252,7 @@ def test_names_are_text(tmp_path: Path) -> None:
     for number, value in enumerate((evil, "漢字" * 30)):
         leave(tmp_path / "s" / str(number), config={"model": {"name": value}})
     jobs = [job(0, model=evil), job(1, error=evil, model="漢字" * 30)]
-    write_json(tmp_path / "s" / "sweep.json", {"name": evil, "status": evil, "jobs": jobs})
+    write_json(tmp_path / "s" / "sweep.json", {"name": evil, "status": "FAILED", "jobs": jobs})
     compare.write(tmp_path / "s", "0")
     page = (tmp_path / "s" / "comparison.html").read_text()
     assert Page(page).tags.count("script") == 1, "our own"
@@ -341,12 +341,12 @@ def test_what_the_sweep_says_of_a_job(tmp_path: Path) -> None:
 
 
 def test_no_run_has_begun(tmp_path: Path) -> None:
-    jobs = [job(n, "PENDING", seed=str(n)) for n in range(2)]
+    jobs = [job(n, "WAITING", seed=str(n)) for n in range(2)]
     told = {"name": "s", "status": "KILLED", "jobs": jobs, "baseline": "0"}
     write_json(tmp_path / "sweep.json", told)
     lines = compare.write(tmp_path)
     assert [line.split() for line in lines[:3]] == [
-        ["run", "seed", "status"], ["0", "0", "PENDING"], ["1", "1", "PENDING"]
+        ["run", "seed", "status"], ["0", "0", "WAITING"], ["1", "1", "WAITING"]
     ]  # fmt: skip
     assert any(
         line.startswith("no difference from a baseline: --baseline=0: no other run has")

@@ -198,7 +198,7 @@ def refused(key: str, word: Any, dtrain: Commands, tmp_path: Path) -> None:
 def test_its_presets(config_dir: Any, dtrain: Commands, tmp_path: Path) -> None:
     given = forged(tmp_path, config_dir=config_dir)
     line = untouched(tmp_path, dtrain(f"fork={given}"), "sent")
-    assert "no override" in line or "config_dir is not a path" in line
+    assert "no override" in line or "config_dir" in line
 
 
 def test_presets_in_a_folder_from_elsewhere(dtrain: Commands, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ class Run:
         Raises:
             DtrainError: as of :func:`dtrain.train`.
         """
-        at = self.path if checkpoint is None else self._rundir.checkpoints / str(checkpoint)
+        at = self.path if checkpoint is None else self._checkpoint(checkpoint)
         given = {name: keywords.pop(name, None) for name in training.OBJECTS}
         return Run(training.trained(given, keywords, overrides, show, at))
 
@@ -155,6 +155,21 @@ class Run:
                 "epochs", epochs, f"is all epochs together, and the run is in epoch {done}",
                 f"{done} or more", f"run.resume(epochs={done + epochs}) for {epochs} more",
             )  # fmt: skip
+
+    def _checkpoint(self, step: Any) -> Path:
+        """Return the folder of a checkpoint.
+
+        Raises:
+            UsageError: the run has none of this step.
+        """
+        steps = checkpoints.steps(self._rundir.checkpoints)
+        if str(step) not in map(str, steps):
+            raise UsageError(
+                "checkpoint", step, "is no step that the run has a checkpoint of",
+                ", ".join(map(str, steps)) or "none: the run has no checkpoint",
+                "run.fork(), from the newest",
+            )  # fmt: skip
+        return self._rundir.checkpoints / str(step)
 
 
 class Sweep:
