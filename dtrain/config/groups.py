@@ -232,11 +232,13 @@ def keys() -> list[str]:
 
 def lines(kind: type) -> dict[str, str]:
     """Return the help of each field of a dataclass, those that it inherits as well."""
-    found: dict[str, str] = {}
+    help_by_name: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         _, _, attributes = (each.__doc__ or "").partition("Attributes:\n")
-        found |= {name: " ".join(text.split()) for _, name, text in _LINE.findall(attributes)}
-    return found
+        help_by_name |= {
+            name: " ".join(text.split()) for _, name, text in _LINE.findall(attributes)
+        }
+    return help_by_name
 
 
 def described(kind: type, group: str) -> dict[str, Help]:

@@ -124,9 +124,9 @@ def check(config: DictConfig, overrides: list[str]) -> None:
             NAME, "hydra/launcher=dtrain",
         )  # fmt: skip
     for key, (value, instead) in _FIXED.items():
-        found = load.select(part, key)
-        if found != value and not (value is None and found is False):
-            raise _refusal(key, found, instead)
+        present = load.select(part, key)
+        if present != value and not (value is None and present is False):
+            raise _refusal(key, present, instead)
     for key in part:
         if key not in _FIXED and key not in _FREE:
             raise _refusal(key, part[key], "the configuration without it")

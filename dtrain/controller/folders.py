@@ -143,8 +143,8 @@ def read_command(rundir: RunDir) -> dict[str, Any] | None:
         DamagedFile: it is not as dtrain writes it.
         OSError: it cannot be read.
     """
-    found: Any = schemas.read(rundir.command, schemas.Command)
-    return found
+    words: Any = schemas.read(rundir.command, schemas.Command)
+    return words
 
 
 def runs_below(folder: Path) -> list[Path]:

@@ -178,7 +178,7 @@ def make_tracker(config: Config) -> Tracker:
     written = config.tracking.written()
     # Also of a class of the user's whose preset is made of that of MLflow.
     node, general = config.tracking, {field.name for field in dataclasses.fields(schema.MLflow)}
-    found = targets.instantiate(
+    tracker = targets.instantiate(
         # ORDER: what is not its own is not resolved: an address may refer to a password.
         {key: node[key] for key in node if key not in general - {"_target_"}},
         "tracking",
@@ -186,9 +186,9 @@ def make_tracker(config: Config) -> Tracker:
         uri=written.get("uri"),
         experiment=written.get("experiment"),
     )
-    if not isinstance(found, Tracker):
+    if not isinstance(tracker, Tracker):
         raise UsageError(
             "tracking._target_", node._target_, "makes no tracker",
             "a subclass of dtrain.tracking.base.Tracker", "tracking=mlflow",
         )  # fmt: skip
-    return found
+    return tracker

@@ -161,8 +161,8 @@ class Ssh(Agents):
         """
         if self._network is None or host.lost is not None:
             return super().address(host)
-        found = [(name, ipaddress.ip_address(text)) for name, text in host.facts["addresses"]]
-        return network_of.address_in(self._network, host.name, found)
+        own = [(name, ipaddress.ip_address(text)) for name, text in host.facts["addresses"]]
+        return network_of.address_in(self._network, host.name, own)
 
     def place(self, cluster: Cluster) -> Cluster:
         """Divide the tasks among the hosts.

@@ -247,10 +247,10 @@ class Agents(Launcher, LocalProcesses):
         found = []
         for name in lost:
             task = self._cluster.task(name)
-            left = [t for t in self._cluster.tasks if t.role == task.role]
-            left = [t for t in left if t.name not in self.losses]
+            alive = [t for t in self._cluster.tasks if t.role == task.role]
+            alive = [t for t in alive if t.name not in self.losses]
             # What is handed to one that is silent the others would wait for without an end.
-            if task.replaceable and left and not silent:
+            if task.replaceable and alive and not silent:
                 say(f"{name} {how}: the others continue without it")
             else:
                 found.append((name, "lost"))

@@ -217,8 +217,11 @@ def note_divisors() -> None:
     if not getattr(functional.cross_entropy, "by_dtrain", False):
         for name in ("cross_entropy", "nll_loss"):
             original = getattr(functional, name)
-            asked = lambda: current() or now().divisors  # noqa: E731
-            setattr(functional, name, _marked(original, _of_classes, asked))
+            setattr(functional, name, _marked(original, _of_classes, _dividing))
+
+
+def _dividing() -> Any:
+    return current() or now().divisors
 
 
 def _marked(original: Any, of_replicas: Any, asked: Callable[[], Any] = current) -> Any:
