@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from dtrain import errors
 from dtrain.config import removed
-from dtrain.errors import ALONE, UsageError, nearest
+from dtrain.errors import UsageError, nearest
 from dtrain.files.addresses import is_far
 from dtrain.host import terminal
 
@@ -123,7 +123,7 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
         hint = shlex.join([f"resume={rest[0]}", *rest[1:]])
     else:
         hint = " ".join(filter(None, ("python -m dtrain", command, shlex.join(rest))))
-    return UsageError(name, ALONE, problem, accepted, hint)
+    return UsageError(name, problem, accepted=accepted, typed=hint)
 
 
 if __name__ == "__main__":

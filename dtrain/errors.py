@@ -19,13 +19,14 @@ import contextlib
 import copy
 import difflib
 import errno
+import importlib
 import json
 import os
 import re
 import shlex
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from dtrain import secrets
 
@@ -53,12 +54,6 @@ _LINE, _LINES = 4000, 200  # characters of a line of a message, and lines of it
 _OF_OTHERS = re.compile(rf"{re.escape(os.path.dirname(__file__))}/|.*/IPython/")
 #: Colours and such.
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
-#: What can be typed: overrides, options, variables; and placeholders.
-_TYPED = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=.+|--?[a-z][\w-]*(=.+)?", re.S)
-_PLACEHOLDER = re.compile(
-    r"(?<!\w)(FILE|FOLDER|DIR|RUN_DIR|PATH|OF|NAME|DATE|TIME_NAME|STEP|COLUMN|KEY|VALUE|ANOTHER"
-    r"|ADDRESS|HOST|PORT|STORE|N)(?!\w)(?!=)|\.\.\."
-)
 
 
 class DtrainError(Exception):
@@ -81,27 +76,31 @@ class DtrainError(Exception):
 class UsageError(DtrainError):
     """The configuration or the usage is wrong; nothing was started.
 
-    The constructor asks for the four things a user needs, so that no message can lack one.
-
     Args:
         key: the configuration key, such as ``trainer.batch_size``.
+        why: it is refused, as a clause ("must be at least 1").
         value: what was given; :data:`ALONE` where ``key`` is all that was typed.
-        problem: why it is refused, as a clause ("must be at least 1").
-        accepted: what is accepted instead.
-        hint: what to do: overrides or a command where there are any, else advice.
+        accepted: what is accepted instead; None: what the key's field takes.
+        typed: what to type in its place, as it stands.
+        hint: advice, in the place of that.
     """
 
     exit_code = USAGE
 
-    def __init__(self, key: str, value: object, problem: str, accepted: str, hint: str):
-        if value is ALONE:
-            head, value = key, ""
-        else:
-            head = f"{key}={value}"
-        parts = [f"accepted: {accepted}", f"{_label(hint)}: {hint}"]
+    def __init__(
+        self, key: str, why: str, value: object = ALONE, *,
+        accepted: str | None = None, typed: str | None = None, hint: str | None = None,
+    ):  # fmt: skip
+        if accepted is None:
+            accepted, default = _of_field(key)
+            typed = typed or (default if hint is None else None)
+        head = key if value is ALONE else f"{key}={value}"
+        value = "" if value is ALONE else value
+        advice = f"type: {typed}" if typed else hint and f"hint: {hint}"
+        parts = [part for part in (accepted and f"accepted: {accepted}", advice) if part]
         if str(accepted).count(", ") >= _LISTED:  # what to type is not to be looked for
             parts.reverse()
-        text = "; ".join([f"{head}: {problem}", *parts])
+        text = "; ".join([f"{head}: {why}", *parts])
         if secrets.is_secret(value, key):
             text = text.replace(str(value), secrets.HIDDEN)
         elif len(str(value)) > _LONGEST:
@@ -115,6 +114,21 @@ class UsageError(DtrainError):
         made.args = (str(self).replace(f"{self.key}=", f"{key}="),)
         made.key = key
         return made
+
+
+def refuse(key: str, why: str, value: object = ALONE, **words: str | None) -> NoReturn:
+    """Raise a :class:`UsageError`, whose arguments these are."""
+    raise UsageError(key, why, value, **words)
+
+
+def _of_field(key: str) -> tuple[str | None, str | None]:
+    """Return what a key of the configuration accepts, and its default as it is typed."""
+    # By name: what is said here is known above. A process that refuses nothing does not import it.
+    groups = importlib.import_module("dtrain.config.groups")
+    if key not in set(groups.keys()):
+        return None, None
+    described = groups.help_of(key)
+    return described.accepted, described.default and f"{key}={described.default}"
 
 
 class DamagedFile(UsageError):
@@ -168,7 +182,7 @@ class CheckFailed(TrainingError):
     """
 
     def __init__(self, found: str, hint: str):
-        super().__init__(printable(secrets.mask(f"{found}; {_label(hint)}: {hint}")))
+        super().__init__(printable(secrets.mask(f"{found}; hint: {hint}")))
 
 
 class NotPromoted(DtrainError):
@@ -192,25 +206,6 @@ def _same(kind: type[DtrainError], text: str, attributes: dict[str, Any]) -> Dtr
     made = kind.__new__(kind, text)
     vars(made).update(attributes)
     return made
-
-
-def _label(hint: str) -> str:
-    """Return ``type`` for what can be typed as it stands, else ``hint``."""
-    try:
-        words = shlex.split(hint)
-    except ValueError:  # an apostrophe
-        return "hint"
-    while words and re.fullmatch(r"[A-Z_]+=\S+", words[0]) and words[1:2] == ["python"]:
-        del words[0]  # variables in front of the command
-    if words[:1] == ["pip"] or words[:3] == ["python", "-m", "dtrain"]:
-        words, plain = words[3:], 2  # a command, and what it is about
-    else:
-        plain = 0
-    after_option = [False, *(word.startswith("--") and "=" not in word for word in words)]
-    bare = [w for w, option in zip(words, after_option, strict=False) if not option]
-    plain -= sum(not _TYPED.fullmatch(word) and "/" not in word for word in bare)
-    typed = hint and plain >= 0 and not _PLACEHOLDER.search(hint)
-    return "type" if typed else "hint"
 
 
 def behind(error: BaseException) -> DtrainError | None:

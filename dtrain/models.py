@@ -19,7 +19,7 @@ from keras import layers
 
 from dtrain.data.encoding import Encoding
 from dtrain.data.fit_encoding import MANY
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.host import usage
 
 #: Bytes of memory that training takes for each weight: itself, its gradient, two slots of Adam.
@@ -302,15 +302,12 @@ def transformer(
         A model from ``[b, length]`` to probabilities ``[b, length, classes]``.
     """
     if classes is None:
-        raise UsageError(
-            "model", "a transformer", "predicts tokens, and the targets of the dataset are none",
-            "whole numbers below the size of the vocabulary", "model=mlp",
-        )  # fmt: skip
+        refuse("model", "predicts tokens, and the targets of the dataset are none", "a transformer",
+               accepted="whole numbers below the size of the vocabulary",
+               typed="model=mlp")  # fmt: skip
     if len(input_shape) != 1:
-        raise UsageError(
-            "model", "a transformer", f"cannot read examples of shape {list(input_shape)}",
-            "[length], of tokens", "model=mlp",
-        )  # fmt: skip
+        refuse("model", f"cannot read examples of shape {list(input_shape)}", "a transformer",
+               accepted="[length], of tokens", typed="model=mlp")  # fmt: skip
     weights = 12 * blocks * width**2 + (classes + input_shape[0]) * width
     _check_fits(weights, "model.width", width)
     tokens = keras.Input(tuple(input_shape), dtype="int32")
@@ -375,20 +372,17 @@ def _check_fits(weights: int, key: str, value: object) -> None:
     """Refuse a model that the memory cannot hold: its making would end the process, or others."""
     free, needed = usage.available(), weights * _BYTES
     if free is not None and needed > free:
-        raise UsageError(
-            key, value, f"{weights:,} weights take {usage.text(needed)} of memory to train, and "
-            f"{usage.text(free)} are free", "a smaller model", f"{key}=...",
-        )  # fmt: skip
+        refuse(key, f"{weights:,} weights take {usage.text(needed)} of memory to train, and "
+               f"{usage.text(free)} are free", value, accepted="a smaller model",
+               hint=f"{key}=...")  # fmt: skip
 
 
 def _sizes(input_shape: Sequence[int]) -> tuple[int, int, int]:
     """Return height, width and channels."""
     if len(input_shape) not in (2, 3):
-        raise UsageError(
-            "model", "a convolutional model", f"cannot read examples of shape {input_shape}",
-            "[height, width] or [height, width, channels]",
-            "model=mlp, or model=transformer for text",
-        )  # fmt: skip
+        refuse("model", f"cannot read examples of shape {input_shape}", "a convolutional model",
+               accepted="[height, width] or [height, width, channels]",
+               hint="model=mlp, or model=transformer for text")  # fmt: skip
     height, width, channels = [*input_shape, 1][:3]
     return height, width, channels
 
@@ -417,11 +411,10 @@ def _outputs(classes: int | None, outputs: int | None) -> int:
         UsageError: the targets are neither classes nor one row of numbers.
     """
     if (made := classes or outputs) is None:
-        raise UsageError(
-            "model.classes", None, "the targets of the dataset are no classes that can be counted, "
-            "and no row of numbers to predict", "the number of classes, or a model of your own",
-            "model.classes=N, or dataset.task=regression",
-        )  # fmt: skip
+        refuse("model.classes", "the targets of the dataset are no classes that can be counted, "
+               "and no row of numbers to predict", None,
+               accepted="the number of classes, or a model of your own",
+               hint="model.classes=N, or dataset.task=regression")  # fmt: skip
     return made
 
 

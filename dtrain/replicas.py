@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task.backends.runtime import runtime
 
 
@@ -79,10 +79,11 @@ def mean(x: Any) -> Any:
 
 def _exchanged(name: str, x: Any) -> Any:
     if isinstance(x, keras.KerasTensor):
-        raise UsageError(
-            "model", f"dtrain.replicas.{name}",
+        refuse(
+            "model",
             "is called while a functional model is put together, and would never be called again",
-            "a call in a loss, a train_step, or the call of a layer or model",
-            "strategy=one_device",
+            f"dtrain.replicas.{name}",
+            accepted="a call in a loss, a train_step, or the call of a layer or model",
+            typed="strategy=one_device",
         )  # fmt: skip
     return runtime().exchange(name, x)

@@ -91,7 +91,7 @@ class Kinds(Source):
             return rows, rows
         problem = {
             2: DataError("FILE, row 7", "is cut short"),
-            3: UsageError("dataset.path", "a", "is gone", "a file", "b"),
+            3: UsageError("dataset.path", "is gone", "a", accepted="a file", hint="b"),
             4: ValueError("no such thing"),
             5: Odd("what", "ever"),
             6: MemoryError(),

@@ -157,7 +157,7 @@ def names() -> str:
 
 def _ours(text: str) -> str:
     """Return what is typed here as code, and a clause as text with its links."""
-    message = str(errors.UsageError("key", "value", "is wrong", "others", text))
+    message = str(errors.UsageError("key", "is wrong", "value", accepted="others", hint=text))
     if " " not in text or "VALUE" in text or message.endswith(f"type: {text}"):
         return f"`{text}`"
     return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", text)

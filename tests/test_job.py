@@ -553,7 +553,9 @@ def test_hosts_that_do_not_come(start: Any) -> None:
 
 def test_hosts_with_another_configuration(start: Any, tmp_path: Path) -> None:
     def other(rundir: RunDir) -> dict[str, int]:
-        raise UsageError("seed", 1, "worker-0 has this, and the chief has 2", "the same", "seed=2")
+        raise UsageError(
+            "seed", "worker-0 has this, and the chief has 2", 1, accepted="the same", typed="seed=2"
+        )
 
     launcher = Told(other)
     with pytest.raises(UsageError, match="worker-0 has this"):
@@ -575,7 +577,9 @@ class Curious(Told):
 
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         Curious.facts = facts
-        raise UsageError("launcher", "curious", "has seen enough", "another", "launcher=local")
+        raise UsageError(
+            "launcher", "has seen enough", "curious", accepted="another", typed="launcher=local"
+        )
 
 
 def test_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

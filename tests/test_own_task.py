@@ -408,7 +408,8 @@ def test_ctrl_c_while_the_chief_is_looked_for(story: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "problem", [TrainingError("no chief"), UsageError("a.b", 1, "is not 2", "2", "a.b=2")]
+    "problem",
+    [TrainingError("no chief"), UsageError("a.b", "is not 2", 1, accepted="2", typed="a.b=2")],
 )
 def test_a_meeting_that_fails(problem: Exception, story: Any, tmp_path: Path) -> None:
     told = story("worker-0")

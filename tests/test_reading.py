@@ -85,7 +85,7 @@ def test_an_error_in_python_is_one_sentence(mixed: bool) -> None:
 @pytest.mark.task
 def test_a_usage_error_is_one_too() -> None:
     with pytest.raises(UsageError, match="dataset=x: y"):
-        train(Failing(UsageError("dataset", "x", "y", "z", "w")))
+        train(Failing(UsageError("dataset", "y", "x", accepted="z", hint="w")))
 
 
 @pytest.mark.task

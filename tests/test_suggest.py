@@ -42,7 +42,7 @@ def test_a_name_of_another_tool_is_answered_with_what_there_is(theirs: str) -> N
         value = TYPED.get(theirs, "cosine" if "schedule" in other_tools.KEYS[theirs] else "3")
         said = suggest.meant(key, value)
     assert said is not None
-    label = hint(str(UsageError("a", 1, "is wrong", "b", said)))
+    label = hint(str(UsageError("a", "is wrong", 1, accepted="b", hint=said)))
     if label is None:
         return
     overrides = [word for word in shlex.split(label) if "=" in word]

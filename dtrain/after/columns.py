@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, UsageError, refuse
 from dtrain.run.predictions import CLASS, INDEX, ColumnSpec
 from dtrain.task.backends.runtime import runtime
 
@@ -54,10 +54,9 @@ def top_k(outputs: Any, k: int = 5) -> Any:
 def _of_classes(scores: Any) -> Any:
     width = scores.shape[-1] if len(scores.shape) > 1 else 1
     if width is None or width < 2:
-        raise UsageError(
-            "predict.function", "argmax or top_k", f"an output has {width} scores of each row",
-            "2 or more, or a function of your own", "the command without predict.function",
-        )  # fmt: skip
+        refuse("predict.function", f"an output has {width} scores of each row", "argmax or top_k",
+               accepted="2 or more, or a function of your own",
+               hint="the command without predict.function")  # fmt: skip
     return scores
 
 
@@ -103,10 +102,9 @@ class Columns:
         for part in self.include:
             at, title = PARTS[part]
             if at >= len(parts) or parts[at] is None:
-                raise UsageError(
-                    "predict.include", part, "the data has none",
-                    "inputs, or data with labels", "'predict.include=[inputs]'",
-                )  # fmt: skip
+                refuse("predict.include", "the data has none", part,
+                       accepted="inputs, or data with labels",
+                       typed="'predict.include=[inputs]'")  # fmt: skip
             for name, leaf in nest.named(parts[at]):
                 if leaf is not None:
                     _add(columns, f"{title}.{name}" if name else title, leaf, rows)
@@ -178,10 +176,9 @@ def _add(columns: dict[str, Any], name: str, leaf: Any, rows: int | None) -> Non
 
 
 def _refused(name: str, problem: str) -> UsageError:
-    return UsageError(
-        "predict.function", name, problem, "columns of numbers or texts, one shape in every row",
-        "a predict.function of your own that makes such columns",
-    )  # fmt: skip
+    return UsageError("predict.function", problem, name,
+                      accepted="columns of numbers or texts, one shape in every row",
+                      hint="a predict.function of your own that makes such columns")  # fmt: skip
 
 
 def texts(name: str, column: np.ndarray, first: int) -> np.ndarray:

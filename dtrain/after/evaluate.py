@@ -21,7 +21,7 @@ from dtrain.config.schema import Config
 from dtrain.data.options import Task
 from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Splits
-from dtrain.errors import CheckpointError, DtrainError, UsageError
+from dtrain.errors import CheckpointError, DtrainError, refuse
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.checkpoint.format import read_manifest
@@ -158,11 +158,9 @@ class Evaluate(Action):
         if others is None or width is None or others <= width:
             return
         if config.trainer.loss == "sparse_categorical_crossentropy" or width == classes != 1:
-            raise UsageError(
-                "dataset", f"label {others - 1}", f"is none of the {width} classes of the model",
-                f"labels from 0 to {width - 1}, numbered as in the run's data",
-                "the examples of these classes, or a new run on this data",
-            )  # fmt: skip
+            refuse("dataset", f"is none of the {width} classes of the model", f"label {others - 1}",
+                   accepted=f"labels from 0 to {width - 1}, numbered as in the run's data",
+                   hint="the examples of these classes, or a new run on this data")  # fmt: skip
 
     def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
         """Return the confusion matrix, where there are slices and the model has classes.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.config.schema import Config
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.files.writing import csv_text
 from dtrain.run import checkpoint, evaluations, identity
 from dtrain.run.checkpoint import Checkpoint
@@ -100,11 +100,11 @@ class EvaluationRecorder:
         used = [each for each in self._known if each["prefix"] == self._prefix]
         stands_for = ("data", "weights", "examples")
         if any(each[name] != self._key[name] for each in used for name in stands_for):
-            raise UsageError(
-                "evaluate.prefix", self._prefix,
+            refuse(
+                "evaluate.prefix",
                 f"stands for other examples, or weights, in {self._rundir.evaluated.name} of the "
-                "run",
-                "another name for these points", f"evaluate.prefix={self._prefix}_2",
+                "run", self._prefix, accepted="another name for these points",
+                typed=f"evaluate.prefix={self._prefix}_2",
             )  # fmt: skip
 
     def start(self) -> None:

@@ -16,7 +16,7 @@ from dtrain.data.example import spec_difference, spec_of
 from dtrain.data.mixture import Concatenated, Subset
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.run.folder import RunDir
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
@@ -67,9 +67,8 @@ def check(
         }
 
     if (problem := spec_difference(spec(built_on), spec(source))) is not None:
-        raise UsageError(
-            "dataset", part, problem, f"data with the {part} of the run's own", _HINTS[part]
-        )
+        refuse("dataset", problem, part, accepted=f"data with the {part} of the run's own",
+               typed=_HINTS[part])  # fmt: skip
 
 
 def explain(source: Source | Stream, built_on: Source | Stream) -> None:
@@ -200,7 +199,6 @@ def _name(value: Any, words: list[str]) -> str:
 
 
 def _refused(by: str, problem: str) -> UsageError:
-    return UsageError(
-        "evaluate.by", by, problem, "label, a column of a table, or the name of an input",
-        "evaluate.by=label",
-    )  # fmt: skip
+    return UsageError("evaluate.by", problem, by,
+                      accepted="label, a column of a table, or the name of an input",
+                      typed="evaluate.by=label")  # fmt: skip

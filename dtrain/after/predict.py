@@ -23,7 +23,7 @@ from dtrain.data.failures import before_training
 from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream
-from dtrain.errors import DtrainError, TrainingError, UsageError
+from dtrain.errors import DtrainError, TrainingError, UsageError, refuse
 from dtrain.run import checkpoint, identity
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
@@ -147,10 +147,9 @@ class Predict(Action):
             self._to.mkdir(parents=True, exist_ok=True)
             return Store(self._to, manifest)
         except OSError as error:
-            raise UsageError(
-                "to", self._to, f"cannot be written ({error.strerror})",
-                "a folder that may be written, on a disk with space", "to=FOLDER",
-            ) from None  # fmt: skip
+            raise UsageError("to", f"cannot be written ({error.strerror})", self._to,
+                             accepted="a folder that may be written, on a disk with space",
+                             hint="to=FOLDER") from None  # fmt: skip
 
     def _chosen(self, data: dataset.Data) -> tuple[str, Source]:
         """Return the name of the split whose rows are predicted, and its examples."""
@@ -158,15 +157,12 @@ class Predict(Action):
         name = self._split or ("train" if splits.validation is None else "validation")
         source: Any = getattr(splits, name)
         if source is None:
-            raise UsageError(
-                "predict.split", name, "the dataset has no validation", "train",
-                "predict.split=train",
-            )  # fmt: skip
+            refuse("predict.split", "the dataset has no validation", name, accepted="train",
+                   typed="predict.split=train")  # fmt: skip
         if isinstance(source, Stream):
-            raise UsageError(
-                "dataset", name, "is a stream, whose rows cannot be read by their numbers",
-                "a dataset with random access", "a list, arrays, files of rows or of records",
-            )  # fmt: skip
+            refuse("dataset", "is a stream, whose rows cannot be read by their numbers", name,
+                   accepted="a dataset with random access",
+                   hint="a list, arrays, files of rows or of records")  # fmt: skip
         return name, source
 
     def _model(
@@ -198,10 +194,11 @@ class Predict(Action):
         model = untrained(config, built_on, strategy)
         build.refuse_methods(model, "predict", "make_predict_function")
         if checks.stateful_layers(model):
-            raise UsageError(
-                "model", type(model).__name__, "has layers that keep a state from one batch to the "
-                "next, and pieces are predicted in any order", "a model without stateful=true",
-                "the model with stateful=false, and the weights of this one",
+            refuse(
+                "model", "has layers that keep a state from one batch to the "
+                "next, and pieces are predicted in any order", type(model).__name__,
+                accepted="a model without stateful=true",
+                hint="the model with stateful=false, and the weights of this one",
             )  # fmt: skip
         return model
 
@@ -215,10 +212,8 @@ class Predict(Action):
     def _rows_of_batch(self, config: Config, model: keras.Model) -> int:
         fixed = checks.fixed_rows(model, config)
         if None not in (fixed, self._batch) and fixed != self._batch:
-            raise UsageError(
-                "predict.batch", self._batch, f"the model takes batches of {fixed} rows alone",
-                str(fixed), f"predict.batch={fixed}",
-            )  # fmt: skip
+            refuse("predict.batch", f"the model takes batches of {fixed} rows alone", self._batch,
+                   accepted=str(fixed), typed=f"predict.batch={fixed}")  # fmt: skip
         trainer = config.trainer
         return fixed or self._batch or trainer.validation_batch_size or trainer.batch_size
 

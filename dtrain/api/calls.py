@@ -14,7 +14,7 @@ from dtrain.api.command import Line
 from dtrain.api.run import Comparison, Run, Sweep
 from dtrain.api.training import OBJECTS, Call
 from dtrain.config.given import FOLDER
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.files import reading, writing
 from dtrain.run.folder import RunDir
 from dtrain.run.predictions import CLASS, INDEX, Store, read
@@ -266,18 +266,16 @@ def _compared(runs: Any) -> list[str]:
     given = [runs] if single else list(runs)
     accepted = "runs, sweeps and their folders, or ids of runs in MLflow"
     if not given:
-        raise UsageError("runs", "[]", "has no run", accepted, "dtrain.compare([one, other])")
+        refuse("runs", "has no run", "[]", accepted=accepted, hint="dtrain.compare([one, other])")
     for each in given:
         if not isinstance(each, Run | Sweep | str | os.PathLike) or not str(each):
             shown = f"{type(each).__name__} {keywords.shortened(each)}"
-            raise UsageError(
-                "runs", shown, "is no run", accepted, "dtrain.compare([one, other])"
-            )  # fmt: skip
+            refuse("runs", "is no run", shown, accepted=accepted,
+                   hint="dtrain.compare([one, other])")  # fmt: skip
         is_path = isinstance(each, os.PathLike) or (isinstance(each, str) and "/" in each)
         if is_path and not os.path.exists(str(each)):  # else it may be an id
-            raise UsageError(
-                "runs", str(each), "is not there", accepted, "dtrain.compare('outputs')"
-            )  # fmt: skip
+            refuse("runs", "is not there", str(each), accepted=accepted,
+                   hint="dtrain.compare('outputs')")  # fmt: skip
     return [str(getattr(each, "path", each)) for each in given]
 
 
@@ -291,9 +289,10 @@ def _run(given: Run | Sweep | str | os.PathLike[str]) -> Run:
         return given
     if isinstance(given, str | os.PathLike):
         return Run(given)
-    raise UsageError(
-        "run", type(given).__name__, "is no run", "what dtrain.train has returned, or its folder",
-        "run=sweep.best" if isinstance(given, Sweep) else "dtrain.Run(FOLDER)",
+    refuse(
+        "run", "is no run", type(given).__name__,
+        accepted="what dtrain.train has returned, or its folder",
+        hint="run=sweep.best" if isinstance(given, Sweep) else "dtrain.Run(FOLDER)",
     )  # fmt: skip
 
 

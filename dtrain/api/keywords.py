@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config.overrides import key_of, parse
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError, nearest, refuse
 from dtrain.run.folder import CHECKS
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
@@ -47,19 +47,17 @@ def written(value: Any, key: str, hint: str | None = None) -> str:
     if isinstance(value, Mapping):
         for name in value:
             if isinstance(name, bool) or not _KEY.fullmatch(str(name)):
-                raise UsageError(
-                    key, shortened(name), "cannot be a name in a configuration",
-                    "letters, digits, . and _", f"{key}=... with another name",
-                )  # fmt: skip
+                refuse(key, "cannot be a name in a configuration", shortened(name),
+                       accepted="letters, digits, . and _",
+                       hint=f"{key}=... with another name")  # fmt: skip
         return "{" + ",".join(f"{n}:{written(part, key)}" for n, part in value.items()) + "}"
     if hasattr(value, "tolist"):  # an array
         hint = f"{key}=VALUES.tolist()"
     elif hint is None and callable(value):  # an argument of a partial: on_epoch_end=show
         hint = f"def make(): return KIND(NAME={getattr(value, '__name__', 'FUNCTION')}), and make"
-    raise UsageError(
-        key, shortened(value), f"is {type(value).__name__}, and no value of a configuration",
-        "numbers, texts, lists and mappings of them", hint or f"{key}=VALUE",
-    )  # fmt: skip
+    refuse(key, f"is {type(value).__name__}, and no value of a configuration", shortened(value),
+           accepted="numbers, texts, lists and mappings of them",
+           hint=hint or f"{key}=VALUE")  # fmt: skip
 
 
 def _text(value: str) -> str:
@@ -111,11 +109,9 @@ def option(data: str) -> str:
     """
     if not re.search(r"[./\\]", data):
         return data
-    raise UsageError(
-        "data", data, "is no option of the group dataset, which says how a file is read",
-        "csv, parquet, npz, tfrecord, ... (docs/data.md)",
-        f"data='csv', overrides=['dataset.path={data}']",
-    )  # fmt: skip
+    refuse("data", "is no option of the group dataset, which says how a file is read", data,
+           accepted="csv, parquet, npz, tfrecord, ... (docs/data.md)",
+           typed=f"data='csv', overrides=['dataset.path={data}']")  # fmt: skip
 
 
 def refusal(value: Any, key: str) -> UsageError:
@@ -135,7 +131,7 @@ def refusal(value: Any, key: str) -> UsageError:
     else:
         problem = "is no function or class"
         hint = f"{key}=build, or functools.partial(build, width=64), of a function of yours"
-    return UsageError(key, shown, problem, accepted, hint)
+    return UsageError(key, problem, shown, accepted=accepted, hint=hint)
 
 
 #: Short words for keys; everything else is typed in ``overrides=[...]``.
@@ -191,7 +187,7 @@ def plain(
             value = os.path.expanduser(value)
         several = value if swept and isinstance(value, list | tuple) else [value]
         if isinstance(value, list | tuple) and not several:
-            raise UsageError(name, "[]", "has no value", "one value or more", f"{name}=[VALUE]")
+            refuse(name, "has no value", "[]", accepted="one value or more", hint=f"{name}=[VALUE]")
         texts = [written(each, name, OPTIONS.get(name)) for each in several]
         found.append(f"{TABLE[name]}={','.join(texts)}")
     return found
@@ -203,9 +199,9 @@ def _unknown(name: str, value: Any, call: str, known: list[str]) -> UsageError:
     if call == "Run.resume" and name in OF_FORKS:
         usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
     return UsageError(
-        name, shortened(value), f"is no keyword of dtrain.{call}",
-        f"{', '.join(sorted(known))}; any other key in overrides=[...]",
-        usual or (f"{near}=..., or overrides=['KEY=VALUE']" if near else "overrides=['KEY=VALUE']"),
+        name, f"is no keyword of dtrain.{call}", shortened(value),
+        accepted=f"{', '.join(sorted(known))}; any other key in overrides=[...]",
+        hint=usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']",
     )  # fmt: skip
 
 
@@ -218,16 +214,12 @@ def checked(overrides: Iterable[str] | str) -> list[str]:
     found = [overrides] if isinstance(overrides, str) else [str(each) for each in overrides]
     for text in found:
         if text.startswith("-") or "=" not in text:
-            raise UsageError(
-                "overrides", text, "is no override", "KEY=VALUE or GROUP=OPTION",
-                "overrides=['trainer.epochs=3']",
-            )  # fmt: skip
+            refuse("overrides", "is no override", text, accepted="KEY=VALUE or GROUP=OPTION",
+                   typed="overrides=['trainer.epochs=3']")  # fmt: skip
         if key_of(text) in _OF_CALLS:
-            raise UsageError(
-                key_of(text), parse(text).value or "", "is what the call itself says",
-                "run.resume(), run.fork(), and overrides of the configuration",
-                "the call without it; the command line has it all",
-            )  # fmt: skip
+            refuse(key_of(text), "is what the call itself says", parse(text).value or "",
+                   accepted="run.resume(), run.fork(), and overrides of the configuration",
+                   hint="the call without it; the command line has it all")  # fmt: skip
     return found
 
 
@@ -240,8 +232,7 @@ def place(overrides: Iterable[str]) -> str:
     given = {key_of(text): (parse(text).value or "").strip("'\"") for text in overrides}
     found = given.get("output_dir", "outputs")
     if "://" in found or "${" in found:
-        raise UsageError(
-            "output_dir", found, "is not where the Python API can follow a run",
-            "a folder of this machine", "output_dir=outputs, or the command line",
-        )  # fmt: skip
+        refuse("output_dir", "is not where the Python API can follow a run", found,
+               accepted="a folder of this machine",
+               hint="output_dir=outputs, or the command line")  # fmt: skip
     return found if given.get("debug", "none") == "none" else f"{found}/{CHECKS}"

@@ -13,7 +13,7 @@ from dtrain.config import consent, given, load
 from dtrain.config.schema import Config
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.folders import read_command
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.host import python_path
 from dtrain.host.frameworks import FRAMEWORKS, VARIABLE
 from dtrain.run import checkpoint as checkpoints
@@ -37,13 +37,12 @@ def load_model(
         CheckpointError: it is damaged, or of another model.
     """
     if weights not in ("raw", "ema"):
-        raise UsageError("weights", weights, "are no weights", "raw or ema", "weights=raw")
+        refuse("weights", "are no weights", weights, accepted="raw or ema", typed="weights=raw")
     config = load.read(rundir.config)
     word = None if checkpoint == "best" else checkpoint
     if word == "all":
-        raise UsageError(
-            "checkpoint", "all", "a model has one", "best, latest or a step", "checkpoint=best"
-        )
+        refuse("checkpoint", "a model has one", "all", accepted="best, latest or a step",
+               typed="checkpoint=best")  # fmt: skip
     [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode.name)
     _prepare(config)
     import numpy as np
@@ -98,10 +97,9 @@ def _prepare(config: Config) -> None:
     if "keras" in sys.modules:  # it may have its backend from a file of its own
         backend = sys.modules["keras"].config.backend()
     if backend not in FRAMEWORKS:
-        raise UsageError(
-            VARIABLE, backend, "is what Keras runs on in this process",
-            " or ".join(FRAMEWORKS), f"{VARIABLE}=tensorflow before Keras is imported",
-        )  # fmt: skip
+        refuse(VARIABLE, "is what Keras runs on in this process", backend,
+               accepted=" or ".join(FRAMEWORKS),
+               hint=f"{VARIABLE}=tensorflow before Keras is imported")  # fmt: skip
     os.environ[VARIABLE] = backend
     for name, value in task_environment(backend=backend).items():
         if name != "JAX_PLATFORMS":  # which devices the caller has is no matter of ours

@@ -26,7 +26,7 @@ from dtrain.config.callables import KNOWN
 from dtrain.data import nest
 from dtrain.data.example import Example
 from dtrain.data.nest import Ragged
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.files import writing
 from dtrain.host import python_path
 
@@ -163,15 +163,14 @@ class Objects:
             data, tops = _pickle(value)
         except Exception as error:  # of whatever it refers to
             raise UsageError(
-                key, name, f"cannot be sent to the processes that train ({error})",
-                "a function that can be imported, or that uses plain values alone",
-                f"{key}=build, of a module of your own",
+                key, f"cannot be sent to the processes that train ({error})", name,
+                accepted="a function that can be imported, or that uses plain values alone",
+                hint=f"{key}=build, of a module of your own",
             ) from error  # fmt: skip
         if len(data) > _LARGEST:
-            raise UsageError(
-                key, name, f"takes {len(data):,} bytes with all that it refers to",
-                f"up to {_LARGEST:,}; arrays travel as data=", "data=(x, y)",
-            )  # fmt: skip
+            refuse(key, f"takes {len(data):,} bytes with all that it refers to", name,
+                   accepted=f"up to {_LARGEST:,}; arrays travel as data=",
+                   hint="data=(x, y)")  # fmt: skip
         for top in sorted(tops):
             self._trust_own(top)
         version = ".".join(map(str, sys.version_info[:2]))
@@ -250,10 +249,9 @@ def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
     if validation is not None:
         held = _take(validation, "validation", "validation_", arrays, given)
         if held != (wanted := len([key for key in _PARTS.values() if given[key] is not None])):
-            raise UsageError(
-                "validation", f"{held} parts", f"has not the {wanted} parts of data",
-                "what data has: x, (x, y) or (x, y, weight)", "validation=(x, y)",
-            )  # fmt: skip
+            refuse("validation", f"has not the {wanted} parts of data", f"{held} parts",
+                   accepted="what data has: x, (x, y) or (x, y, weight)",
+                   hint="validation=(x, y)")  # fmt: skip
     keys = {"path": _stored(folder, arrays), **given}
     return [
         "dataset=npz",
@@ -302,11 +300,9 @@ def _take(
     if isinstance(data, list) and not any(nest.is_nest(p) or np.ndim(p) for p in data):
         parts = (np.asarray(data),)
     if len(parts) > len(_PARTS):
-        raise UsageError(
-            key, f"{len(parts)} parts", "are not x, (x, y) or (x, y, weight)",
-            "one array of all rows for each of these",
-            f"{key}=(numpy.asarray(x), numpy.asarray(y))",
-        )  # fmt: skip
+        refuse(key, "are not x, (x, y) or (x, y, weight)", f"{len(parts)} parts",
+               accepted="one array of all rows for each of these",
+               hint=f"{key}=(numpy.asarray(x), numpy.asarray(y))")  # fmt: skip
     parts = Example.of(tuple(parts)).parts
     for part, value in zip(_PARTS, parts, strict=False):
         if value is None:
@@ -316,10 +312,9 @@ def _take(
             raise _nothing(f"{key} ({part})", value)
         for place, leaf in nest.named(value, root):
             if place in arrays:
-                raise UsageError(
-                    key, place, "is what two arrays are called", "names that differ, without dots",
-                    f"{key} with other names",
-                )  # fmt: skip
+                refuse(key, "is what two arrays are called", place,
+                       accepted="names that differ, without dots",
+                       hint=f"{key} with other names")  # fmt: skip
             arrays[place] = _array(leaf, f"{key} ({place})")
         given[f"{before}{_PARTS[part]}"] = nest.packed(
             value, [place for place, _ in nest.named(value, root)]
@@ -328,10 +323,9 @@ def _take(
 
 
 def _nothing(key: str, given: Any) -> UsageError:
-    return UsageError(
-        key, given, "has no array", "arrays [n, ...] of numbers, and dicts and tuples of them",
-        "data=x, data=(x, y) or data={'image': x}",
-    )  # fmt: skip
+    return UsageError(key, "has no array", given,
+                      accepted="arrays [n, ...] of numbers, and dicts and tuples of them",
+                      hint="data=x, data=(x, y) or data={'image': x}")  # fmt: skip
 
 
 def _array(leaf: Any, key: str) -> np.ndarray:
@@ -346,23 +340,20 @@ def _array(leaf: Any, key: str) -> np.ndarray:
     except Exception:  # of whatever library it is, such as a PyDataset of Keras'
         array = np.asarray(None)
     if not isinstance(array, Ragged) and array.dtype == object and not array.ndim:
-        raise UsageError(
-            key, type(leaf).__name__, "is read in this process, and the processes that train read "
-            "their own", "arrays [n, ...] of numbers, or a function that returns it",
-            "x.toarray()" if hasattr(leaf, "toarray")  # a sparse matrix
-            else f"def load(): return ..., and {key.partition(' ')[0]}=load",
+        dense = "x.toarray()" if hasattr(leaf, "toarray") else None  # of a sparse matrix
+        refuse(
+            key, "is read in this process, and the processes that train read their own",
+            type(leaf).__name__,
+            accepted="arrays [n, ...] of numbers, or a function that returns it",
+            hint=dense or f"def load(): return ..., and {key.partition(' ')[0]}=load",
         )  # fmt: skip
     if not isinstance(array, Ragged) and array.ndim and not len(array):
-        raise UsageError(
-            key, f"shape {list(array.shape)}", "has no example", "a row or more",
-            "look at how it was made",
-        )  # fmt: skip
+        refuse(key, "has no example", f"shape {list(array.shape)}", accepted="a row or more",
+               hint="look at how it was made")  # fmt: skip
     if isinstance(array, Ragged) or array.dtype.kind not in "biuf" or not array.ndim:
         what = "rows of different lengths" if isinstance(array, Ragged) else str(array.dtype)
-        raise UsageError(
-            key, what, "is no array of numbers with a row for each example",
-            "arrays [n, ...] of numbers, and dicts and tuples of them",
-            _CONVERTED if not isinstance(array, Ragged) and array.dtype.kind in "OUS"
-            else _PART if key.startswith("validation") else _ANY,
-        )  # fmt: skip
+        refuse(key, "is no array of numbers with a row for each example", what,
+               accepted="arrays [n, ...] of numbers, and dicts and tuples of them",
+               typed=_CONVERTED if not isinstance(array, Ragged) and array.dtype.kind in "OUS"
+               else _PART if key.startswith("validation") else _ANY)  # fmt: skip
     return array

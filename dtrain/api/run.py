@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.api import training
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.files import reading
 from dtrain.run import checkpoint as checkpoints
 from dtrain.run import journal
@@ -30,10 +30,9 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]):
         self._rundir = RunDir(path)
         if not self._rundir.command.is_file():
-            raise UsageError(
-                "Run", path, f"is not a run folder (it has no {self._rundir.command.name})",
-                "a folder that a run printed as its run folder", "outputs/DATE/TIME_NAME",
-            )  # fmt: skip
+            refuse("Run", f"is not a run folder (it has no {self._rundir.command.name})", path,
+                   accepted="a folder that a run printed as its run folder",
+                   hint="outputs/DATE/TIME_NAME")  # fmt: skip
         check_format(self._rundir.path, "Run")
 
     def __repr__(self) -> str:
@@ -151,10 +150,9 @@ class Run:
         points = [point for point in self.history if point["step"] <= saved]
         done = max((point["epoch"] for point in points if "epoch" in point), default=0)
         if isinstance(epochs, int) and 0 < epochs < done:
-            raise UsageError(
-                "epochs", epochs, f"is all epochs together, and the run is in epoch {done}",
-                f"{done} or more", f"run.resume(epochs={done + epochs}) for {epochs} more",
-            )  # fmt: skip
+            refuse("epochs", f"is all epochs together, and the run is in epoch {done}", epochs,
+                   accepted=f"{done} or more",
+                   hint=f"run.resume(epochs={done + epochs}) for {epochs} more")  # fmt: skip
 
     def _checkpoint(self, step: Any) -> Path:
         """Return the folder of a checkpoint.
@@ -164,11 +162,9 @@ class Run:
         """
         steps = checkpoints.steps(self._rundir.checkpoints)
         if str(step) not in map(str, steps):
-            raise UsageError(
-                "checkpoint", step, "is no step that the run has a checkpoint of",
-                ", ".join(map(str, steps)) or "none: the run has no checkpoint",
-                "run.fork(), from the newest",
-            )  # fmt: skip
+            refuse("checkpoint", "is no step that the run has a checkpoint of", step,
+                   accepted=", ".join(map(str, steps)) or "none: the run has no checkpoint",
+                   hint="run.fork(), from the newest")  # fmt: skip
         return self._rundir.checkpoints / str(step)
 
 
@@ -185,10 +181,9 @@ class Sweep:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path).absolute()
         if not (self.path / "sweep.json").is_file():
-            raise UsageError(
-                "Sweep", path, "is not the folder of a sweep (it has no sweep.json)",
-                "a folder that a sweep printed", "outputs/multirun/DATE/TIME_NAME",
-            )  # fmt: skip
+            refuse("Sweep", "is not the folder of a sweep (it has no sweep.json)", path,
+                   accepted="a folder that a sweep printed",
+                   hint="outputs/multirun/DATE/TIME_NAME")  # fmt: skip
         check_format(self.path, "Sweep")
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from dtrain.api.command import Done, Line
 from dtrain.api.objects import PLACES, Objects
 from dtrain.api.source import arguments_of, placed
 from dtrain.config.given import FOLDER
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
 from dtrain.run.folder import RunDir
 
@@ -66,19 +66,16 @@ class Call:
         yield "model=custom"
         yield f"model._target_={','.join(targets)}"
         if len(made) > 1 and any(arguments for _, arguments in made):
-            raise UsageError(
-                "model", "several partials", "have arguments of their own", "functions",
-                "model=[FUNCTION, FUNCTION]",
-            )  # fmt: skip
+            refuse("model", "have arguments of their own", "several partials", accepted="functions",
+                   hint="model=[FUNCTION, FUNCTION]")  # fmt: skip
         for name, value in made[0][1].items():
             yield f"+model.{name}={keywords.written(value, name)}"
 
     def _data(self, data: Any, validation: Any) -> list[str]:
         if validation is not None and (data is None or isinstance(data, str) or callable(data)):
-            raise UsageError(
-                "validation", keywords.shortened(validation), "stands beside arrays alone",
-                "data=(x, y), validation=(x, y)", "the validation examples of the dataset itself",
-            )  # fmt: skip
+            refuse("validation", "stands beside arrays alone", keywords.shortened(validation),
+                   accepted="data=(x, y), validation=(x, y)",
+                   hint="the validation examples of the dataset itself")  # fmt: skip
         if data is None:
             return []
         if isinstance(data, str | os.PathLike):

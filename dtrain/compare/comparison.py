@@ -16,7 +16,7 @@ from dtrain.compare.load_folders import KEYS as READ
 from dtrain.compare.load_folders import Run, kind, number
 from dtrain.config import overrides
 from dtrain.config.objective import AUTO
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError, nearest, refuse
 from dtrain.run import times
 
 #: What decides the number of replicas; all else has to be equal where speeds are compared.
@@ -118,13 +118,8 @@ def compare(
     keys = list(dict.fromkeys(key for run in runs for key in run.differs)) or differing_keys(runs)
     names = sorted({name for run in runs for name in run.curves})
     if metric is not None and metric not in names and names:
-        raise UsageError(
-            "--metric",
-            metric,
-            "no run has it",
-            ", ".join(names),
-            f"--metric {nearest(metric, names) or 'NAME'}",
-        )
+        refuse("--metric", "no run has it", metric, accepted=", ".join(names),
+               typed=f"--metric {nearest(metric, names) or 'NAME'}")  # fmt: skip
     own = [name for name in names if not times.is_of_the_machine(name)] or names
     usual = "loss" if "loss" in names or not names else own[0]
     found = Comparison(list(runs), keys[:KEYS], metric or usual, sweep)
@@ -238,10 +233,9 @@ def _against(found: Comparison, word: str) -> None:
             without.append(run.name)
     names = list(dict.fromkeys(base.name for base in bases.values()))
     if not differences.keys() - set(names):
-        raise UsageError(
-            "--baseline", word, f"no other run has {found.metric} at a step of {', '.join(names)}",
-            "runs with common steps", "trainer.log_every_steps=N, the same for all of them",
-        )  # fmt: skip
+        refuse("--baseline", f"no other run has {found.metric} at a step of {', '.join(names)}",
+               word, accepted="runs with common steps",
+               hint="trainer.log_every_steps=N, the same for all of them")  # fmt: skip
     found.baselines, found.differences = names, differences
     if without:
         found.notes.append(
@@ -280,10 +274,11 @@ def _choose(found: Comparison, word: str) -> dict[str, Run]:
     if any(base.name != name for name, base in bases.items()):
         return bases
     names = [run.name for run in matches or found.runs]
-    raise UsageError(
-        "--baseline", word, f"{len(matches) or 'no'} runs match" if matches else "no run matches",
-        f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}; or KEY=VALUE that"
-        " one alone has", f"--baseline {shlex.quote(names[0])}",
+    refuse(
+        "--baseline", f"{len(matches) or 'no'} runs match" if matches else "no run matches", word,
+        accepted=f"one of {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}; or "
+        "KEY=VALUE that"
+        " one alone has", typed=f"--baseline {shlex.quote(names[0])}",
     )  # fmt: skip
 
 

@@ -282,8 +282,6 @@ def _of_the_sweep(run: Run, job: schemas.Job, whole: bool) -> None:
 
 
 def _nothing(path: Path, problem: str, accepted: str | None = None) -> UsageError:
-    return UsageError(
-        "PATH", path, problem,
-        accepted or "a folder with runs in it, or the id of a run in MLflow",
-        "python -m dtrain compare outputs",
-    )  # fmt: skip
+    return UsageError("PATH", problem, path,
+                      accepted=accepted or "a folder with runs in it, or the id of a run in MLflow",
+                      typed="python -m dtrain compare outputs")  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 from dtrain import secrets
 from dtrain.compare.load_folders import Run, last, public, tell
 from dtrain.config.forms import STORE
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.run import schemas
 from dtrain.tracking.delivery import reason
 from dtrain.tracking.mlflow.store import import_mlflow
@@ -64,13 +64,13 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
 def _check(uri: str) -> None:
     path = uri.removeprefix("sqlite:///")
     if path != uri and not Path(path).is_file():  # MLflow would make it
-        raise UsageError(
-            "--uri", uri, "is not there", "the store that holds the runs",
-            "--uri sqlite:////PATH/OF/outputs/mlflow.db, or --uri http://HOST:PORT",
+        refuse(
+            "--uri", "is not there", uri, accepted="the store that holds the runs",
+            hint="--uri sqlite:////PATH/OF/outputs/mlflow.db, or --uri http://HOST:PORT",
         )  # fmt: skip
     problem = STORE.problem(uri)
     if problem is not None:
-        raise UsageError("--uri", uri, problem, STORE.accepted, "--uri http://HOST:PORT")
+        refuse("--uri", problem, uri, accepted=STORE.accepted, hint="--uri http://HOST:PORT")
 
 
 @contextlib.contextmanager
@@ -81,8 +81,8 @@ def _explained(mlflow: Any, uri: str, run_id: str) -> Iterator[None]:
     except mlflow.exceptions.MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             raise UsageError(
-                "RUN_ID", run_id, f"is not in {secrets.mask(uri)}", "the id of a run there",
-                "--uri STORE with the store that it is in",
+                "RUN_ID", f"is not in {secrets.mask(uri)}", run_id,
+                accepted="the id of a run there", hint="--uri STORE with the store that it is in",
             ) from None  # fmt: skip
         raise DtrainError(f"{secrets.mask(uri)} does not answer: {reason(error)}") from None
     except Exception as error:  # of a driver or a proxy

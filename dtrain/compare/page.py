@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dtrain.compare import plots, table
 from dtrain.compare.comparison import Comparison
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile, refuse
 from dtrain.files import reading, writing
 
 PAGE, RUNS, CURVES = "comparison.html", "comparison.csv", "curves.csv"
@@ -136,11 +136,9 @@ def write(folder: Path, page: str, tables: Mapping[str, str]) -> None:
     is_ours = _is_page(folder / PAGE)
     for path in (folder / name for name in (PAGE, *tables)):
         if os.path.lexists(path) and not (is_ours and path.is_file() and not path.is_symlink()):
-            raise UsageError(
-                "--output", folder, f"{path} is not from an earlier comparison",
-                f"a folder without {PAGE}, {RUNS} and {CURVES} of another origin",
-                f"--output FOLDER, or give {path.name} another name",
-            )  # fmt: skip
+            refuse("--output", f"{path} is not from an earlier comparison", folder,
+                   accepted=f"a folder without {PAGE}, {RUNS} and {CURVES} of another origin",
+                   hint=f"--output FOLDER, or give {path.name} another name")  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     # ORDER: killed after the first, the others are still known.
     for name, text in {PAGE: page, **tables}.items():

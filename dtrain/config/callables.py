@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dtrain.errors import DtrainError, UsageError, nearest
+from dtrain.errors import DtrainError, UsageError, nearest, refuse
 
 #: dtrain, Keras, PyTorch and its metrics, of which some names may be given without trust, and all
 #: only one by one. Their functions check their arguments, or fail over them.
@@ -51,10 +51,8 @@ def bind(
     if near is not None or name in missing:
         plus = "" if "[" in key else "+"  # a key that the option of the group does not have
         hint = plus + _hint(key, near or name, given.get(name, "VALUE"))
-    raise UsageError(
-        f"{key}.{name}", given.get(name), f"{target} does not take these arguments ({reason})",
-        ", ".join(takes) or "no arguments", hint,
-    )  # fmt: skip
+    refuse(f"{key}.{name}", f"{target} does not take these arguments ({reason})", given.get(name),
+           accepted=", ".join(takes) or "no arguments", hint=hint)  # fmt: skip
 
 
 def _hint(key: str, name: str, value: Any) -> str:
@@ -83,10 +81,8 @@ def check_kinds(
             accepted = "a number"
         else:
             continue
-        raise UsageError(
-            f"{key}.{name}", value, f"{target} takes {accepted} there", accepted,
-            _hint(key, name, str(default).lower()),
-        )  # fmt: skip
+        refuse(f"{key}.{name}", f"{target} takes {accepted} there", value, accepted=accepted,
+               typed=_hint(key, name, str(default).lower()))  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -115,10 +111,9 @@ def blame(key: str, node: Mapping[str, Any], target: str) -> Iterator[None]:
         values = ", ".join(f"{name}={value}" for name, value in given.items())
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Keras prints in bold
         problem = " ".join(text.split())[:500] or type(error).__name__
-        raise UsageError(
-            key, f"{node.get('_target_')}({values[:200]})", f"cannot be made so ({problem})",
-            "values that it takes", f"{key}.NAME=VALUE, or {key}=ANOTHER",
-        ) from error  # fmt: skip
+        raise UsageError(key, f"cannot be made so ({problem})",
+                         f"{node.get('_target_')}({values[:200]})", accepted="values that it takes",
+                         hint=f"{key}.NAME=VALUE, or {key}=ANOTHER") from error  # fmt: skip
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:

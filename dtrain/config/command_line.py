@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from dtrain.config import groups, other_tools, suggest
 from dtrain.config.overrides import Override, parse
-from dtrain.errors import ALONE, UsageError, nearest
+from dtrain.errors import ALONE, UsageError, nearest, refuse
 
 _FORM = "KEY=VALUE, or GROUP=OPTION"
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
@@ -37,9 +37,9 @@ def check(words: Sequence[str], swept: bool = False) -> None:
         value = given.value or ""
         if value.startswith("=") and (value := value.strip("= ")):
             hint = suggest.known(given.name, value) or suggest.quoted(given.name, value)
-            raise UsageError(word, ALONE, "has more than one =", _FORM, hint)
+            refuse(word, "has more than one =", accepted=_FORM, typed=hint)
         if not given.name.strip():
-            raise UsageError(word, ALONE, "has no key", _FORM, "python -m dtrain --help")
+            refuse(word, "has no key", accepted=_FORM, typed="python -m dtrain --help")
 
 
 def _joined(word: str, rest: Sequence[str]) -> str | None:
@@ -80,7 +80,7 @@ def _with_blanks(override: Override, text: str, swept: bool) -> UsageError:
     else:
         problem, hint = "has a blank at the =", suggest.quoted(key, value)
         hint = suggest.known(key, value) or hint
-    return UsageError(text, ALONE, problem, f"{_FORM} as one word", hint)
+    return UsageError(text, problem, accepted=f"{_FORM} as one word", typed=hint)
 
 
 def refusal(
@@ -131,7 +131,7 @@ def refusal(
                    (*groups.options(group), *_theirs(group))]  # fmt: skip
         meant = (suggest.assigned(*each.split("=", 1)) for each in options)
         hint = hint or " or ".join(dict.fromkeys(filter(None, meant)))
-    return UsageError(word, ALONE, problem, accepted, hint or "python -m dtrain --help")
+    return UsageError(word, problem, accepted=accepted, hint=hint or "python -m dtrain --help")
 
 
 def _theirs(group: str) -> list[str]:
@@ -179,7 +179,7 @@ class _Parser(argparse.ArgumentParser):
             raise of_file(option, _behind(option, self.arguments))
         option = re.match(r"argument (--?[\w-]+)\S*: (.*)", message)
         key, problem = (option[1], option[2]) if option else ("options", message)
-        raise UsageError(key, "", problem, _ACCEPTED, "python -m dtrain --help")
+        refuse(key, problem, "", accepted=_ACCEPTED, typed="python -m dtrain --help")
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -202,10 +202,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 def of_file(option: str, value: str) -> UsageError:
     """Return what to raise for an option that other tools read a file of keys by."""
-    return UsageError(
-        option, value or ALONE, "is no option: a file of keys is an experiment", _ACCEPTED,
-        suggest.of_preset(value or "NAME"),
-    )  # fmt: skip
+    return UsageError(option, "is no option: a file of keys is an experiment", value or ALONE,
+                      accepted=_ACCEPTED, typed=suggest.of_preset(value or "NAME"))  # fmt: skip
 
 
 def _behind(option: str, arguments: list[str]) -> str:
@@ -224,7 +222,5 @@ def _refusal(option: str, arguments: list[str]) -> UsageError:
     hint = suggest.known(key, value or suggest.VALUE)
     if (near := nearest(name, _HINTS)) is not None:
         hint = _HINTS[near]
-    return UsageError(
-        name, value or ALONE, "there is no such option", _ACCEPTED,
-        hint or "python -m dtrain --help",
-    )  # fmt: skip
+    return UsageError(name, "there is no such option", value or ALONE, accepted=_ACCEPTED,
+                      typed=hint or "python -m dtrain --help")  # fmt: skip

@@ -22,7 +22,7 @@ from omegaconf import Node, OmegaConf
 
 from dtrain.config import given as given_modules
 from dtrain.config.overrides import key_of
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.files import writing
 
 #: Names of variables, with commas between them, that a configuration from elsewhere may read.
@@ -86,10 +86,9 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
     overrides: Any = found.get("overrides")
     config_dir: Any = found.get("config_dir")
     if isinstance(overrides, list) and len(overrides) > MOST:
-        raise UsageError(
-            key, folder, f"its command holds {len(overrides):,} overrides",
-            f"up to {MOST:,}, as dtrain wrote them", f"{key}=outputs/DATE/TIME_NAME",
-        )  # fmt: skip
+        refuse(key, f"its command holds {len(overrides):,} overrides", folder,
+               accepted=f"up to {MOST:,}, as dtrain wrote them",
+               hint=f"{key}=outputs/DATE/TIME_NAME")  # fmt: skip
     wrong = [
         override
         for override in (overrides if isinstance(overrides, list) else [None])
@@ -98,10 +97,9 @@ def accept(key: str, folder: str, command: Any, given: Iterable[str]) -> tuple[l
     if not isinstance(config_dir, str | None) or (config_dir or "").startswith("-"):
         wrong.append(config_dir)
     if wrong:
-        raise UsageError(
-            key, folder, f"its command holds {str(wrong[0])[:80]!r}, which is no override",
-            "a folder as dtrain wrote it", f"{key}=outputs/DATE/TIME_NAME",
-        )  # fmt: skip
+        refuse(key, f"its command holds {str(wrong[0])[:80]!r}, which is no override", folder,
+               accepted="a folder as dtrain wrote it",
+               hint=f"{key}=outputs/DATE/TIME_NAME")  # fmt: skip
     own = grant_own(found)
     given_modules.offer(Path(folder), overrides, own)
     if not own:
@@ -145,10 +143,8 @@ def check_named(key: str, value: object, hint: str) -> None:
         UsageError: saying how to consent.
     """
     if not _is_named(key):
-        raise UsageError(
-            key, value, "the run folder names it, which another user or machine made",
-            "what you type yourself", hint,
-        )  # fmt: skip
+        refuse(key, "the run folder names it, which another user or machine made", value,
+               accepted="what you type yourself", typed=hint)  # fmt: skip
 
 
 def _is_named(key: str) -> bool:
@@ -165,10 +161,11 @@ def allowed(name: str) -> bool:
 def refusal(key: str, name: str) -> UsageError:
     """Return what to raise where a configuration reads a variable that it may not."""
     return UsageError(
-        key, f"${{oc.env:{name}}}",
+        key,
         f"asks for the variable {name} of your environment, which nothing that you typed names",
-        "variables named by your overrides, by a file of your --config-dir, or by " + ENV,
-        f"{ENV}={name} in front of the command, if it may be read and sent on",
+        f"${{oc.env:{name}}}",
+        accepted="variables named by your overrides, by a file of your --config-dir, or by " + ENV,
+        hint=f"{ENV}={name} in front of the command, if it may be read and sent on",
     )  # fmt: skip
 
 

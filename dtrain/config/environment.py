@@ -19,7 +19,7 @@ from dtrain import secrets
 from dtrain.config import consent
 from dtrain.config.consent import PREFIX
 from dtrain.config.overrides import parse
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 _REFERENCE = re.compile(r"\$\{oc\.env:\s*(['\"]?\w+['\"]?)\s*(,?)")
 #: A reference that can be replaced in an override, and a value that needs no quotes there.
@@ -111,9 +111,8 @@ def check(key: str, text: str) -> None:
         problem = f"the environment has no variable {name}"
         if name.startswith(PREFIX):
             problem = "it is a secret, which the run folder does not hold"
-        raise UsageError(
-            key, text, problem, "the value, given anew", f"{name}=VALUE in front of the command"
-        )
+        refuse(key, problem, text, accepted="the value, given anew",
+               hint=f"{name}=VALUE in front of the command")  # fmt: skip
 
 
 def as_written(overrides: list[str], config: DictConfig) -> list[str]:

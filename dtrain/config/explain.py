@@ -26,7 +26,7 @@ from dtrain.config.other_tools import VALUES
 from dtrain.config.overrides import parse
 from dtrain.config.ranges import typed
 from dtrain.config.search_space import number
-from dtrain.errors import ALONE, DtrainError, UsageError, nearest
+from dtrain.errors import DtrainError, UsageError, nearest
 
 _ERRORS = (HydraException, OmegaConfBaseException)
 #: Hydra's own launcher and sweeper: no choice, they know nothing of jobs of several processes.
@@ -74,25 +74,24 @@ def _of_command(text: str, overrides: list[Override]) -> UsageError | None:
     if several is not None:
         given = parse(several[1])
         return UsageError(
-            given.name, given.value or "", "has several values, and only a sweep (-m) takes these",
-            "one value, a list in brackets, or a sweep",
-            suggest.several(given.name, given.value or "", swept=False),
+            given.name, "has several values, and only a sweep (-m) takes these", given.value or "",
+            accepted="one value, a list in brackets, or a sweep",
+            typed=suggest.several(given.name, given.value or "", swept=False),
         )  # fmt: skip
     added = re.match(r"Could not override '([^'@]+)'", text)
     own = [each for each in overrides if added is not None and each.key_or_group == added[1]]
     if own:
         value = own[0].get_value_element_as_str()
-        return UsageError(
-            own[0].key_or_group, value, "is no group that a run has, and is not added",
-            "a group of dtrain, or one of --config-dir with + in front",
-            f"+{own[0].key_or_group}={value}",
-        )  # fmt: skip
+        return UsageError(own[0].key_or_group, "is no group that a run has, and is not added",
+                          value,
+                          accepted="a group of dtrain, or one of --config-dir with + in front",
+                          typed=f"+{own[0].key_or_group}={value}")  # fmt: skip
     missing = re.match(r"Missing mandatory value: ([\w.]+)$", text)
     if missing is not None:
         key, accepted = missing[1], "a value"
         if key.endswith("._target_"):
             accepted = "the dotted name of a function or class, such as mine.build"
-        return UsageError(key, ALONE, "has no value yet", accepted, f"{key}=VALUE")
+        return UsageError(key, "has no value yet", accepted=accepted, hint=f"{key}=VALUE")
     return None
 
 
@@ -110,9 +109,9 @@ def _parse(words: list[str]) -> list[Override]:
                 hint = f"the whole in quotes, which the shell takes: '{key}={given.value[0]}...'"
             elif given.value is not None:
                 hint = f"'{key}=\"VALUE\"', in quotes"
-            raise UsageError(
-                key, given.value or "", "cannot be read", "KEY=VALUE in Hydra's grammar", hint
-            ) from None
+            raise UsageError(key, "cannot be read", given.value or "",
+                             accepted="KEY=VALUE in Hydra's grammar",
+                             hint=hint) from None  # fmt: skip
         if override.is_sweep_override():  # each job's own value
             number(override)
             key, drawn = override.get_key_element(), override.value()
@@ -165,7 +164,8 @@ class Choices:
             meant = suggest.meant(key, value, names) or "python -m dtrain --help"
             if self._has_action_key(key):
                 meant = f"action.{key}={value}"
-            return UsageError(key, value, "there is no such group or key", ", ".join(names), meant)
+            return UsageError(key, "there is no such group or key", value,
+                              accepted=", ".join(names), typed=meant)  # fmt: skip
         options = sorted(self.groups.get(key, []))
         if key not in self.groups or value == "null" or value in options:
             return None
@@ -175,9 +175,8 @@ class Choices:
             right = right or suggest.of_preset(value)
         else:
             right = suggest.corrected(key, value) or right
-        return UsageError(
-            key, value, "there is no such option", ", ".join(options), right or "one of these"
-        )
+        return UsageError(key, "there is no such option", value, accepted=", ".join(options),
+                          hint=right or "one of these")  # fmt: skip
 
     def _has_action_key(self, name: str) -> bool:
         """Whether the command's own action has such a key."""
@@ -238,15 +237,14 @@ class Choices:
                 hint = suggest.quoted(parent, f"{{_target_:{value}}}")
             elif hint is None and (near := nearest(head, names)):
                 hint = f"{near}{key[len(head) :]}={value}"
-            return UsageError(
-                key, value, f'there is no group "{parent}"', ", ".join(names),
-                hint or "python -m dtrain --help",
-            )  # fmt: skip
+            return UsageError(key, f'there is no group "{parent}"', value,
+                              accepted=", ".join(names),
+                              typed=hint or "python -m dtrain --help")  # fmt: skip
         names = sorted(str(k) for k in node)
         if name not in names and not override.is_add():
             return UsageError(
-                key, value, "there is no such key", ", ".join(names),
-                _right(parent, name, value, [each for each in names if each != "_target_"]),
+                key, "there is no such key", value, accepted=", ".join(names),
+                typed=_right(parent, name, value, [each for each in names if each != "_target_"]),
             )  # fmt: skip
         plain: Any = OmegaConf.to_container(node, resolve=False)  # references need a job
         return _wrong_value(override, value, _first_line(cause), plain.get(name))
@@ -263,10 +261,8 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
     """
     key = override.key_or_group
     if text.startswith("Could not append"):
-        return UsageError(
-            key, value, "is a key already, which no + adds", f"{key}=VALUE",
-            suggest.assigned(key, value) or f"{key}=VALUE",
-        )  # fmt: skip
+        return UsageError(key, "is a key already, which no + adds", value, accepted=f"{key}=VALUE",
+                          hint=suggest.assigned(key, value) or f"{key}=VALUE")  # fmt: skip
     try:
         range_of = groups.help_of(key)
     except UsageError:
@@ -275,8 +271,9 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
         optional = range_of is not None and "null" in range_of.accepted
         none = f"{key}=null" if optional else None
         return UsageError(
-            f"~{key}", ALONE, "cannot be left out", f"{key}=VALUE",
-            VALUES.get(f"{key}=null") or none or f"the command without ~{key}, for the default",
+            f"~{key}", "cannot be left out", accepted=f"{key}=VALUE",
+            hint=VALUES.get(f"{key}=null") or none or f"the command without ~{key}, for the "
+            "default",
         )  # fmt: skip
     accepted = _accepted(text)
     problem = f"has the wrong type ({text})"
@@ -285,7 +282,8 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
     if options is not None:
         near = nearest(value, options[1].split(", "))
         right = right or (near and f"{key}={near}")
-        return UsageError(key, value, "is not one of these", accepted, right or "one of these")
+        return UsageError(key, "is not one of these", value, accepted=accepted,
+                          hint=right or "one of these")  # fmt: skip
     if accepted == "whole numbers":
         problem = "is not a whole number"
         with contextlib.suppress(ValueError, OverflowError):
@@ -301,7 +299,8 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
         problem = "is no value of this key"
     if accepted in ("whole numbers", "a value of the default's type") and range_of is not None:
         accepted = range_of.accepted
-    return UsageError(key, value, problem, accepted, right or f"{key}={typed(default)}")
+    return UsageError(key, problem, value, accepted=accepted,
+                      typed=right or f"{key}={typed(default)}")  # fmt: skip
 
 
 def _as_list(key: str, value: str, default: Any) -> str | None:
@@ -372,27 +371,32 @@ def _of_preset(
     if unmatched is not None:
         name = unmatched[1].removeprefix(f"{group}/")
         near = nearest(name, options)
-        return UsageError(
-            *_place(file, folder), f"its defaults override {unmatched[1]}, which is no group",
-            ", ".join(sorted(options)), f"- override /{near or 'GROUP'}: OPTION in its defaults",
-        )  # fmt: skip
+        return _of_place(
+            _place(file, folder),
+            f"its defaults override {unmatched[1]}, which is no group",
+            ", ".join(sorted(options)),
+            f"- override /{near or 'GROUP'}: OPTION in its defaults",
+        )
     unknown = re.search(r"Key '([^']+)' not in '(\w+)'\s+full_key: (\S+)", text)
     if unknown is not None:
         return _no_key(file, folder, unknown[1], unknown[2], unknown[3])
     option = re.search(r"is not a subclass of \w+\. value: (\w+)", text)
     if option is not None:
         holding = [name for name, known in options.items() if option[1] in known]
-        return UsageError(
-            *_place(file, folder), f"gives a group the value {option[1]}, and a group has options",
+        return _of_place(
+            _place(file, folder),
+            f"gives a group the value {option[1]}, and a group has options",
             "an option, in the list of defaults",
             f"- override /{holding[0] if holding else 'GROUP'}: {option[1]} in its defaults",
-        )  # fmt: skip
+        )
     wrong = re.search(r"composing config:\n(.+?)\s+full_key: (\S+)", text)
     if wrong is not None:
-        return UsageError(
-            *_place(file, folder), f"its {wrong[2]} has the wrong type ({wrong[1]})",
-            _accepted(wrong[1]), f"python -m dtrain --help {wrong[2]}",
-        )  # fmt: skip
+        return _of_place(
+            _place(file, folder),
+            f"its {wrong[2]} has the wrong type ({wrong[1]})",
+            _accepted(wrong[1]),
+            f"python -m dtrain --help {wrong[2]}",
+        )
     return None
 
 
@@ -416,18 +420,19 @@ def _no_option(
     of, _, option = name.rpartition("/")
     inner = of.removeprefix(f"{group}/")
     if of not in options and inner in options:
-        return UsageError(
-            *place, f"its defaults look for {name}, as there is no override before {inner}",
+        return _of_place(
+            place,
+            f"its defaults look for {name}, as there is no override before {inner}",
             f"options of groups, after the word override and with a slash: override /{inner}",
             f"- override /{inner}: {option} in its defaults",
-        )  # fmt: skip
+        )
     known = sorted(options.get(of, []))
     near = nearest(option, known) or "OPTION"
     own = f"- {near} in its defaults" if of == group else f"{of}={near}"
     if of and (of != group or not place[1]):
         place = (of, option)
-    return UsageError(
-        *place, f"there is no option {name}", ", ".join(known) or "options of a group", own
+    return _of_place(
+        place, f"there is no option {name}", ", ".join(known) or "options of a group", own
     )
 
 
@@ -438,17 +443,25 @@ def _no_key(file: str, folder: str | None, key: str, kind: str, whole: str) -> U
         return _no_package(_place(file, folder), group)
     right = suggest.meant(f"{parent}.{key}" if parent else key, suggest.VALUE, names) or ""
     right = right.removesuffix(f"={suggest.VALUE}")
-    return UsageError(
-        *_place(file, folder), f"has {whole}, and there is no such key",
-        ", ".join(names), f"{right} in its place" if right else "the file without it",
-    )  # fmt: skip
+    return _of_place(
+        _place(file, folder),
+        f"has {whole}, and there is no such key",
+        ", ".join(names),
+        f"{right} in its place" if right else "the file without it",
+    )
 
 
 def _no_package(place: tuple[str, str], group: str) -> UsageError:
-    return UsageError(
-        *place, f"its keys are read as keys of the group {group}, which has none",
-        "keys of the whole configuration", "# @package _global_ as its first line",
-    )  # fmt: skip
+    return _of_place(
+        place,
+        f"its keys are read as keys of the group {group}, which has none",
+        "keys of the whole configuration",
+        "# @package _global_ as its first line",
+    )
+
+
+def _of_place(place: tuple[str, str], why: str, accepted: str, hint: str) -> UsageError:
+    return UsageError(place[0], why, place[1], accepted=accepted, hint=hint)
 
 
 def _place(file: str, folder: str | None) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from dtrain.config import schema, strategies
 from dtrain.config.overrides import parse
 from dtrain.config.presets import datasets, debug, launchers, models, optimizers
 from dtrain.config.ranges import accepted, typed
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 #: Option of each group that has to be chosen, as in ``conf/config.yaml``.
 GROUPS = {
@@ -136,9 +136,9 @@ def refuse_removed(choices: Mapping[str, str | None]) -> None:
     """
     for group, default in GROUPS.items():
         if choices.get(group) is None:
-            raise UsageError(
-                group, "null", "a group cannot be left out", "one of its options",
-                f"{group}={'none' if 'none' in options(group) else default}",
+            refuse(
+                group, "a group cannot be left out", "null", accepted="one of its options",
+                typed=f"{group}={'none' if 'none' in options(group) else default}",
             )  # fmt: skip
 
 
@@ -213,10 +213,8 @@ def help_of(key: str) -> Help:
         field = next((each for each in dataclasses.fields(kind) if each.name == name), None)
         if field is not None:
             return _help(kind, field, key)
-    raise UsageError(
-        "--help", key, "there is no such key", "the keys that --cfg job prints",
-        "python -m dtrain --cfg job",
-    )  # fmt: skip
+    refuse("--help", "there is no such key", key, accepted="the keys that --cfg job prints",
+           typed="python -m dtrain --cfg job")  # fmt: skip
 
 
 def keys() -> list[str]:

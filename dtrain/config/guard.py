@@ -26,7 +26,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from dtrain.config import command_line, given, groups, load, targets
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 NAME = "dtrain"
 _SILENT = {"version": 1, "root": None, "disable_existing_loggers": False}
@@ -119,10 +119,8 @@ def check(config: DictConfig, overrides: list[str]) -> None:
     part: Any = OmegaConf.to_container(config.hydra, resolve=False, enum_to_str=True)
     chosen = str(config.hydra.runtime.choices.get("hydra/launcher"))
     if part.get("launcher") != _LAUNCHER and chosen != NAME:
-        raise UsageError(
-            "hydra/launcher", chosen, "cannot give each job its own process, cores and GPUs",
-            NAME, "hydra/launcher=dtrain",
-        )  # fmt: skip
+        refuse("hydra/launcher", "cannot give each job its own process, cores and GPUs", chosen,
+               accepted=NAME, typed="hydra/launcher=dtrain")  # fmt: skip
     for key, (value, instead) in _FIXED.items():
         present = load.select(part, key)
         if present != value and not (value is None and present is False):
@@ -134,10 +132,9 @@ def check(config: DictConfig, overrides: list[str]) -> None:
     if sorted(noted) != sorted(overrides):
         raise _refusal("overrides", noted, "the overrides on the command line")
     if part.get("mode") == RunMode.MULTIRUN.name and is_chosen(config, "run"):
-        raise UsageError(
-            "hydra.run.dir", part["run"]["dir"], "is the folder of one run, and a sweep has many",
-            "hydra.sweep.dir", "hydra.sweep.dir=FOLDER",
-        )  # fmt: skip
+        refuse("hydra.run.dir", "is the folder of one run, and a sweep has many",
+               part["run"]["dir"], accepted="hydra.sweep.dir",
+               hint="hydra.sweep.dir=FOLDER")  # fmt: skip
     _check_sweeper(config)
 
 
@@ -160,10 +157,9 @@ def is_chosen(config: Any, kind: str) -> bool:
 
 
 def _refusal(key: str, value: Any, instead: str) -> UsageError:
-    return UsageError(
-        f"hydra.{key}", value, "dtrain does not do what this key of Hydra's says",
-        "hydra.mode, hydra.run.dir, hydra.sweep.dir, hydra.sweeper", instead,
-    )  # fmt: skip
+    return UsageError(f"hydra.{key}", "dtrain does not do what this key of Hydra's says", value,
+                      accepted="hydra.mode, hydra.run.dir, hydra.sweep.dir, hydra.sweeper",
+                      typed=instead)  # fmt: skip
 
 
 def _check_sweeper(config: DictConfig) -> None:
@@ -172,10 +168,8 @@ def _check_sweeper(config: DictConfig) -> None:
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
     if target not in _SWEEPERS and not targets.is_trusted(str(target)):
-        raise UsageError(
-            "hydra/sweeper", target, "is not a sweeper of dtrain's", "grid, random, optuna",
-            "hydra/sweeper=grid",
-        )  # fmt: skip
+        refuse("hydra/sweeper", "is not a sweeper of dtrain's", target,
+               accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
         if name != "_target_" and (name.startswith("_") or (name == "params" and _calls(value))):
             raise _refusal(f"sweeper.{name}", value, "values: numbers, and overrides as text")
@@ -213,10 +207,8 @@ def run(arguments: list[str], command: Any) -> None:
     if options.config_dir is not None:
         folder = os.path.abspath(options.config_dir)
         if not os.path.isdir(folder):
-            raise UsageError(
-                "--config-dir", folder, "is no folder", "a folder of presets",
-                "--config-dir FOLDER",
-            )  # fmt: skip
+            refuse("--config-dir", "is no folder", folder, accepted="a folder of presets",
+                   hint="--config-dir FOLDER")  # fmt: skip
         path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     GlobalHydra.instance().clear()
     hydra = Hydra(NAME, Loader(path))
@@ -280,23 +272,20 @@ def _check_options(options: Any) -> None:
         value = getattr(options, name)
         if value:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                option, value, "is an option of Hydra's that dtrain does not have",
-                "--help, --cfg, --info, --multirun, --config-dir",
-                "--config-dir FOLDER, and --cfg all to see the configuration",
+            refuse(
+                option, "is an option of Hydra's that dtrain does not have", value,
+                accepted="--help, --cfg, --info, --multirun, --config-dir",
+                hint="--config-dir FOLDER, and --cfg all to see the configuration",
             )  # fmt: skip
     if options.shell_completion and not any(map(_SHELLS.fullmatch, options.overrides)):
-        raise UsageError(
-            "--shell-completion", " ".join(options.overrides), "is for no shell",
-            "install=SHELL or uninstall=SHELL, of bash, zsh or fish",
-            "--shell-completion install=bash",
-        )  # fmt: skip
+        refuse("--shell-completion", "is for no shell", " ".join(options.overrides),
+               accepted="install=SHELL or uninstall=SHELL, of bash, zsh or fish",
+               typed="--shell-completion install=bash")  # fmt: skip
     asked = [options.run, options.multirun, options.cfg is not None, options.info is not None]
     if sum(map(bool, [*asked, options.shell_completion])) > 1 or (
         options.resolve and not options.cfg
     ):
-        raise UsageError(
-            "options", " ".join(sorted(k for k, v in vars(options).items() if v and v is True)),
-            "do not go together", "one of --run, --multirun, --cfg, --info; --resolve with --cfg",
-            "--cfg job --resolve",
-        )  # fmt: skip
+        refuse("options", "do not go together",
+               " ".join(sorted(k for k, v in vars(options).items() if v and v is True)),
+               accepted="one of --run, --multirun, --cfg, --info; --resolve with --cfg",
+               typed="--cfg job --resolve")  # fmt: skip

@@ -16,7 +16,7 @@ from dtrain import secrets
 from dtrain.config import section, strategies
 from dtrain.config.schema import Backend, Config
 from dtrain.config.section import Node, Reference, Section
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile, UsageError, refuse
 from dtrain.files import reading
 
 #: Groups that users bring YAML files of their own for.
@@ -212,7 +212,7 @@ def check_sizes(config: DictConfig) -> None:
     """
     key = endless(config)
     if key is not None:
-        raise UsageError(key, "${...}", ENDLESS, "references that end", f"{key}=VALUE")
+        refuse(key, ENDLESS, "${...}", accepted="references that end", hint=f"{key}=VALUE")
 
 
 def endless(config: DictConfig) -> str | None:
@@ -271,10 +271,9 @@ def check_references(config: DictConfig) -> None:
         except OmegaConfBaseException as error:
             raw: Any = OmegaConf.to_container(node, resolve=False)
             problem = str(error).split("\n")[0]
-            raise UsageError(
-                key, raw[name], f"cannot be resolved ({problem})",
-                "a value, or a reference to a key that has one", f"{key}=VALUE",
-            ) from None  # fmt: skip
+            raise UsageError(key, f"cannot be resolved ({problem})", raw[name],
+                             accepted="a value, or a reference to a key that has one",
+                             hint=f"{key}=VALUE") from None  # fmt: skip
 
 
 def _references(node: Any, key: str) -> Iterator[tuple[str, Any, Any]]:

@@ -18,7 +18,7 @@ from dtrain.config import kinds, suggest, targets
 from dtrain.config.callables import KNOWN, bind, check_kinds, signature_of
 from dtrain.config.presets.optimizers import Optimizer
 from dtrain.data.options import divided
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import nearest, refuse
 from dtrain.host.packages import version
 
 #: Of the lists, one a package (``python -m tests.public_names`` writes them).
@@ -126,10 +126,9 @@ def _check_text(name: str, value: str) -> None:
         return
     near = nearest(value, sorted(each for each in names if each == each.lower())) or "NAME"
     hint = suggest.corrected(key, value) if name == "loss" else f"'{key}=[{near}]'"
-    raise UsageError(
-        key, value, f"is no {what} that Keras knows",
-        f"names of keras.{module}, or nodes with _target_", hint or f"{key}={near}",
-    )  # fmt: skip
+    refuse(key, f"is no {what} that Keras knows", value,
+           accepted=f"names of keras.{module}, or nodes with _target_",
+           typed=hint or f"{key}={near}")  # fmt: skip
 
 
 def check_arguments(config: Mapping[str, Any]) -> None:
@@ -154,10 +153,9 @@ def _check_arguments(key: str, node: Mapping[str, Any], function: Any) -> None:
         and inspect.isclass(function)
         and not hasattr(function, "set_model")
     ):
-        raise UsageError(
-            f"{key}._target_", target, "is a class that is no callback",
-            "a subclass of keras.callbacks.Callback", "class NAME(keras.callbacks.Callback)",
-        )  # fmt: skip
+        refuse(f"{key}._target_", "is a class that is no callback", target,
+               accepted="a subclass of keras.callbacks.Callback",
+               hint="class NAME(keras.callbacks.Callback)")  # fmt: skip
     arguments = divided(node)[0] if key == "dataset" or key.startswith("dataset.members") else node
     passed = ("_target_", "_partial_", *(_OF_ALL if key == "optimizer" else ()))
     given = {

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from dtrain.config.ranges import LARGE, MANY, Form, Range
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import nearest, refuse
 
 #: What stands for the first of these metrics that a run has.
 AUTO = "auto"
@@ -82,10 +82,8 @@ def check(key: str, name: str, names: list[str], *others: str) -> None:
     near = near if near in names else nearest(name, names) or bare or ""
     is_objective = key == "objective"
     typed = f"objective={near or AUTO}" if is_objective else f"monitor:{near} in the callback"
-    raise UsageError(
-        key, name, "is not among the metrics of this run", ", ".join(names),
-        typed if near or is_objective else "one of these",
-    )  # fmt: skip
+    refuse(key, "is not among the metrics of this run", name, accepted=", ".join(names),
+           hint=typed if near or is_objective else "one of these")  # fmt: skip
 
 
 def monitored(callbacks: Iterable[Any], stopping: Any) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from dtrain.config import command_line, groups, overrides, removed, suggest
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
 BYTES = 2**20
@@ -62,10 +62,10 @@ def _check_option(override: str) -> None:
     known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *groups.GROUPS)
     number = re.fullmatch(r"[+-]?[\d._]+(e[+-]?\d+)?|[+-]?inf|nan|null|true|false", option, re.I)
     if known and number:
-        raise UsageError(
-            group, option, "is not the name of an option",
-            ", ".join(groups.options(group)) or "one of its options",
-            suggest.corrected(group, option) or f"the command without {group}=",
+        refuse(
+            group, "is not the name of an option", option,
+            accepted=", ".join(groups.options(group)) or "one of its options",
+            hint=suggest.corrected(group, option) or f"the command without {group}=",
         )  # fmt: skip
 
 
@@ -221,4 +221,5 @@ def _absolute(name: str) -> tuple[str, str]:
 
 def _refused(path: Path, problem: str, accepted: str, line: int | None = None) -> UsageError:
     where = str(path) if line is None else f"{path}, line {line + 1}"
-    return UsageError("--config-dir", where, problem, accepted, "another preset, or mend this one")
+    return UsageError("--config-dir", problem, where, accepted=accepted,
+                      hint="another preset, or mend this one")  # fmt: skip

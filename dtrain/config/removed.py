@@ -64,4 +64,5 @@ def _error(
     place = f" ({where})" if where else ""
     if value is not ALONE:
         hint = hint.replace("RUN_DIR", str(value)).replace("VALUE", str(value))
-    return UsageError(key, value, f"is not in this version any more{place}", instead, hint)
+    return UsageError(key, f"is not in this version any more{place}", value, accepted=instead,
+                      typed=hint)  # fmt: skip

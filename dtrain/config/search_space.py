@@ -20,7 +20,7 @@ from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Overrid
 from hydra.errors import HydraException
 
 from dtrain.data.draws import Stream
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 #: Most jobs of a sweep, and most values of a key: each job is composed before the first runs.
 MOST = 10_000
@@ -104,11 +104,9 @@ def read(typed: Sequence[str]) -> tuple[list[str], list[Dimension]]:
         else:
             fixed.append(override.input_line or "")
     if not dimensions:
-        raise UsageError(
-            "hydra/sweeper", "a search", "there is nothing to choose",
-            "at least one key with several values or an interval",
-            "'optimizer.learning_rate=tag(log,interval(0.0001,0.1))'",
-        )  # fmt: skip
+        refuse("hydra/sweeper", "there is nothing to choose", "a search",
+               accepted="at least one key with several values or an interval",
+               typed="'optimizer.learning_rate=tag(log,interval(0.0001,0.1))'")  # fmt: skip
     return fixed, dimensions
 
 
@@ -146,18 +144,15 @@ def number(override: Override) -> int:
     if count > MOST:
         raise _too_many(key, given, f"more than {MOST:,} values are")
     if count == 0:
-        raise UsageError(
-            key, given, "has no value in it", "at least one value", f"'{key}=range(0,3)'"
-        )
+        refuse(key, "has no value in it", given, accepted="at least one value",
+               typed=f"'{key}=range(0,3)'")  # fmt: skip
     return count
 
 
 def _too_many(key: str, value: object, found: str) -> UsageError:
-    return UsageError(
-        key, value, f"{found} more than a sweep can have",
-        f"up to {MOST:,} jobs in all; or hydra/sweeper=random, which draws",
-        "hydra/sweeper=random hydra.sweeper.trials=20",
-    )  # fmt: skip
+    return UsageError(key, f"{found} more than a sweep can have", value,
+                      accepted=f"up to {MOST:,} jobs in all; or hydra/sweeper=random, which draws",
+                      typed="hydra/sweeper=random hydra.sweeper.trials=20")  # fmt: skip
 
 
 def _dimension(override: Override) -> Dimension:
@@ -168,15 +163,13 @@ def _dimension(override: Override) -> Dimension:
     assert isinstance(found, IntervalSweep) and found.start is not None and found.end is not None
     log = "log" in found.tags
     if not all(abs(bound) <= 1e300 for bound in (found.start, found.end)):  # NaN is neither
-        raise UsageError(
-            key, f"interval({found.start:g},{found.end:g})", "has no end",
-            "two finite numbers", f"'{key}=interval(0,1)'",
-        )  # fmt: skip
+        refuse(key, "has no end", f"interval({found.start:g},{found.end:g})",
+               accepted="two finite numbers", typed=f"'{key}=interval(0,1)'")  # fmt: skip
     if found.start >= found.end or (log and found.start <= 0):
-        raise UsageError(
-            key, f"interval({found.start:g},{found.end:g})",
-            "has no logarithms to choose from" if log else "has nothing in it",
-            "a lower and a higher bound" + (", above 0" if log else ""),
-            f"'{key}=tag(log,interval(0.001,0.1))'" if log else f"'{key}=interval(0,1)'",
+        refuse(
+            key, "has no logarithms to choose from" if log else "has nothing in it",
+            f"interval({found.start:g},{found.end:g})",
+            accepted="a lower and a higher bound" + (", above 0" if log else ""),
+            typed=f"'{key}=tag(log,interval(0.001,0.1))'" if log else f"'{key}=interval(0,1)'",
         )  # fmt: skip
     return Interval(key, found.start, found.end, log, isinstance(found.start, int))

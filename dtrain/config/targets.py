@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 
 from dtrain.config import kinds
 from dtrain.config.callables import KNOWN, bind, blame, check_kinds, signature_of
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError, nearest, refuse
 from dtrain.host import python_path
 from dtrain.host.python_path import TRUST
 
@@ -74,10 +74,9 @@ def _check(node: Any, key: str, argument: bool, trusted: bool) -> None:
                 _check_arguments(node, key)
             argument = True
         elif not trusted and ("class_name" in node or "registered_name" in node):
-            raise UsageError(
-                key, "...", "Keras would make an object of it, of any module that it names",
-                "a node with _target_", f"{key}={{_target_:keras.layers.Dense,units:3}}",
-            )  # fmt: skip
+            refuse(key, "Keras would make an object of it, of any module that it names", "...",
+                   accepted="a node with _target_",
+                   typed=f"{key}={{_target_:keras.layers.Dense,units:3}}")  # fmt: skip
         for name, value in node.items():
             _check(value, f"{key}.{name}" if key else str(name), argument, trusted)
     elif isinstance(node, Sequence) and not isinstance(node, str):
@@ -97,15 +96,11 @@ def _check_name(target: Any, key: str, argument: bool) -> None:
             hint = f"_target_: keras.callbacks.{near}"
         elif isinstance(target, str) and (module != target or os.path.isfile(f"{module}.py")):
             hint = f"{key}={module}.NAME, of a function in {module}.py"
-        raise UsageError(
-            key, target, "is not the dotted name of a function or class",
-            accepted or "package.module.name", hint,
-        )  # fmt: skip
+        refuse(key, "is not the dotted name of a function or class", target,
+               accepted=accepted or "package.module.name", hint=hint)  # fmt: skip
     if not wanted:
-        raise UsageError(
-            key, target, "nothing is called at this place", ", ".join(kinds.PLACES),
-            f"the configuration without {key}",
-        )  # fmt: skip
+        refuse(key, "nothing is called at this place", target, accepted=", ".join(kinds.PLACES),
+               hint=f"the configuration without {key}")  # fmt: skip
     _allow(target, key, wanted)
 
 
@@ -114,10 +109,9 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
     takes_own = bool(wanted) and kinds.takes_own(key)
     if is_trusted(target) or (takes_own and _allow_own(target)):
         if any(part.startswith("__") for part in target.split(".")):
-            raise UsageError(
-                key, target, "is a special name of Python's", "a function or class of a module",
-                f"{key}=package.module.name",
-            )  # fmt: skip
+            refuse(key, "is a special name of Python's", target,
+                   accepted="a function or class of a module",
+                   typed=f"{key}=package.module.name")  # fmt: skip
     elif target.split(".")[0] not in KNOWN:
         raise _untrusted(key, target, target.split(".")[0], takes_own)
     elif not kinds.named(target, wanted):
@@ -126,20 +120,20 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
         if kinds.CALLBACK in wanted:
             near = nearest(target.rpartition(".")[2], kinds.CALLBACKS)
             hint = f"_target_: keras.callbacks.{near}, or {hint}" if near else hint
-        raise UsageError(
-            key, target, f"is no {what} that a configuration may name",
-            "; ".join(kind.accepted for kind in wanted or tuple(kinds.PLACES.values())), hint,
-        )  # fmt: skip
+        refuse(key, f"is no {what} that a configuration may name", target,
+               accepted="; ".join(kind.accepted for kind in wanted or tuple(kinds.PLACES.values())),
+               hint=hint)  # fmt: skip
 
 
 def _untrusted(key: str, target: str, package: str, takes_own: bool = False) -> UsageError:
     if takes_own and (reason := _not_own(target)) is not None:
         problem, hint = reason
-        return UsageError(key, target, problem, f"a module that lies in {os.getcwd()}", hint)
+        return UsageError(key, problem, target, accepted=f"a module that lies in {os.getcwd()}",
+                          typed=hint)  # fmt: skip
     return UsageError(
-        key, target, f"the package {package!r} is not trusted",
-        f"names under {', '.join([*KNOWN, *python_path.trusted()])}",
-        f"{_trust(package)} in front of the command, if you trust its code",
+        key, f"the package {package!r} is not trusted", target,
+        accepted=f"names under {', '.join([*KNOWN, *python_path.trusted()])}",
+        hint=f"{_trust(package)} in front of the command, if you trust its code",
     )  # fmt: skip
 
 
@@ -149,9 +143,9 @@ def imported(key: str, target: str, home: str) -> UsageError:
     if package not in KNOWN:
         return _untrusted(key, target, package)
     return UsageError(
-        key, target, f"is {package}'s own ({home}), which {target.split('.')[0]} only imports",
-        f"what is defined in your own module, or the name that {package} gives it",
-        f"{key}={package}.NAME",
+        key, f"is {package}'s own ({home}), which {target.split('.')[0]} only imports", target,
+        accepted=f"what is defined in your own module, or the name that {package} gives it",
+        hint=f"{key}={package}.NAME",
     )  # fmt: skip
 
 
@@ -164,17 +158,15 @@ def _check_arguments(node: Mapping[str, Any], key: str) -> None:
     target = node["_target_"]
     for name, value in node.items():
         if target.startswith("keras.") and isinstance(value, str) and "://" in value:
-            raise UsageError(
-                f"{key}.{name}", value, f"{target} would read or write elsewhere",
-                "a file of this machine",
-                f"{_trust(target)} in front of the command, if it may",
-            )  # fmt: skip
+            refuse(f"{key}.{name}", f"{target} would read or write elsewhere", value,
+                   accepted="a file of this machine",
+                   hint=f"{_trust(target)} in front of the command, if it may")  # fmt: skip
     place = written(target)
     if place is not None and not is_inside(node.get(place[0], place[1] or "")):
-        raise UsageError(
-            f"{key}.{place[0]}", node.get(place[0]), "a callback writes below its run folder",
-            "a relative path without .., with fields of plain names such as {epoch}",
-            f"{place[0]}=best.keras, or {_trust(target)} in front of the command",
+        refuse(
+            f"{key}.{place[0]}", "a callback writes below its run folder", node.get(place[0]),
+            accepted="a relative path without .., with fields of plain names such as {epoch}",
+            hint=f"{place[0]}=best.keras, or {_trust(target)} in front of the command",
         )  # fmt: skip
 
 
@@ -199,9 +191,9 @@ def missing(key: str, target: str, position: int, names: Iterable[str]) -> Usage
     near = nearest(parts[position], sorted(name for name in names if not name.startswith("_")))
     whole = ".".join([*parts[:position], near or "NAME", *parts[position + 1 :]])
     return UsageError(
-        key, target, f"{parts[position]!r} does not exist",
-        "a function or class that can be imported from here",
-        f"_target_: {whole}, in its place" if "[" in key else f"{key}={whole}",
+        key, f"{parts[position]!r} does not exist", target,
+        accepted="a function or class that can be imported from here",
+        hint=f"_target_: {whole}, in its place" if "[" in key else f"{key}={whole}",
     )  # fmt: skip
 
 
@@ -240,10 +232,10 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
         names = [n for n in dir(found) if not n.startswith("_")] if found is not None else []
         if found is None or not hasattr(found, name):
             if found is None:
-                raise UsageError(
-                    key, target, f"there is no module {name!r}",
-                    f"a module that is installed, or a file of {os.getcwd()}",
-                    f"{key}=MODULE.NAME, of a file MODULE.py in the current directory",
+                refuse(
+                    key, f"there is no module {name!r}", target,
+                    accepted=f"a module that is installed, or a file of {os.getcwd()}",
+                    hint=f"{key}=MODULE.NAME, of a file MODULE.py in the current directory",
                 )  # fmt: skip
             raise missing(key, target, position, names)
         found = getattr(found, name)
@@ -255,13 +247,13 @@ def locate(target: str, key: str, argument: bool = False) -> Callable[..., Any]:
             if not is_home_trusted(home, target):
                 raise imported(key, target, home)
     if not callable(found):
-        raise UsageError(key, target, "cannot be called", "a function or class", f"{key}=...")
+        refuse(key, "cannot be called", target, accepted="a function or class", hint=f"{key}=...")
     suited = kinds.named(target, wanted)
     if not trusted and not kinds.fits(found, target, suited):
-        raise UsageError(
-            key, target, f"is no {' or '.join(kind.what for kind in suited)}",
-            "; ".join(kind.accepted for kind in suited),
-            f"{_trust(target)} in front of the command, if you trust what it does",
+        refuse(
+            key, f"is no {' or '.join(kind.what for kind in suited)}", target,
+            accepted="; ".join(kind.accepted for kind in suited),
+            hint=f"{_trust(target)} in front of the command, if you trust what it does",
         )  # fmt: skip
     return found
 

@@ -28,7 +28,7 @@ from dtrain.config.presets.debug import TRAIN
 from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed
 from dtrain.config.schema import Config
 from dtrain.data.files import is_address
-from dtrain.errors import ALONE, UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.files import addresses
 
 _CHARACTERS = 100_000  # of a text that no rule knows
@@ -81,9 +81,9 @@ def refuse_unknown(config: DictConfig) -> None:
             if name not in names:
                 key = f"{prefix}.{name}" if prefix else name
                 value = OmegaConf.select(config, key)
-                raise UsageError(
-                    key, value, "nothing reads this key", ", ".join(names),
-                    suggest.meant(key, typed(value), names) or f"the command without +{key}",
+                refuse(
+                    key, "nothing reads this key", value, accepted=", ".join(names),
+                    hint=suggest.meant(key, typed(value), names) or f"the command without +{key}",
                 )  # fmt: skip
 
 
@@ -116,10 +116,8 @@ def check_overrides(config: DictConfig, overrides: Sequence[str]) -> None:
         elif number and (words[0] == "bool" or isinstance(field.default, enum.Enum)):
             problem = "is a number"
         if problem is not None:
-            raise UsageError(
-                key, value, problem, accepted(field),
-                f"{key}={typed(field.default)}",
-            )  # fmt: skip
+            refuse(key, problem, value, accepted=accepted(field),
+                   typed=f"{key}={typed(field.default)}")  # fmt: skip
 
 
 def check_group(config: DictConfig, key: str) -> None:
@@ -156,7 +154,7 @@ def _node(node: DictConfig, key: str, kind: type | None) -> None:
 
 def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any]) -> None:
     if OmegaConf.is_missing(node, name):
-        raise UsageError(key, ALONE, "has no value yet", accepted(field), f"{key}=VALUE")
+        refuse(key, "has no value yet", accepted=accepted(field), hint=f"{key}=VALUE")
     child = node[name]
     if isinstance(child, DictConfig):
         kind = _kind(child)
@@ -171,10 +169,8 @@ def _field(node: DictConfig, name: str, key: str, field: dataclasses.Field[Any])
         _any(value, key, 1)
     problem = found.problem(value)
     if problem is not None:
-        raise UsageError(
-            key, _shown(node, name, value), problem, accepted(field),
-            _hint(key, value, field, found),
-        )  # fmt: skip
+        refuse(key, problem, _shown(node, name, value), accepted=accepted(field),
+               typed=_hint(key, value, field, found))  # fmt: skip
 
 
 def _known(node: DictConfig, key: str, own: type | None) -> None:
@@ -197,8 +193,8 @@ def _known(node: DictConfig, key: str, own: type | None) -> None:
         except OmegaConfBaseException as error:
             reason = str(error).split("\n")[0]
             raise UsageError(
-                f"{key}.{name}", _shown(node, name, node[name]), f"has the wrong type ({reason})",
-                accepted(field), f"{key}.{name}={typed(getattr(declared, name))}",
+                f"{key}.{name}", f"has the wrong type ({reason})", _shown(node, name, node[name]),
+                accepted=accepted(field), typed=f"{key}.{name}={typed(getattr(declared, name))}",
             ) from None  # fmt: skip
         _field(node, name, f"{key}.{name}", field)
 
@@ -225,11 +221,12 @@ def _any(value: Any, key: str, depth: int) -> None:
     elif isinstance(value, bytes):
         problem, value = "is binary", "..."
     if problem is not None:
-        raise UsageError(key, value, problem, "finite numbers and texts", f"{key}=VALUE")
+        refuse(key, problem, value, accepted="finite numbers and texts", hint=f"{key}=VALUE")
 
 
 def _removed(key: str, field: dataclasses.Field[Any]) -> UsageError:
-    return UsageError(key, "(nothing)", "cannot be left out", accepted(field), f"+{key}=VALUE")
+    return UsageError(key, "cannot be left out", "(nothing)", accepted=accepted(field),
+                      hint=f"+{key}=VALUE")  # fmt: skip
 
 
 def _kind(node: DictConfig) -> type | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dtrain.config import names, strategies
 from dtrain.config.ranges import typed
 from dtrain.config.schema import Config
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.host import frameworks
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import installed, version
@@ -55,12 +55,10 @@ def check(config: Config) -> None:
     backend, having = config.backend.name, strategies.backends(config.strategy["_target_"])
     if backend not in having:
         titles = " and ".join(FRAMEWORKS[name].title for name in having)
-        raise UsageError(
-            "strategy", config.strategy.name,
-            f"{titles} {'has' if len(having) == 1 else 'have'} this strategy, and "
-            f"{FRAMEWORKS[backend].title} has not",
-            f"those of docs/backends.md, or backend={having[0]}", f"backend={having[0]}",
-        )  # fmt: skip
+        refuse("strategy", f"{titles} {'has' if len(having) == 1 else 'have'} this strategy, and "
+               f"{FRAMEWORKS[backend].title} has not", config.strategy.name,
+               accepted=f"those of docs/backends.md, or backend={having[0]}",
+               typed=f"backend={having[0]}")  # fmt: skip
     for key, (accepted, why) in UNREAD[backend].items():
         group, _, name = key.partition(".")
         if name not in config.strategy and group == "strategy":
@@ -69,21 +67,19 @@ def check(config: Config) -> None:
         if value != accepted:
             readers = [f"backend={name}" for name in having if key not in UNREAD[name]]
             of = " and ".join(readers) or "other strategies"
-            raise UsageError(
-                key, value, f"is for {of}: {why}", ", or ".join([accepted, *readers[:1]]),
-                f"{key}={accepted}",
-            )  # fmt: skip
+            refuse(key, f"is for {of}: {why}", value,
+                   accepted=", or ".join([accepted, *readers[:1]]),
+                   typed=f"{key}={accepted}")  # fmt: skip
     if backend != "torch":
         trainer = {"loss": config.trainer.loss, "metrics": config.trainer.metrics}
         groups = {"model": config.model, "optimizer": config.optimizer, "trainer": trainer}
         for group, options in groups.items():
             for key, node, _ in names.nodes(options, group):
                 if node["_target_"].split(".")[0] in ("torch", "torchmetrics"):
-                    raise UsageError(
-                        f"{key}._target_", node["_target_"], "is PyTorch's, and the run computes "
-                        f"with {FRAMEWORKS[backend].title}", "one of Keras', or backend=torch",
-                        "backend=torch",
-                    )  # fmt: skip
+                    refuse(f"{key}._target_",
+                           f"is PyTorch's, and the run computes with {FRAMEWORKS[backend].title}",
+                           node["_target_"], accepted="one of Keras', or backend=torch",
+                           typed="backend=torch")  # fmt: skip
 
 
 def reads(config: Config, key: str) -> bool:
@@ -99,25 +95,21 @@ def check_here(cluster: Cluster) -> None:
     """
     framework = frameworks.of(cluster.environment)
     if any(version(package) is None for package in framework.packages):
-        raise UsageError(
-            "backend", cluster.environment[frameworks.VARIABLE],
-            f"{framework.title} is not installed", "backends that are installed",
-            framework.install,
-        )  # fmt: skip
+        refuse("backend", f"{framework.title} is not installed",
+               cluster.environment[frameworks.VARIABLE], accepted="backends that are installed",
+               typed=framework.install)  # fmt: skip
     on_gpu = cluster.device_kind == "gpu"
     if framework is FRAMEWORKS["torch"] and on_gpu and str(version("torch")).endswith("+cpu"):
-        raise UsageError(
-            "hardware", "gpu", f"PyTorch {version('torch')} is a build for CPUs",
-            "a machine with a build for its GPUs (pytorch.org), or hardware=cpu", "hardware=cpu",
-        )  # fmt: skip
+        refuse("hardware", f"PyTorch {version('torch')} is a build for CPUs", "gpu",
+               accepted="a machine with a build for its GPUs (pytorch.org), or hardware=cpu",
+               typed="hardware=cpu")  # fmt: skip
     if framework is FRAMEWORKS["jax"]:
         if on_gpu and not any(map(_GPU_PLUGIN.match, installed()[0])):
-            raise UsageError(
-                "hardware", "gpu", "JAX is installed without its plugin for NVIDIA GPUs",
-                "a machine that has it, or hardware=cpu", "pip install 'jax[cuda12]'",
-            )  # fmt: skip
-        for problem in _collisions(cluster):
-            raise UsageError(*problem)
+            refuse("hardware", "JAX is installed without its plugin for NVIDIA GPUs", "gpu",
+                   accepted="a machine that has it, or hardware=cpu",
+                   typed="pip install 'jax[cuda12]'")  # fmt: skip
+        for key, value, why, accepted, typed in _collisions(cluster):
+            refuse(key, why, value, accepted=accepted, typed=typed)
 
 
 def _collisions(cluster: Cluster) -> Iterator[tuple[str, str, str, str, str]]:

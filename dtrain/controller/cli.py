@@ -23,7 +23,7 @@ from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address, start
-from dtrain.errors import DtrainError, UsageError, printable
+from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.host import terminal
 from dtrain.tracking.base import describe_overlooked
 
@@ -83,10 +83,9 @@ class OneConfiguration(Command):
 
     def sweep(self, loader: Any, master: DictConfig, source: Source) -> None:
         """Refuse a sweep."""
-        raise UsageError(
-            "hydra.mode", "MULTIRUN", f"{self.name} has one configuration",
-            "overrides with one value each", "a command for each value",
-        )  # fmt: skip
+        refuse("hydra.mode", f"{self.name} has one configuration", "MULTIRUN",
+               accepted="overrides with one value each",
+               hint="a command for each value")  # fmt: skip
 
 
 def main() -> int:
@@ -173,10 +172,8 @@ def _job(node: DictConfig) -> Outcome:
     check_address(config)
     if config.action.get("run", "") is None:  # of an action on a run, which its command names
         chosen = settings.runtime.choices.get("action")
-        raise UsageError(
-            "action", chosen, "works on what a run has left", "train",
-            f"python -m dtrain {chosen} outputs/DATE/TIME_NAME",
-        )  # fmt: skip
+        refuse("action", "works on what a run has left", chosen, accepted="train",
+               hint=f"python -m dtrain {chosen} outputs/DATE/TIME_NAME")  # fmt: skip
     folders.check_name(config.name)
     if (message := describe_overlooked(config)) is not None:
         print(f"note: {message}", file=sys.stderr)
@@ -197,11 +194,9 @@ def _job(node: DictConfig) -> Outcome:
         resume.check(config, overrides)
         config.resume = str(Path(config.resume).absolute())
         if chosen and folder != Path(config.resume):
-            raise UsageError(
-                "hydra.run.dir", path, "a run that is resumed stays in its folder",
-                f"{config.resume}, or a command without hydra.run.dir",
-                f"hydra.run.dir={config.resume}",
-            )  # fmt: skip
+            refuse("hydra.run.dir", "a run that is resumed stays in its folder", path,
+                   accepted=f"{config.resume}, or a command without hydra.run.dir",
+                   typed=f"hydra.run.dir={config.resume}")  # fmt: skip
         sentence = None if config.dry_run or config.debug else resume.nothing_to_do(config)
         if sentence is not None:
             print(sentence, file=sys.stderr)

@@ -19,7 +19,7 @@ from dtrain.controller.job import Job
 from dtrain.controller.result import Outcome
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import start
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.run import strategy_plan
 from dtrain.run.folder import CHECKS, short
 
@@ -95,10 +95,10 @@ def prepare(config: Config, name: str) -> None:
     """
     node, trainer, saving = config.debug, config.trainer, config.checkpoint
     if config.resume:
-        raise UsageError(
-            "resume", config.resume, f"belongs to a run, and debug={name} is none",
-            "the same command without it; fork=RUN_DIR begins with the weights of a run",
-            "the command without resume",
+        refuse(
+            "resume", f"belongs to a run, and debug={name} is none", config.resume,
+            accepted="the same command without it; fork=RUN_DIR begins with the weights of a run",
+            hint="the command without resume",
         )  # fmt: skip
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
@@ -106,10 +106,11 @@ def prepare(config: Config, name: str) -> None:
     config.action, kind = node, node["_target_"]
     in_tasks = config.backend is not Backend.tensorflow or strategy_plan.of(config).in_process
     if kind == NAN and not in_tasks:
-        raise UsageError(
-            "strategy", config.strategy.name, "computes a step where debug=nan cannot repeat it",
-            "a strategy that computes it in the tasks that train: the losses are the same, and so "
-            "is the value that is not finite", "strategy=one_device",
+        refuse(
+            "strategy", "computes a step where debug=nan cannot repeat it", config.strategy.name,
+            accepted="a strategy that computes it in the tasks that train: the losses are the "
+            "same, and so "
+            "is the value that is not finite", typed="strategy=one_device",
         )  # fmt: skip
     if kind == OVERFIT:
         trainer.batch_size, trainer.steps_per_epoch = node["examples"], min(_LOOK, node["steps"])

@@ -23,7 +23,7 @@ from dtrain.controller.job import Job
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address, start
 from dtrain.data import options
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import nearest, refuse
 from dtrain.run import journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -53,16 +53,15 @@ class RunCommand(cli.OneConfiguration):
             UsageError: there is no such folder, or it is another checkpoint.
         """
         if not self.rundir.path.is_dir():
-            raise UsageError(
-                "RUN", self._run, "is not a folder", "a folder that a run printed as its run "
-                "folder, or RUN/checkpoints/STEP",
-                f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
+            refuse(
+                "RUN", "is not a folder", self._run,
+                accepted="a folder that a run printed as its run folder, or RUN/checkpoints/STEP",
+                hint=f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
             )  # fmt: skip
         if self._chosen is not None and has_checkpoint:
-            raise UsageError(
-                "RUN", self._run, "names a checkpoint, and so does checkpoint=", "one of them",
-                f"python -m dtrain {self.name} {short(self.rundir.path)}",
-            )  # fmt: skip
+            refuse("RUN", "names a checkpoint, and so does checkpoint=", self._run,
+                   accepted="one of them",
+                   typed=f"python -m dtrain {self.name} {short(self.rundir.path)}")  # fmt: skip
 
     def overrides(self, own: list[str], replaced: Collection[str]) -> list[str]:
         """Return the overrides of the run with those of this command.
@@ -105,10 +104,8 @@ class OfModel(RunCommand):
         self._words |= words
         self.check()
         if self._words["weights"] not in _WEIGHTS:
-            raise UsageError(
-                "weights", self._words["weights"], "are no weights of a run", " or ".join(_WEIGHTS),
-                "weights=raw",
-            )  # fmt: skip
+            refuse("weights", "are no weights of a run", self._words["weights"],
+                   accepted=" or ".join(_WEIGHTS), typed="weights=raw")  # fmt: skip
         self.check_run(self._words["checkpoint"] is not None)
         replaced = {*map(key_of, own), "resume", "fork", "output_dir", "tracking", "debug",
                     "sweep", "hydra"}  # fmt: skip
@@ -143,10 +140,10 @@ def own_words(
             values[override.name] = override.value.strip("'\"")
         else:
             near, accepted = nearest(override.name, words), ", ".join(f"{word}=" for word in words)
-            raise UsageError(
-                override.name or text, override.value or "", f"is no option of {command}",
-                f"{accepted} and overrides of {group}" if group else accepted,
-                f"the command with {near}=" if near else f"the command without {text}",
+            refuse(
+                override.name or text, f"is no option of {command}", override.value or "",
+                accepted=f"{accepted} and overrides of {group}" if group else accepted,
+                hint=f"the command with {near}=" if near else f"the command without {text}",
             )  # fmt: skip
     return values, rest
 
@@ -197,11 +194,10 @@ class Derived(RunCommand):
         for override in given:
             key = key_of(override)
             if not override.startswith("-") and key.partition(".")[0] in _OF_A_RUN:
-                raise UsageError(
-                    key, parse(override).value or "", f"is of a training, and {self.name} is none",
-                    "overrides of strategy, hardware, launcher, dataset, trainer",
-                    f"the command without {override}",
-                )  # fmt: skip
+                refuse(key, f"is of a training, and {self.name} is none",
+                       parse(override).value or "",
+                       accepted="overrides of strategy, hardware, launcher, dataset, trainer",
+                       hint=f"the command without {override}")  # fmt: skip
         own = [self._translated(override) for override in given]
         self._typed = keys = {key_of(override) for override in own}
         self.check_run("action.checkpoint" in keys)
@@ -373,10 +369,9 @@ def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> N
     test = node.get("test")
     if test is not None and "dataset.path" not in typed and (labels or "dataset.test" in typed):
         if "path" not in node:
-            raise UsageError(
-                "dataset.test", test, "this dataset is of no files", "a dataset with dataset.path",
-                "the command without it",
-            )  # fmt: skip
+            refuse("dataset.test", "this dataset is of no files", test,
+                   accepted="a dataset with dataset.path",
+                   hint="the command without it")  # fmt: skip
         node, typed = node.replaced(path=test), {*typed, "dataset.path"}
     if "dataset.path" not in typed or options.deciding(node) == options.deciding(own):
         return node

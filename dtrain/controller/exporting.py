@@ -17,7 +17,7 @@ from dtrain.controller import folders
 from dtrain.controller.backend import check_here
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.launchers.questions import ask
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, refuse
 from dtrain.files import reading, writing
 from dtrain.host import frameworks
 from dtrain.host.packages import version
@@ -214,15 +214,13 @@ def _packages(name: str, is_module: bool) -> tuple[str, ...]:
     if packages is None:
         kind = "plain modules of PyTorch's" if is_module else "models of Keras'"
         accepted = [each for each, of in having.items() if of is not None]
-        raise UsageError(
-            "to", name, f"is no format of {kind}", ", ".join(accepted), f"to={accepted[-2]}"
-            if is_module else "to=savedmodel",
-        )  # fmt: skip
+        refuse("to", f"is no format of {kind}", name, accepted=", ".join(accepted),
+               typed=f"to={accepted[-2]}" if is_module else "to=savedmodel")  # fmt: skip
     for package in packages:
         if version(package) is None:
-            raise UsageError(
-                "to", name, f"{package} is not installed, which converts or runs it",
-                "formats whose packages are installed", f"pip install {package}"
-                if is_module else 'pip install "dtrain[export]"',
+            refuse(
+                "to", f"{package} is not installed, which converts or runs it", name,
+                accepted="formats whose packages are installed",
+                typed=f"pip install {package}" if is_module else 'pip install "dtrain[export]"',
             )  # fmt: skip
     return packages

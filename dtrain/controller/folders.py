@@ -10,7 +10,7 @@ from typing import Any
 
 from dtrain.config import given
 from dtrain.data.files import is_address
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files import addresses, reading, writing
 from dtrain.run import schemas
 from dtrain.run.folder import LOCK, RunDir, check_format
@@ -24,10 +24,9 @@ def check_name(name: object) -> str:
     """
     problem = reading.component(name)
     if problem is not None:
-        raise UsageError(
-            "name", name, problem, "a file name: letters, digits and the like, without /",
-            "name=baseline",
-        )  # fmt: skip
+        refuse("name", problem, name,
+               accepted="a file name: letters, digits and the like, without /",
+               typed="name=baseline")  # fmt: skip
     return str(name)
 
 
@@ -105,10 +104,8 @@ def claim(path: Path, kind: str = "run") -> tuple[RunDir, int]:
         raise unwritable(key, path, f"no {kind} can be there", error) from None
     file, word = (rundir.command.name, "") if kind == "run" else ("sweep.json", "sweep.")
     held = f"holds another {kind}" if file in left else "is not empty"
-    raise UsageError(
-        key, path, held, "a folder that is empty or is not there",
-        f"{word}resume={path} to resume a {kind}, or another folder",
-    )  # fmt: skip
+    refuse(key, held, path, accepted="a folder that is empty or is not there",
+           hint=f"{word}resume={path} to resume a {kind}, or another folder")  # fmt: skip
 
 
 def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
@@ -127,10 +124,9 @@ def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
         reading.check_tree(rundir.path)
         check_format(rundir.path, key)
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(
-            key, path, "is not a folder", "a folder that an earlier command printed",
-            f"{key}=outputs/DATE/TIME_NAME",
-        ) from None  # fmt: skip
+        raise UsageError(key, "is not a folder", path,
+                         accepted="a folder that an earlier command printed",
+                         hint=f"{key}=outputs/DATE/TIME_NAME") from None  # fmt: skip
     except OSError as error:
         raise unwritable(key, path, "it cannot be opened", error) from None
     return rundir
@@ -178,10 +174,9 @@ def lock(rundir: RunDir, key: str) -> int:
         raise unwritable(key, rundir.path, "it cannot be locked", error) from None
     if descriptor is None:
         holder = rundir.holder()
-        raise UsageError(
-            key, rundir.path, f"the command of process {holder} is at work in it",
-            "a folder that no command works on", f"kill {holder} to stop and save it, or wait",
-        )  # fmt: skip
+        refuse(key, f"the command of process {holder} is at work in it", rundir.path,
+               accepted="a folder that no command works on",
+               hint=f"kill {holder} to stop and save it, or wait")  # fmt: skip
     return descriptor
 
 
@@ -190,7 +185,6 @@ def unwritable(key: str, value: object, problem: str, error: OSError) -> UsageEr
     # Of an operation on a descriptor it is a number, which says nothing.
     known = isinstance(error.filename, str | bytes)
     place = f"{os.fsdecode(error.filename)}: " if known else ""
-    return UsageError(
-        key, value, f"{problem} ({place}{error.strerror or error})",
-        "a folder that can be written, on a disk with room", f"{key}=FOLDER",
-    )  # fmt: skip
+    return UsageError(key, f"{problem} ({place}{error.strerror or error})", value,
+                      accepted="a folder that can be written, on a disk with room",
+                      hint=f"{key}=FOLDER")  # fmt: skip

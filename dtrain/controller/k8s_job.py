@@ -32,7 +32,7 @@ from dtrain.controller.folders import unwritable
 from dtrain.controller.launchers import Kubernetes
 from dtrain.controller.launchers.k8s import COMPONENT, INSTANCE, MARGIN, Object, Workload, render
 from dtrain.controller.plan import Plan
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import TrainingError, refuse
 from dtrain.files import addresses, writing
 from dtrain.host.terminal import say, stops
 
@@ -103,11 +103,11 @@ def workload(
     name = pods.job_name or _name(config.name)
     output_dir = _output_dir(Path(config.output_dir))
     if planned.strategy.on_hosts and cluster.together > 1:
-        raise UsageError(
-            "hardware.devices", cluster.together, "the command in a pod is one process, which "
-            f"computes on one device with backend={config.backend.name}",
-            "1, and launcher.gpus=1, with as many pods as devices (hardware.hosts)",
-            f"hardware.devices=1 launcher.gpus=1 hardware.hosts={len(cluster.tasks)}",
+        refuse(
+            "hardware.devices", "the command in a pod is one process, which "
+            f"computes on one device with backend={config.backend.name}", cluster.together,
+            accepted="1, and launcher.gpus=1, with as many pods as devices (hardware.hosts)",
+            typed=f"hardware.devices=1 launcher.gpus=1 hardware.hosts={len(cluster.tasks)}",
         )  # fmt: skip
     # A pod has the processes of one host.
     tasks = tuple(task for task in cluster.tasks if task.device == 0)
@@ -144,10 +144,8 @@ def _output_dir(path: Path) -> str:
         UsageError: it is an address.
     """
     if (address := addresses.address_of(path)) is not None:
-        raise UsageError(
-            "output_dir", address, "run folders of pods are on the volume of launcher.volume",
-            "a path in the pods", "output_dir=outputs",
-        )  # fmt: skip
+        refuse("output_dir", "run folders of pods are on the volume of launcher.volume", address,
+               accepted="a path in the pods", typed="output_dir=outputs")  # fmt: skip
     here = Path.cwd()
     return str(Path("/") / (path.relative_to(here) if path.is_relative_to(here) else path))
 
@@ -166,36 +164,32 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
         UsageError: naming the key.
     """
     if chosen:
-        raise UsageError(
-            "hydra.run.dir", "a folder", "the run folder is in the cluster", "launcher.job_name, "
-            f"which names it there: OUTPUT_DIR/{FOLDER}/NAME", "launcher.job_name=NAME",
-        )  # fmt: skip
+        refuse("hydra.run.dir", "the run folder is in the cluster", "a folder",
+               accepted=f"launcher.job_name, which names it there: OUTPUT_DIR/{FOLDER}/NAME",
+               hint="launcher.job_name=NAME")  # fmt: skip
     for key, value in (("resume", config.resume), ("fork", config.fork)):
         if value is not None:
-            raise UsageError(
-                key, value, "is a folder of this machine, and the pods do not have it",
-                "the command with the launcher.job_name of a job that has not finished, "
-                "which resumes its run", "launcher.job_name=NAME",
+            refuse(
+                key, "is a folder of this machine, and the pods do not have it", value,
+                accepted="the command with the launcher.job_name of a job that has not finished, "
+                "which resumes its run", hint="launcher.job_name=NAME",
             )  # fmt: skip
     if launcher.pods.volume is None:
-        raise UsageError(
-            "launcher.volume", "null", "the run folder would be lost with its pod",
-            "the name of a PersistentVolumeClaim", "launcher.volume=NAME",
-        )  # fmt: skip
+        refuse("launcher.volume", "the run folder would be lost with its pod", "null",
+               accepted="the name of a PersistentVolumeClaim",
+               hint="launcher.volume=NAME")  # fmt: skip
     for key, value in load.flatten(load.written(config)).items():
         for name in sorted(environment.variables(value)):
             if name.startswith(PREFIX):
-                raise UsageError(
-                    key, "(a secret)", "a secret that is typed would be in the manifest",
-                    "a variable that a Secret of the cluster has: launcher.variables_from=[NAME]",
-                    f"{key}='${{oc.env:VARIABLE}}'",
+                refuse(
+                    key, "a secret that is typed would be in the manifest", "(a secret)",
+                    accepted="a variable that a Secret of the cluster has: "
+                    "launcher.variables_from=[NAME]", typed=f"{key}='${{oc.env:VARIABLE}}'",
                 )  # fmt: skip
             if not launcher.pods.variables_from:
-                raise UsageError(
-                    key, value, f"the pods have no variable {name}",
-                    f"a Secret of the cluster with the key {name}",
-                    "launcher.variables_from=[NAME]",
-                )  # fmt: skip
+                refuse(key, f"the pods have no variable {name}", value,
+                       accepted=f"a Secret of the cluster with the key {name}",
+                       hint="launcher.variables_from=[NAME]")  # fmt: skip
 
 
 def _config_dir(path: str | None) -> list[str]:
@@ -208,10 +202,9 @@ def _config_dir(path: str | None) -> list[str]:
         return []
     whole, here = Path(path.removeprefix("file://")).absolute(), Path.cwd()
     if not whole.is_relative_to(here):
-        raise UsageError(
-            "--config-dir", path, "is not below this folder, and the image has what is below it",
-            "a folder below this one, at the same place in the image", "--config-dir=FOLDER",
-        )  # fmt: skip
+        refuse("--config-dir", "is not below this folder, and the image has what is below it", path,
+               accepted="a folder below this one, at the same place in the image",
+               hint="--config-dir=FOLDER")  # fmt: skip
     return [f"--config-dir={whole.relative_to(here)}"]
 
 
@@ -254,10 +247,9 @@ class Job:
 
     def __init__(self, context: str | None, namespace: str | None, objects: list[Object]):
         if shutil.which("kubectl") is None:
-            raise UsageError(
-                "launcher.apply", "true", "is done by kubectl, which is not on PATH",
-                "false, which writes the manifest, or kubectl", "launcher.apply=false",
-            )  # fmt: skip
+            refuse("launcher.apply", "is done by kubectl, which is not on PATH", "true",
+                   accepted="false, which writes the manifest, or kubectl",
+                   typed="launcher.apply=false")  # fmt: skip
         options = {"context": context, "namespace": namespace}
         self._kubectl = ["kubectl", *(f"--{k}={v}" for k, v in options.items() if v is not None)]
         self._objects, job = objects, objects[-1]
@@ -280,10 +272,11 @@ class Job:
         if there:
             annotations = json.loads(there)["metadata"].get("annotations") or {}
             if not self._annotations.items() <= annotations.items():
-                raise UsageError(
-                    "launcher.job_name", self._name, "the cluster has another job of this name",
-                    "a name that is free, or the very command that created it, which follows it",
-                    f"kubectl delete {self._reference}, or launcher.job_name=ANOTHER",
+                refuse(
+                    "launcher.job_name", "the cluster has another job of this name", self._name,
+                    accepted="a name that is free, or the very command that created it, which "
+                    "follows it",
+                    hint=f"kubectl delete {self._reference}, or launcher.job_name=ANOTHER",
                 )  # fmt: skip
             return
         try:

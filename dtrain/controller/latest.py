@@ -10,7 +10,7 @@ from pathlib import Path
 from dtrain.config.overrides import key_of, parse
 from dtrain.controller import folders
 from dtrain.data.files import is_address
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, refuse
 from dtrain.run.folder import RunDir, short
 
 LATEST = "latest"
@@ -65,10 +65,9 @@ def newest(folder: str, key: str, value: str) -> Path:
     if (run := find(folder)) is not None:
         return run
     hint = f"{key}=FOLDER/DATE/TIME_NAME" if key else "the folder of the run"
-    raise UsageError(
-        key or "RUN", value, f"there is no run below {folder}",
-        "a run folder, or FOLDER/latest where the runs are in another folder", hint,
-    )  # fmt: skip
+    refuse(key or "RUN", f"there is no run below {folder}", value,
+           accepted="a run folder, or FOLDER/latest where the runs are in another folder",
+           hint=hint)  # fmt: skip
 
 
 def find(folder: str = _FOLDER) -> Path | None:

@@ -18,7 +18,7 @@ from dtrain.controller.launchers.rendezvous.messages import BEAT
 from dtrain.controller.launchers.rendezvous.sides import Peer, Place
 from dtrain.controller.result import cause
 from dtrain.controller.supervisor import FROZEN_SECONDS, INTERVAL, Signals
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile, refuse
 from dtrain.files import reading, writing
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
@@ -130,10 +130,10 @@ def _folder(config: Config, cluster: Cluster, place: Place, chosen: Path | None 
     if config.resume is not None:
         rundir = RunDir(config.resume)
         if _job(rundir) != place.job:
-            raise UsageError(
-                "resume", config.resume, "is not the run that the chief is at",
-                "the same run on every host; a host that has none of it needs no resume=",
-                "the command without resume=",
+            refuse(
+                "resume", "is not the run that the chief is at", config.resume,
+                accepted="the same run on every host; a host that has none of it needs no resume=",
+                hint="the command without resume=",
             )  # fmt: skip
     else:
         path = chosen or Path(config.output_dir) / place.day / place.name

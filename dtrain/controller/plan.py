@@ -22,7 +22,7 @@ from dtrain.data.prepare import check_batch, evaluated
 from dtrain.data.sources import Splits
 from dtrain.data.streams import known_length
 from dtrain.datasets import tables
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
@@ -111,11 +111,10 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     backend.check(config)
     hardware, strategy = config.hardware, strategy_plan.of(config)
     if not strategy.on_hosts and hardware.hosts not in (None, 1):
-        raise UsageError(
-            "hardware.hosts", hardware.hosts,
-            f"strategy={config.strategy.name} does not run a process on each host",
-            "1, or strategy=multiworker", "strategy=multiworker",
-        )  # fmt: skip
+        refuse("hardware.hosts",
+               f"strategy={config.strategy.name} does not run a process on each host",
+               hardware.hosts, accepted="1, or strategy=multiworker",
+               typed="strategy=multiworker")  # fmt: skip
     kind = device_kind(config, strategy.kinds, machine.gpus)
     laid = _lay_out(config, strategy, kind, machine)
     replicas = laid.replicas
@@ -161,10 +160,11 @@ def _with_cores(tasks: tuple[Task, ...], threads: int | None, own: int) -> tuple
 
 def _check_jit(config: Config, strategy: StrategyPlan) -> None:
     if config.hardware.jit_compile and not strategy.compilable:
-        raise UsageError(
-            "hardware.jit_compile", "true",
+        refuse(
+            "hardware.jit_compile",
             f"XLA cannot compile a step of strategy={config.strategy.name}: devices meet inside it",
-            "true with a strategy of one replica, such as one_device", "hardware.jit_compile=false",
+            "true", accepted="true with a strategy of one replica, such as one_device",
+            typed="hardware.jit_compile=false",
         )  # fmt: skip
 
 
@@ -173,15 +173,14 @@ def _check_length(config: Config, per_epoch: int | None) -> None:
     trainer, trace = config.trainer, config.tracking.profile_steps
     total = trainer.epochs * (per_epoch or 1)
     if total * trainer.batch_size > MOST_EXAMPLES:
-        raise UsageError(
-            "trainer.epochs", trainer.epochs, f"makes a run of {total * trainer.batch_size:,} "
-            "examples", f"up to {MOST_EXAMPLES:,} in all", "trainer.epochs=10",
-        )  # fmt: skip
+        refuse("trainer.epochs", f"makes a run of {total * trainer.batch_size:,} examples",
+               trainer.epochs, accepted=f"up to {MOST_EXAMPLES:,} in all",
+               typed="trainer.epochs=10")  # fmt: skip
     if trace is not None and per_epoch is not None and trace[1] > total:
-        raise UsageError(
-            "tracking.profile_steps", list(trace), f"the run has {total:,} steps",
-            "a first and a last step of the run",
-            f"'tracking.profile_steps=[{max(0, min(20, total - 1))},{min(25, total)}]'",
+        refuse(
+            "tracking.profile_steps", f"the run has {total:,} steps", list(trace),
+            accepted="a first and a last step of the run",
+            typed=f"'tracking.profile_steps=[{max(0, min(20, total - 1))},{min(25, total)}]'",
         )  # fmt: skip
 
 
@@ -270,10 +269,11 @@ def _check_command(config: Config, kind: str, gpus: int) -> None:
     """
     if kind != "gpu" or gpus == 1 or (gpus and config.hardware.devices):
         return
-    raise UsageError(
-        "hardware", "gpu", f"this command has {gpus} GPUs, and a process of "
-        f"{FRAMEWORKS[config.backend.name].title} computes on one",
-        "a command for each GPU, such as torchrun starts; hardware.devices, the number of commands "
+    refuse(
+        "hardware", f"this command has {gpus} GPUs, and a process of "
+        f"{FRAMEWORKS[config.backend.name].title} computes on one", "gpu",
+        accepted="a command for each GPU, such as torchrun starts; hardware.devices, the number "
+        "of commands "
         "on each host, where some GPUs are to stay idle",
-        f"torchrun --nproc-per-node={gpus}" if gpus else "hardware=cpu",
+        hint=f"torchrun --nproc-per-node={gpus}" if gpus else "hardware=cpu",
     )  # fmt: skip

@@ -33,7 +33,7 @@ from dtrain.controller import resume
 from dtrain.controller.folders import age, runs_below
 from dtrain.data import servers
 from dtrain.data.files import is_address
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.files import addresses, reading, writing
 from dtrain.run.checkpoint.format import MANIFEST, STATE
 from dtrain.run.checkpoint.store import ASIDE, POINTER
@@ -221,25 +221,20 @@ class Output:
         new = not resumed and self.name is None and not self._folder.name.isdecimal()
         try:
             if new and self._bucket.has_run():
-                raise UsageError(
-                    key, self.address, "holds another run", "a place where no run is",
-                    f"resume={self.address} to resume it, or another place",
-                )  # fmt: skip
+                refuse(key, "holds another run", self.address, accepted="a place where no run is",
+                       hint=f"resume={self.address} to resume it, or another place")  # fmt: skip
             newest = self._bucket.read(f"checkpoints/{POINTER}") if resumed else None
             own = reading.read_bytes(latest) if latest.is_file() else b""
             if self.name is None and newest not in (None, own):
-                raise UsageError(
-                    key, short(self._folder), f"was downloaded before: {self.address} is newer",
-                    "its address", f"{key}={self.address}",
-                )  # fmt: skip
+                refuse(key, f"was downloaded before: {self.address} is newer", short(self._folder),
+                       accepted="its address", typed=f"{key}={self.address}")  # fmt: skip
             self._claim()
         except UsageError:
             raise
         except Superseded:
-            raise UsageError(
-                key, short(self._folder), f"was resumed on another machine: {self.address} "
-                "is newer", "its address", f"{key}={self.address}",
-            ) from None  # fmt: skip
+            raise UsageError(key, f"was resumed on another machine: {self.address} is newer",
+                             short(self._folder), accepted="its address",
+                             typed=f"{key}={self.address}") from None  # fmt: skip
         except Exception as error:  # of each kind of server another
             if not resumed:
                 raise _unusable(key, self.address, "written", error, "FOLDER") from None
@@ -353,9 +348,9 @@ def _push(folder: Path) -> bool:
 
 def _unusable(key: str, address: str, verb: str, error: Exception, instead: str) -> UsageError:
     return UsageError(
-        key, address, f"cannot be {verb} ({servers.reason(error)})",
-        f"an address that can be {verb} with the credentials of the environment",
-        f"{key}={instead}",
+        key, f"cannot be {verb} ({servers.reason(error)})", address,
+        accepted=f"an address that can be {verb} with the credentials of the environment",
+        typed=f"{key}={instead}",
     )  # fmt: skip
 
 
@@ -375,10 +370,8 @@ def fetched(address: str, key: str) -> Path:
         owner = bucket.owner()
         is_own = owner is not None and owner == Output(folder, bucket).name
         if owner is None or not (is_own or bucket.has_run()):
-            raise UsageError(
-                key, address, "no run is there", "the address that a run printed",
-                f"{key}={whole.rpartition('/')[0]}/TIME_NAME",
-            )  # fmt: skip
+            refuse(key, "no run is there", address, accepted="the address that a run printed",
+                   hint=f"{key}={whole.rpartition('/')[0]}/TIME_NAME")  # fmt: skip
         if not is_own:
             _fetch(bucket, folder)
     except UsageError:
@@ -406,10 +399,9 @@ def _make_room(folder: Path, trained: bool) -> None:
     """Remove what was downloaded before; what was trained here, and resumed elsewhere, stays."""
     lock = RunDir(folder).lock()
     if lock is None:
-        raise UsageError(
-            "RUN", folder, "a command is at work in it", "a run that this machine does not train",
-            f"kill {RunDir(folder).holder()} to stop and save it, or wait",
-        )  # fmt: skip
+        refuse("RUN", "a command is at work in it", folder,
+               accepted="a run that this machine does not train",
+               hint=f"kill {RunDir(folder).holder()} to stop and save it, or wait")  # fmt: skip
     os.close(lock)
     if not trained:
         writing.remove(folder)

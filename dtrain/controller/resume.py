@@ -18,7 +18,7 @@ from dtrain.config.schema import Config
 from dtrain.controller import latest
 from dtrain.controller.folders import lock, open_existing, read_command, runs_below
 from dtrain.controller.launchers import external
-from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest
+from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest, refuse
 from dtrain.files import reading
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.folder import FORMAT, RunDir, short
@@ -63,17 +63,15 @@ def arguments(given: list[str]) -> list[str]:
     if named.get("resume") == AUTO:
         del named["resume"]  # found once all is composed
     if len(named) == 2:
-        raise UsageError(
-            "fork", named["fork"], "cannot be given with resume=",
-            "one of them", f"fork={named['fork']}",
-        )  # fmt: skip
+        refuse("fork", "cannot be given with resume=", named["fork"], accepted="one of them",
+               typed=f"fork={named['fork']}")  # fmt: skip
     if not named:
         return given
     if "fork" in named and (key := next((k for k in words if f"{k}.".startswith("init.")), None)):
-        raise UsageError(
-            key, words[key], "cannot be given with fork=, which begins with the weights of its "
-            "checkpoint", "one of them",
-            f"fork={named['fork']}, or init.weights={named['fork']} to take weights alone",
+        refuse(
+            key, "cannot be given with fork=, which begins with the weights of its checkpoint",
+            words[key], accepted="one of them",
+            hint=f"fork={named['fork']}, or init.weights={named['fork']} to take weights alone",
         )  # fmt: skip
     [(key, folder)] = named.items()
     rundir = RunDir(folder) if key == "resume" else origin(folder)[0]
@@ -143,10 +141,9 @@ def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
         right = "outputs/DATE/TIME_NAME" if below is None else short(below)
     if (word := nearest(folder, (latest.LATEST,))) is not None:
         right = word
-    return UsageError(
-        key, folder, problem, "a folder that a run printed as its run folder",
-        suggest.corrected(key, folder) or f"{typed}{right}",
-    )  # fmt: skip
+    return UsageError(key, problem, folder,
+                      accepted="a folder that a run printed as its run folder",
+                      hint=suggest.corrected(key, folder) or f"{typed}{right}")  # fmt: skip
 
 
 def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> None:
@@ -161,10 +158,9 @@ def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> 
         UsageError: it is none of a run.
     """
     if command is not None and "derived" in command:
-        raise UsageError(
-            key, folder, "is not a run: it is what another command made of one",
-            "the folder of the run", "the command that made it, once more, to go on",
-        )  # fmt: skip
+        refuse(key, "is not a run: it is what another command made of one", folder,
+               accepted="the folder of the run",
+               hint="the command that made it, once more, to go on")  # fmt: skip
 
 
 def origin(fork: str) -> tuple[RunDir, Path | None]:
@@ -260,29 +256,24 @@ def check(config: Config, overrides: list[str]) -> None:
     found, problems = checkpoint.newest(rundir.checkpoints)
     if found is None and problems:
         os.close(lock(rundir, "resume"))  # a command at work there may remove what is read
-        raise UsageError(
-            "resume", config.resume, f"holds no sound checkpoint ({problems[0]})",
-            "a run that saved one", "the command that began the run, to start anew",
-        )  # fmt: skip
+        refuse("resume", f"holds no sound checkpoint ({problems[0]})", config.resume,
+               accepted="a run that saved one",
+               hint="the command that began the run, to start anew")  # fmt: skip
     if found is not None and "config" not in found.meta:
-        raise UsageError(
-            "resume", config.resume, f"{found.path} does not say of what configuration it is",
-            "a checkpoint as it was saved", "the command that began the run, to start anew",
-        )  # fmt: skip
+        refuse("resume", f"{found.path} does not say of what configuration it is", config.resume,
+               accepted="a checkpoint as it was saved",
+               hint="the command that began the run, to start anew")  # fmt: skip
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
     if found is not None and (edited := identity.changed(found.meta["config"], begun)):
         [key, *_] = (each for each in begun if each in edited)
         if found.meta["versions"]["dtrain"] != identity.versions(config.backend)["dtrain"]:
-            raise UsageError(
-                "resume", config.resume,
-                f"was begun with another form of {key} {checkpoint.versions(found.meta)}",
-                "the version of dtrain that began the run",
-                f"fork={config.resume} to begin a new run with its weights",
-            )  # fmt: skip
-        raise UsageError(
-            "resume", config.resume, f"its config.yaml was changed since it was saved ({key})",
-            "the configuration of the run", f"fork={config.resume} to begin a new run from it",
-        )  # fmt: skip
+            refuse("resume",
+                   f"was begun with another form of {key} {checkpoint.versions(found.meta)}",
+                   config.resume, accepted="the version of dtrain that began the run",
+                   hint=f"fork={config.resume} to begin a new run with its weights")  # fmt: skip
+        refuse("resume", f"its config.yaml was changed since it was saved ({key})", config.resume,
+               accepted="the configuration of the run",
+               hint=f"fork={config.resume} to begin a new run from it")  # fmt: skip
     own = (read_command(rundir) or {"overrides": []})["overrides"]
     for fixed in identity.FIXED:
         if begun[fixed] == now[fixed]:
@@ -296,16 +287,15 @@ def check(config: Config, overrides: list[str]) -> None:
             key, old, new = _differing(
                 fixed, identity.value(past, fixed), identity.value(config, fixed)
             )
-            raise UsageError(
-                key, new, f"is not what the run has in its {rundir.config.name}",
-                old, f"resume={config.resume} {key}={old}",
-            )  # fmt: skip
+            refuse(key, f"is not what the run has in its {rundir.config.name}", new, accepted=old,
+                   typed=f"resume={config.resume} {key}={old}")  # fmt: skip
         last = parse(words[-1])
         key, given = f"{last.sign}{last.name}", last.value or ""
-        raise UsageError(
-            last.key, given, f"would change the numbers of a run that is resumed ({fixed})",
-            "changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
-            f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
+        refuse(
+            last.key, f"would change the numbers of a run that is resumed ({fixed})", given,
+            accepted="changes of trainer.epochs, strategy, hardware, tracking, checkpoint, "
+            "launcher",
+            hint=f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
         )  # fmt: skip
     # Pinned by the command that began the run: what the override names may have moved on since.
     config.fork = past.fork
@@ -314,10 +304,9 @@ def check(config: Config, overrides: list[str]) -> None:
             checkpoint.load(Path(config.fork))
         except CheckpointError as error:
             raise UsageError(
-                "resume", config.resume,
-                f"saved nothing, and what it was forked from is gone ({error})",
-                "a run that saved a checkpoint",
-                "fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
+                "resume", f"saved nothing, and what it was forked from is gone ({error})",
+                config.resume, accepted="a run that saved a checkpoint",
+                hint="fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
             ) from None  # fmt: skip
 
 
@@ -391,9 +380,9 @@ def pin(config: Config) -> None:
             problems = [str(error)]
     if found is None:
         detail = f" ({problems[0]})" if problems else ""
-        raise UsageError(
-            "fork", config.fork, f"holds no sound checkpoint{detail}",
-            "a run that saved one, or RUN_DIR/checkpoints/STEP",
-            f"python -m dtrain checkpoint {rundir.path} to see what there is",
+        refuse(
+            "fork", f"holds no sound checkpoint{detail}", config.fork,
+            accepted="a run that saved one, or RUN_DIR/checkpoints/STEP",
+            hint=f"python -m dtrain checkpoint {rundir.path} to see what there is",
         )  # fmt: skip
     config.fork = str(found.path.absolute())

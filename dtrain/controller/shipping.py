@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dtrain.config import consent, load
 from dtrain.config.schema import Config
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.files import reading
 from dtrain.run import schemas
 from dtrain.run.folder import RunDir, short
@@ -62,16 +62,15 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
     else:
         uri = load.address(config)
         if not consent.is_own_address(command, uri):
-            raise UsageError(
-                "tracking.uri", uri, "the run folder names it, which another user or machine made",
-                "an address that you name", f"python -m dtrain sync {rundir.path} --uri ADDRESS",
-            )  # fmt: skip
+            refuse("tracking.uri", "the run folder names it, which another user or machine made",
+                   uri, accepted="an address that you name",
+                   hint=f"python -m dtrain sync {rundir.path} --uri ADDRESS")  # fmt: skip
         consent.grant([uri or ""], None)
         if (file := sqlite_file(written)) is not None and not file.is_file():
-            raise UsageError(
-                "tracking.uri", written, f"{file} is not there",
-                "the run's store, where it is now",
-                f"python -m dtrain sync {rundir.path} --uri sqlite:////PATH/OF/mlflow.db",
+            refuse(
+                "tracking.uri", f"{file} is not there", written,
+                accepted="the run's store, where it is now",
+                hint=f"python -m dtrain sync {rundir.path} --uri sqlite:////PATH/OF/mlflow.db",
             )  # fmt: skip
     return config
 
@@ -93,10 +92,11 @@ def _output_dir(folder: Path, written: str) -> Path:
         return _output_dir(folder.parent, written)
     if (Path(written) / "mlflow.db").is_file():
         return Path(written)
-    raise UsageError(
-        "RUN_DIR", folder, "is not where dtrain made it (OUTPUT_DIR/DATE/TIME_NAME), so that its "
-        "embedded tracking store is not known", "the folder in its place, or the store's address",
-        f"python -m dtrain sync {folder} --uri sqlite:////PATH/OF/mlflow.db",
+    refuse(
+        "RUN_DIR", "is not where dtrain made it (OUTPUT_DIR/DATE/TIME_NAME), so that its "
+        "embedded tracking store is not known", folder,
+        accepted="the folder in its place, or the store's address",
+        hint=f"python -m dtrain sync {folder} --uri sqlite:////PATH/OF/mlflow.db",
     )  # fmt: skip
 
 

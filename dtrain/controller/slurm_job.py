@@ -21,7 +21,7 @@ from dtrain.controller.result import Outcome
 from dtrain.controller.supervisor import INTERVAL, Requests, Signals
 from dtrain.controller.terminal import report
 from dtrain.controller.terminal.progress import Display, Log, View
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.files import reading, writing
 from dtrain.run import checkpoint, schemas
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
@@ -112,10 +112,9 @@ class SlurmJob:
             return None
         job = jobs[0].id
         if (read_json(rundir.command) or {}).get("overrides") != self._command["overrides"]:
-            raise UsageError(
-                "resume", rundir.path, f"SLURM job {job} is at work on it, as it was "
-                "submitted", "the command without changes, which follows it", f"scancel {job}",
-            )  # fmt: skip
+            refuse("resume", f"SLURM job {job} is at work on it, as it was submitted", rundir.path,
+                   accepted="the command without changes, which follows it",
+                   hint=f"scancel {job}")  # fmt: skip
         return job
 
     def _prepare(self) -> None:

@@ -21,7 +21,7 @@ from dtrain.controller.supervisor import Requests
 from dtrain.controller.terminal.progress import View
 from dtrain.data.files import is_address
 from dtrain.data.sources import Splits
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.host import forkserver
 from dtrain.run import initial
 from dtrain.tracking.base import make_tracker
@@ -135,10 +135,8 @@ def _check_model(config: Config) -> None:
     model, dataset = str(config.model.get("_target_")), config.dataset
     is_table = dataset.get("_target_") == "dtrain.datasets.table"
     if model in _OF_IMAGES and is_table and dataset.get("format") in ("csv", "json"):
-        raise UsageError(
-            "model", model.rpartition(".")[2], "takes images, and a table has rows of columns",
-            "mlp, or a model of your own", "model=mlp",
-        )  # fmt: skip
+        refuse("model", "takes images, and a table has rows of columns", model.rpartition(".")[2],
+               accepted="mlp, or a model of your own", typed="model=mlp")  # fmt: skip
 
 
 def check_initial(config: Config) -> None:
@@ -152,10 +150,9 @@ def check_initial(config: Config) -> None:
     """
     if config.init.weights is None:
         if config.init.rules:
-            raise UsageError(
-                "init.rules", config.init.rules, "are of init.weights, which is null",
-                "init.weights with what they are for", "'init.rules=[]'",
-            )  # fmt: skip
+            refuse("init.rules", "are of init.weights, which is null", config.init.rules,
+                   accepted="init.weights with what they are for",
+                   typed="'init.rules=[]'")  # fmt: skip
     elif config.resume is None and config.fork is None:
         initial.kind(config.init.weights)
 

@@ -76,10 +76,9 @@ def cached(name: str, key: object, make: Callable[[Path], None]) -> Path:
                 finally:
                     writing.remove(unfinished)
     except OSError as error:
-        raise UsageError(
-            FOLDER, path.parent, f"cannot be written ({error.strerror or error})",
-            "a folder with room for what is made from the dataset", f"{FOLDER}=FOLDER",
-        ) from None  # fmt: skip
+        raise UsageError(FOLDER, f"cannot be written ({error.strerror or error})", path.parent,
+                         accepted="a folder with room for what is made from the dataset",
+                         hint=f"{FOLDER}=FOLDER") from None  # fmt: skip
     return path
 
 

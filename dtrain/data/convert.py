@@ -14,7 +14,7 @@ from dtrain.data.foreign import Batches, Generated, Rows
 from dtrain.data.sources import Arrays, Source, Splits
 from dtrain.data.streams import Stream
 from dtrain.data.target_kind import of_labels
-from dtrain.errors import ALONE, UsageError
+from dtrain.errors import UsageError, refuse
 
 #: Names of splits in a mapping of them, as the datasets of Hugging Face have.
 _TRAIN = ("train", "training")
@@ -63,10 +63,9 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
         return value, None
     if len(value) != 2:
         if any(map(_is_data, value)):  # (train, validation, test)
-            raise UsageError(
-                key, f"{len(value)} parts", "of which some are datasets by themselves, and a run "
-                "has one to train on and one to evaluate on", ACCEPTED, "return train, validation",
-            )  # fmt: skip
+            refuse(key, "of which some are datasets by themselves, and a run "
+                   "has one to train on and one to evaluate on", f"{len(value)} parts",
+                   accepted=ACCEPTED, hint="return train, validation")  # fmt: skip
         return value, None  # (x, y, sample_weight), or nothing that is known
     first, second = value
     if second is not None and (_is_data(first) or _is_data(second)):
@@ -79,10 +78,9 @@ def _divided(value: Any, key: str) -> tuple[Any, Any]:
     # ((a, b), (c, d)): two splits as of keras.datasets, or two inputs and two targets.
     if _pair_rows(first) is None or _pair_rows(first) != _pair_rows(second):
         return first, second
-    raise UsageError(
-        key, "((a, b), (c, d))", "can be read as training and validation, and as inputs and "
-        "targets: all have the same number of rows", ACCEPTED, _RETURN,
-    )  # fmt: skip
+    refuse(key, "can be read as training and validation, and as inputs and "
+           "targets: all have the same number of rows", "((a, b), (c, d))", accepted=ACCEPTED,
+           typed=_RETURN)  # fmt: skip
 
 
 def _pair_rows(value: Any) -> int | None:
@@ -118,11 +116,11 @@ def _source(value: Any, key: str, split: str) -> Any:
         return value
     if isinstance(value, Source):
         if value.in_graph and type(value).gather is Source.gather:
-            raise UsageError(
-                key, f"a {type(value).__name__}", "has in_graph=True and no gather(indices), which "
-                "makes tensors of a tensor; __getitem__(indices) is of arrays of NumPy",
-                "a source with __getitem__ alone, or with both", "def gather(self, indices)",
-            )  # fmt: skip
+            refuse(key, "has in_graph=True and no gather(indices), which "
+                   "makes tensors of a tensor; __getitem__(indices) is of arrays of NumPy",
+                   f"a {type(value).__name__}",
+                   accepted="a source with __getitem__ alone, or with both",
+                   hint="def gather(self, indices)")  # fmt: skip
         return value
     if _is_tf_dataset(value):
         return Stream(lambda: value, single=True)
@@ -133,19 +131,18 @@ def _source(value: Any, key: str, split: str) -> Any:
     if _is_py_dataset(value):
         return Batches(value, key)
     if type(value).__module__.startswith("torch.utils.data") and hasattr(value, "dataset"):
-        raise UsageError(
-            key, f"a {type(value).__name__}", "has batches in an order of its own, and a run makes "
-            "its batches itself, of examples in an order that a resumed run repeats",
-            "the dataset that it was made of; trainer.batch_size, dataset.workers",
-            "return loader.dataset",
-        )  # fmt: skip
+        refuse(key, "has batches in an order of its own, and a run makes "
+               "its batches itself, of examples in an order that a resumed run repeats",
+               f"a {type(value).__name__}",
+               accepted="the dataset that it was made of; trainer.batch_size, dataset.workers",
+               hint="return loader.dataset")  # fmt: skip
     if type(value).__module__.split(".")[0] == "datasets":
         names = ", ".join(getattr(value, "column_names", None) or [])
-        raise UsageError(
-            key, f"a {type(value).__name__} of Hugging Face", "does not say which columns are "
-            f"inputs and which is the target ({names})",
-            "dataset=huggingface, or dtrain.datasets.columns(dataset, inputs=..., target=...)",
-            "dataset=huggingface dataset.path=FOLDER dataset.target=COLUMN",
+        refuse(
+            key, f"does not say which columns are inputs and which is the target ({names})",
+            f"a {type(value).__name__} of Hugging Face",
+            accepted="dataset=huggingface, or dtrain.datasets.columns(dataset, inputs=..., "
+            "target=...)", hint="dataset=huggingface dataset.path=FOLDER dataset.target=COLUMN",
         )  # fmt: skip
     has_rows = hasattr(value, "__len__") and hasattr(value, "__getitem__")
     if has_rows and not isinstance(value, str | bytes | type):
@@ -156,11 +153,10 @@ def _source(value: Any, key: str, split: str) -> Any:
 def _stream(value: Any, key: str, split: str) -> Stream:
     """Return what can only be gone through."""
     if inspect.isgenerator(value) or (hasattr(value, "__next__") and not callable(value)):
-        raise UsageError(
-            key, f"a {type(value).__name__}", "can be read once, and a run reads pass after pass",
-            "the generator function itself, which is called for each pass",
-            "return the function, without calling it",
-        )  # fmt: skip
+        refuse(key, "can be read once, and a run reads pass after pass",
+               f"a {type(value).__name__}",
+               accepted="the generator function itself, which is called for each pass",
+               hint="return the function, without calling it")  # fmt: skip
     if inspect.isgeneratorfunction(getattr(value, "func", value)):  # or a partial of one
         return Generated(value, key)
     if inspect.isclass(value):
@@ -176,25 +172,24 @@ def _stream(value: Any, key: str, split: str) -> Stream:
     other = isinstance(made, Mapping | tuple | str | bytes) or is_array(made)
     if isinstance(made, Iterable) and not other:
         return Generated(value, key)
-    raise UsageError(
-        key, f"a function ({split})", f"returns a {type(made).__name__} and no iterator",
-        "a generator function, which gives one example or batch after the other", _RETURN,
-    )  # fmt: skip
+    refuse(key, f"returns a {type(made).__name__} and no iterator", f"a function ({split})",
+           accepted="a generator function, which gives one example or batch after the other",
+           typed=_RETURN)  # fmt: skip
 
 
 def _refused(key: str, value: Any, split: str) -> UsageError:
     if value is None:
-        return UsageError(
-            f"{key}._target_", ALONE, f"its function returned None ({split})", ACCEPTED,
-            "the data behind `return` in the function",
-        )  # fmt: skip
+        return UsageError(f"{key}._target_", f"its function returned None ({split})",
+                          accepted=ACCEPTED,
+                          hint="the data behind `return` in the function")  # fmt: skip
     problem = f"is no data ({split})"
     is_object = not isinstance(value, str | bytes | type | tuple | list | Mapping)
     if is_object and hasattr(value, "__getitem__"):
         problem = "has __getitem__ and no __len__: how many examples it has is not known"
     elif inspect.isclass(value):
         problem = f"is the class {value.__name__}, and no dataset that was made of it"
-    return UsageError(f"{key}._target_", f"a {type(value).__name__}", problem, ACCEPTED, _RETURN)
+    return UsageError(f"{key}._target_", problem, f"a {type(value).__name__}", accepted=ACCEPTED,
+                      typed=_RETURN)  # fmt: skip
 
 
 def _needs_nothing(function: Callable[..., Any]) -> bool:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from dtrain.errors import UsageError, typed
+from dtrain.errors import refuse, typed
 
 #: Share of the texts that are dates, from which on one that is none is an error.
 ALMOST_ALL = 0.95
@@ -98,10 +98,10 @@ def days_of(
     for row, text in enumerate(cells):
         if text and made[text] is None:
             example, other = datetime(2026, 1, 31).strftime(form or "%Y-%m-%d"), form_of(full, 1.0)
-            raise UsageError(
-                "column", name, f"{place(row)}: {text!r} is no date",
-                f"dates as {example}, or in one other form in all rows",
-                typed("dataset.columns", {name: other[0] or "%Y-%m-%d"}) if other
+            refuse(
+                "column", f"{place(row)}: {text!r} is no date", name,
+                accepted=f"dates as {example}, or in one other form in all rows",
+                hint=typed("dataset.columns", {name: other[0] or "%Y-%m-%d"}) if other
                 else "such dates, or empty cells, or another kind of the column when it is trained",
             )  # fmt: skip
     return np.array([made[text] if text else np.nan for text in cells], np.float64)
@@ -125,11 +125,10 @@ def moments_of(
             return None
         form, other = both
         if other is not None:
-            raise UsageError(
-                "dataset.split", f"{{by: {name}}}", f"{full[0]!r} may be a date as {form} or as "
-                f"{other}, and so may all others", "dates in a form that is known",
-                typed("dataset.columns", {name: other}),
-            )  # fmt: skip
+            refuse("dataset.split",
+                   f"{full[0]!r} may be a date as {form} or as {other}, and so may all others",
+                   f"{{by: {name}}}", accepted="dates in a form that is known",
+                   typed=typed("dataset.columns", {name: other}))  # fmt: skip
     days = days_of(name, cells, form, place)
     moments = np.round(np.nan_to_num(days) * 86_400e6).astype(np.int64).astype("M8[us]")
     return np.where(np.isnan(days), np.datetime64("NaT", "us"), moments)

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dtrain.data import dates
-from dtrain.errors import UsageError, nearest, typed
+from dtrain.errors import UsageError, nearest, refuse, typed
 
 Kind = Literal["number", "boolean", "date", "category", "text"]
 #: What ``dataset.columns`` may say of a column.
@@ -192,10 +192,10 @@ class Encoding:
         for name in names:
             if name not in columns:
                 near = nearest(name, [each for each in columns if each not in names])
-                raise UsageError(
-                    "column", name, "is missing, and the model was trained with it",
-                    f"the columns {', '.join(names)}",
-                    f"{near} renamed to {name}" if near else "a table that has it",
+                refuse(
+                    "column", "is missing, and the model was trained with it", name,
+                    accepted=f"the columns {', '.join(names)}",
+                    hint=f"{near} renamed to {name}" if near else "a table that has it",
                 )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -285,8 +285,8 @@ def as_numbers(
                 kinds = {feature.name: "category"}
                 hint = typed("dataset.columns", kinds) if fits else typed("dataset.empty", [text])
                 raise UsageError(
-                    "column", feature.name, f"{place(row)}: {text!r} is no {feature.kind}",
-                    f"a {feature.kind}" + ", as in the training" * (not fits), hint,
+                    "column", f"{place(row)}: {text!r} is no {feature.kind}", feature.name,
+                    accepted=f"a {feature.kind}" + ", as in the training" * (not fits), typed=hint,
                 ) from None  # fmt: skip
     return np.where(np.abs(values) <= _LARGEST, values, np.nan)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dtrain.data import nest
 from dtrain.data.nest import Ragged
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 #: Names of the parts of an example, in messages and in ``dataset.pad``.
 _PARTS = ("x", "y", "weight")
@@ -55,10 +55,9 @@ class Example:
         """
         parts = trimmed(value if isinstance(value, tuple | list) else [value])
         if not 1 <= len(parts) <= 3:
-            raise UsageError(
-                key, name, f"has {len(parts)} parts", "x, (x, y) or (x, y, sample_weight)",
-                "a dict or tuple for several inputs",
-            )  # fmt: skip
+            refuse(key, f"has {len(parts)} parts", name,
+                   accepted="x, (x, y) or (x, y, sample_weight)",
+                   hint="a dict or tuple for several inputs")  # fmt: skip
         return cls(*(None if part is None else convert(part) for part in parts))
 
     @property
@@ -231,8 +230,9 @@ def plain(value: Any, key: str, name: str) -> Any:
         return value.mapped(lambda values: plain(values, key, name))
     if hasattr(value, "toarray") or type(value).__name__ == "SparseTensor":
         dense = "values.toarray()" if hasattr(value, "toarray") else "tensorflow.sparse.to_dense"
-        raise UsageError(key, name, "is sparse", "dense arrays, and a tf.data.Dataset that makes "
-                         "batches dense one by one", dense)  # fmt: skip
+        refuse(key, "is sparse", name,
+               accepted="dense arrays, and a tf.data.Dataset that makes batches dense one by one",
+               hint=dense)  # fmt: skip
     if hasattr(value, "row_lengths") and hasattr(value, "values"):  # a RaggedTensor
         return plain(Ragged(np.asarray(value.values), value.row_lengths()), key, name)
     found = _of_frame(value, key, name) if is_frame(value) else np.asarray(value)
@@ -275,12 +275,10 @@ def joined(values: Sequence[Any], key: str = "dataset") -> Any:
     arrays = [a for a in arrays if a.shape != (0,)] or arrays
     if len({array.ndim for array in arrays}) == 1 and len({a.shape[1:] for a in arrays}) == 1:
         return plain(Ragged.of([np.asarray(value) for value in values]), key, "an example")
-    raise UsageError(
-        key, " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]),
-        "are shapes of the same input or target of two examples",
-        "one shape, or rows that differ in length alone (dataset.pad)",
-        "arrays of one shape",
-    )  # fmt: skip
+    refuse(key, "are shapes of the same input or target of two examples",
+           " and ".join(str(list(shape)) for shape in sorted(shapes)[:2]),
+           accepted="one shape, or rows that differ in length alone (dataset.pad)",
+           hint="arrays of one shape")  # fmt: skip
 
 
 def check_rows(example: Example, key: str, name: str, hint: str | None = None) -> None:
@@ -297,10 +295,10 @@ def check_rows(example: Example, key: str, name: str, hint: str | None = None) -
         return
     shown = [f"{name}: {count}" for name, count in rows.items()]
     text = ", ".join([*shown[:4], *(["..."] if len(shown) > 4 else [])])
-    raise UsageError(
-        key, name, f"its arrays have different numbers of rows ({text})",
-        "arrays with a row for each example: two are inputs and targets",
-        hint if hint and None not in counts else "the same number of rows in all arrays",
+    refuse(
+        key, f"its arrays have different numbers of rows ({text})", name,
+        accepted="arrays with a row for each example: two are inputs and targets",
+        hint=hint if hint and None not in counts else "the same number of rows in all arrays",
     )  # fmt: skip
 
 
@@ -311,12 +309,10 @@ def _of_frame(value: Any, key: str, name: str) -> np.ndarray:
         kinds = dict(zip(value.columns, value.dtypes, strict=True))
         words = [str(n) for n, kind in kinds.items() if getattr(kind, "kind", "O") not in "biuf"]
         if words:
-            raise UsageError(
-                key, name, f"its columns {', '.join(words)} hold no numbers, and the columns of a "
-                "table become one array",
-                "columns of numbers, or several inputs by name",
-                f"{{'a': table[{words[0]!r}], ...}}, an input for each",
-            )  # fmt: skip
+            refuse(key, f"its columns {', '.join(words)} hold no numbers, and the columns of a "
+                   "table become one array", name,
+                   accepted="columns of numbers, or several inputs by name",
+                   hint=f"{{'a': table[{words[0]!r}], ...}}, an input for each")  # fmt: skip
         found = np.asarray(value.to_numpy(dtype=np.float32))
     return found
 
@@ -341,16 +337,13 @@ def as_type(values: np.ndarray, dtype: np.dtype[Any], key: str, name: str) -> np
     if any(texts) or (whole and made is not values and not np.array_equal(made, values)):
         wrong = "texts" if texts[0] else f"{values.dtype} values"
         like = "texts" if texts[1] else str(dtype)
-        raise UsageError(
-            key, name, f"has {wrong}, and the first example has {like}",
-            "values of one type in all examples",
-            "numpy.asarray(value, 'float32') in all examples",
-        )  # fmt: skip
+        refuse(key, f"has {wrong}, and the first example has {like}", name,
+               accepted="values of one type in all examples",
+               hint="numpy.asarray(value, 'float32') in all examples")  # fmt: skip
     return made
 
 
 def _refused(key: str, name: str, what: str) -> UsageError:
-    return UsageError(
-        key, name, f"holds {what}", "arrays of numbers or texts, in dicts and tuples",
-        "numpy.asarray(values, 'float32')",
-    )  # fmt: skip
+    return UsageError(key, f"holds {what}", name,
+                      accepted="arrays of numbers or texts, in dicts and tuples",
+                      hint="numpy.asarray(values, 'float32')")  # fmt: skip

@@ -77,8 +77,8 @@ def before_training(node: Mapping[str, Any]) -> Iterator[None]:
         yield
     except DataError as error:
         raise UsageError(
-            "dataset", node["_target_"], str(error), "data that can be read",
-            "sound files, or dataset.on_error=skip to leave out what cannot be read",
+            "dataset", str(error), node["_target_"], accepted="data that can be read",
+            hint="sound files, or dataset.on_error=skip to leave out what cannot be read",
         ) from None  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from dtrain.data import cache
 from dtrain.data.files import DataFile, check_whole, is_full, reading
 from dtrain.data.tabular.table import Pieces
-from dtrain.errors import DataError, UsageError, nearest
+from dtrain.errors import DataError, UsageError, nearest, refuse
 
 #: Bytes of the arrays of a dataset from which on they are not held in memory.
 LARGE = 64 << 20
@@ -211,10 +211,9 @@ def of_files(files: list[DataFile], key: str) -> FileArray:
     parts = [_npy_part(file, key) for file in files]
     for part in parts:
         if part.shape[1:] != parts[0].shape[1:]:
-            raise UsageError(
-                key, part.file.name, f"has rows of shape {part.shape[1:]}",
-                f"the shape of those of {files[0].name}, {parts[0].shape[1:]}", f"{key}=FILE.npy",
-            )  # fmt: skip
+            refuse(key, f"has rows of shape {part.shape[1:]}", part.file.name,
+                   accepted=f"the shape of those of {files[0].name}, {parts[0].shape[1:]}",
+                   hint=f"{key}=FILE.npy")  # fmt: skip
     return FileArray(", ".join(file.name for file in files), parts)
 
 
@@ -225,10 +224,9 @@ def _npy_part(file: DataFile, key: str) -> Part:
         if not shape:
             raise ValueError("it holds a single value")
     except (ValueError, EOFError, OSError) as error:
-        raise UsageError(
-            key, file.name, f"cannot be read as .npy ({error})", "a file written by numpy.save",
-            f"{key}=FILE.npy",
-        ) from None  # fmt: skip
+        raise UsageError(key, f"cannot be read as .npy ({error})", file.name,
+                         accepted="a file written by numpy.save",
+                         hint=f"{key}=FILE.npy") from None  # fmt: skip
     return Part(file, shape, dtype, file.local)
 
 
@@ -258,10 +256,8 @@ class Archive:
         """
         if name not in self._names:
             near = nearest(name, self._names) or "NAME"
-            raise UsageError(
-                key, name, f"{self._file.name} has no array of that name",
-                ", ".join(self._names), f"{key}={near}",
-            )  # fmt: skip
+            refuse(key, f"{self._file.name} has no array of that name", name,
+                   accepted=", ".join(self._names), typed=f"{key}={near}")  # fmt: skip
 
         def described(archive: Any) -> FileArray:
             member = archive.zip.getinfo(f"{name}.npy")
@@ -295,7 +291,6 @@ class Archive:
         except _UNREADABLE as error:
             if is_full(error):
                 raise
-            raise UsageError(
-                "dataset.path", self._file.name, f"cannot be read as .npz ({place}{error})",
-                "a file written by numpy.savez", "dataset.path=FILE.npz",
-            ) from None  # fmt: skip
+            raise UsageError("dataset.path", f"cannot be read as .npz ({place}{error})",
+                             self._file.name, accepted="a file written by numpy.savez",
+                             hint="dataset.path=FILE.npz") from None  # fmt: skip

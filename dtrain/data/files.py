@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from dtrain import secrets
 from dtrain.data import cache, servers
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, UsageError, refuse
 
 if TYPE_CHECKING:  # the controller knows addresses without NumPy
     import numpy as np
@@ -157,9 +157,8 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
     """
     paths = [path] if isinstance(path, str) else list(path)
     if not paths:
-        raise UsageError(
-            key, "[]", "names no file", "a file, a pattern, or a list of them", f"{key}=FILE"
-        )
+        refuse(key, "names no file", "[]", accepted="a file, a pattern, or a list of them",
+               hint=f"{key}=FILE")  # fmt: skip
     addresses = [each for each in paths if is_address(each)]
     matches = [file for each in paths if each not in addresses for file in _on_disk(each, key)]
     for address in addresses:
@@ -170,10 +169,8 @@ def files(path: str | Sequence[str], key: str = "dataset.path") -> list[DataFile
     places = sorted(map(DataFile.place, matches))
     for one, other in itertools.pairwise(places):
         if one == other:
-            raise UsageError(
-                key, path, f"names {one} twice: its examples would be seen twice",
-                "each file once", f"{key}=FILE",
-            )  # fmt: skip
+            refuse(key, f"names {one} twice: its examples would be seen twice", path,
+                   accepted="each file once", hint=f"{key}=FILE")  # fmt: skip
     return sorted(matches, key=lambda file: file.name)
 
 
@@ -182,9 +179,8 @@ def _on_disk(path: str, key: str) -> list[DataFile]:
     if place.is_file():
         return [DataFile(path)]
     if place.is_dir():
-        raise UsageError(
-            key, path, "is a folder", "a file, a pattern, or a list of them", f"'{key}={path}/*'"
-        )
+        refuse(key, "is a folder", path, accepted="a file, a pattern, or a list of them",
+               typed=f"'{key}={path}/*'")  # fmt: skip
     is_pattern = bool(set("*?[") & set(path))
     names = [name for name in glob.glob(path, recursive=True) if Path(name).is_file()]
     if names:
@@ -194,7 +190,7 @@ def _on_disk(path: str, key: str) -> list[DataFile]:
         if is_pattern
         else ("there is no such file", "a file that exists", f"{key}=FILE")
     )
-    raise UsageError(key, path, f"{problem} (looked in {Path.cwd()})", accepted, hint)
+    refuse(key, f"{problem} (looked in {Path.cwd()})", path, accepted=accepted, typed=hint)
 
 
 def _at_address(address: str, key: str) -> list[RemoteFile]:
@@ -213,14 +209,15 @@ def _at_address(address: str, key: str) -> list[RemoteFile]:
             raise OSError("its server does not say how large it is")
     except Exception as error:  # of each kind of server another
         raise UsageError(
-            key, address, f"cannot be found ({servers.reason(error)})",
-            "an address that can be read with the credentials of the environment",
-            f"{key}=ADDRESS",
+            key, f"cannot be found ({servers.reason(error)})", address,
+            accepted="an address that can be read with the credentials of the environment",
+            hint=f"{key}=ADDRESS",
         ) from None  # fmt: skip
     if not files:
         problem = "is a folder" if address in infos else "no file has such an address"
         pattern = f"'{key}={address.rstrip('/')}/*'" if address in infos else f"{key}=ADDRESS"
-        raise UsageError(key, address, problem, "a file, or a pattern that files match", pattern)
+        refuse(key, problem, address, accepted="a file, or a pattern that files match",
+               hint=pattern)  # fmt: skip
     return [RemoteFile(at, info, key) for at, info in files.items()]
 
 
@@ -264,7 +261,6 @@ def check_whole(name: str, mapped: np.memmap[Any, Any]) -> None:
 
 def not_installed(dataset: str, extra: str, error: ImportError) -> UsageError:
     """Return the error of a dataset whose package is not installed."""
-    return UsageError(
-        "dataset", dataset, f"needs a package that is not installed ({error})",
-        f"what dtrain[{extra}] installs", f'pip install "dtrain[{extra}]"',
-    )  # fmt: skip
+    return UsageError("dataset", f"needs a package that is not installed ({error})", dataset,
+                      accepted=f"what dtrain[{extra}] installs",
+                      typed=f'pip install "dtrain[{extra}]"')  # fmt: skip

@@ -22,7 +22,7 @@ from dtrain.data.encoding import (
     texts,
     words,
 )
-from dtrain.errors import UsageError, typed
+from dtrain.errors import refuse, typed
 
 #: Categories of a column, and words of a text, that have a number of their own, at most.
 CATEGORIES, WORDS = 10_000, 500
@@ -88,10 +88,8 @@ def fit(
             skipped[name] = feature
     if not features:
         reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
-        raise UsageError(
-            "dataset.inputs", "null", f"no column is left ({reasons})", "columns that are inputs",
-            "dataset.inputs=[COLUMN]",
-        )  # fmt: skip
+        refuse("dataset.inputs", f"no column is left ({reasons})", "null",
+               accepted="columns that are inputs", hint="dataset.inputs=[COLUMN]")  # fmt: skip
     features.sort(key=lambda feature: _ORDER[feature.kind])
     return Encoding(tuple(features), left_out=skipped, notices=tuple(notices))
 

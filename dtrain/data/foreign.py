@@ -28,7 +28,7 @@ from dtrain.data.example import (
 from dtrain.data.generators import Key
 from dtrain.data.sources import Info, Source
 from dtrain.data.streams import Stream
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 
 def _one(value: Any, key: str) -> Example:
@@ -67,19 +67,17 @@ class Rows(Source):
         asked = [int(index) for index in indices]
         examples = [_one(each, self._key) for each in items(self._dataset, asked)]
         if len(examples) != len(asked):
-            raise UsageError(
-                self._key, "__getitems__", f"returns {len(examples)} examples where {len(asked)} "
-                "are asked for", "an example for each index, in their order", "no __getitems__",
-            )  # fmt: skip
+            refuse(self._key, f"returns {len(examples)} examples where {len(asked)} are asked for",
+                   "__getitems__", accepted="an example for each index, in their order",
+                   hint="no __getitems__")  # fmt: skip
         like = examples[0]
         for index, each in zip(asked, examples, strict=True):
             specs = [spec_of(part.parts, batched=False) for part in (like, each)]
             difference = spec_difference(specs[0], specs[1], types=False, shapes=False)
             if difference is not None:
-                raise UsageError(
-                    self._key, f"example {index:,}", f"{difference}, unlike example {asked[0]:,}",
-                    "examples of one structure", "the same inputs and targets in all examples",
-                )  # fmt: skip
+                refuse(self._key, f"{difference}, unlike example {asked[0]:,}",
+                       f"example {index:,}", accepted="examples of one structure",
+                       hint="the same inputs and targets in all examples")  # fmt: skip
         columns = zip(*(nest.leaves(each.parts) for each in examples), strict=True)
         made = [joined(list(values), self._key) for values in columns]
         return tuple(nest.packed(like.parts, made))
@@ -108,10 +106,9 @@ class Batches(Source):
         count = dataset.num_batches
         if count is None or count < 1:
             problem = "has no end" if count is None else "has no batches"
-            raise UsageError(
-                key, f"a {type(dataset).__name__}", problem, "a PyDataset with __len__, the number "
-                "of its batches, 1 or more", "a generator function for what has no end",
-            )  # fmt: skip
+            refuse(key, problem, f"a {type(dataset).__name__}",
+                   accepted="a PyDataset with __len__, the number of its batches, 1 or more",
+                   hint="a generator function for what has no end")  # fmt: skip
         _check_hooks(dataset, key)
         self._batches = int(count)
         self._kept: dict[int, tuple[Key | None, Example]] = {}  # and by what it was drawn
@@ -170,17 +167,14 @@ class Batches(Source):
     def _compare(self, batch: int, example: Example) -> None:
         """Refuse a batch that is not like the first."""
         if _rows(example) != self._lengths[batch]:
-            raise UsageError(
-                self._key, f"batch {batch:,}", f"has {_rows(example)} examples, and the first has "
-                f"{self._size}", "batches of one size, but for the last",
-                "a PyDataset whose batches have one size",
-            )  # fmt: skip
+            refuse(self._key, f"has {_rows(example)} examples, and the first has {self._size}",
+                   f"batch {batch:,}", accepted="batches of one size, but for the last",
+                   hint="a PyDataset whose batches have one size")  # fmt: skip
         difference = spec_difference(self._spec, spec_of(example.parts), types=False)
         if difference is not None:
-            raise UsageError(
-                self._key, f"batch {batch:,}", f"{difference}, unlike another one",
-                "batches whose examples have one shape", "rows of one length in all batches",
-            )  # fmt: skip
+            refuse(self._key, f"{difference}, unlike another one", f"batch {batch:,}",
+                   accepted="batches whose examples have one shape",
+                   hint="rows of one length in all batches")  # fmt: skip
 
 
 def _rows(example: Example) -> int:
@@ -196,12 +190,15 @@ def _check_hooks(dataset: Any, key: str) -> None:
     for hook in ("on_epoch_begin", "on_epoch_end"):
         owner = next((kind for kind in type(dataset).__mro__ if hook in vars(kind)), None)
         if owner is not None and owner.__module__.partition(".")[0] != "keras":
-            raise UsageError(
-                key, f"{owner.__name__}.{hook}", "would never be called: examples are read ahead "
+            refuse(
+                key, "would never be called: examples are read ahead "
                 "of the steps and by several processes, in an order that is made of the seed",
-                "a PyDataset without it, where it shuffles: dataset.shuffle does that; where it "
+                f"{owner.__name__}.{hook}",
+                accepted="a PyDataset without it, where it shuffles: dataset.shuffle does that; "
+                "where it "
                 "draws other examples, a generator function, which is called for each pass",
-                f"another name for {hook}, where __init__ calls it, and dataset.shuffle=blocks",
+                hint=f"another name for {hook}, where __init__ calls it, and "
+                "dataset.shuffle=blocks",
             )  # fmt: skip
 
 
@@ -240,10 +237,8 @@ class Generated(Stream):
         with _stepping, generators.reading(generators.Draws((generators.run_seed, 0))):
             element = next(iter(self._make()), None)
         if element is None:
-            raise UsageError(
-                self._key, "a generator function", "gives no example", "one or more",
-                "a function whose iterator is not empty",
-            )  # fmt: skip
+            refuse(self._key, "gives no example", "a generator function", accepted="one or more",
+                   hint="a function whose iterator is not empty")  # fmt: skip
         return _one(element, self._key)
 
     def is_batched(self) -> bool:
@@ -334,10 +329,10 @@ class Generated(Stream):
                 own = spec_of(element.parts, batched=batched)
                 difference = spec_difference(first, own, types=False)
                 if difference is not None:
-                    raise UsageError(
-                        self._key, name, f"{difference}, unlike the first",
-                        "elements of one structure and shape",
-                        "numpy.pad, or a dataset with random access and dataset.pad",
+                    refuse(
+                        self._key, f"{difference}, unlike the first", name,
+                        accepted="elements of one structure and shape",
+                        hint="numpy.pad, or a dataset with random access and dataset.pad",
                     )  # fmt: skip
                 kinds = like.map(lambda leaf: leaf.dtype)
                 yield element.map(functools.partial(as_type, key=self._key, name=name), kinds)

@@ -18,7 +18,7 @@ import numpy as np
 
 from dtrain.data import dates, draws
 from dtrain.data.encoding import texts
-from dtrain.errors import UsageError, typed
+from dtrain.errors import UsageError, refuse, typed
 
 _KEY = "dataset.split"
 #: Values of ``dataset.split`` that are no column.
@@ -68,25 +68,21 @@ class Holdout:
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation_split < 1:
-            raise UsageError(
-                "dataset.validation_split", self.validation_split, "is no fraction to hold out",
-                "0 (none) up to but not 1", "dataset.validation_split=0.2",
-            )  # fmt: skip
+            refuse("dataset.validation_split", "is no fraction to hold out", self.validation_split,
+                   accepted="0 (none) up to but not 1",
+                   typed="dataset.validation_split=0.2")  # fmt: skip
         if self.folds is not None and not 0 <= self.fold < self.folds:
-            raise UsageError(
-                "dataset.fold", self.fold, f"dataset.folds={self.folds} are counted from 0",
-                f"0 to {self.folds - 1}", f"dataset.fold={self.folds - 1}",
-            )  # fmt: skip
+            refuse("dataset.fold", f"dataset.folds={self.folds} are counted from 0", self.fold,
+                   accepted=f"0 to {self.folds - 1}",
+                   typed=f"dataset.fold={self.folds - 1}")  # fmt: skip
         if self.folds is None and self.fold:
-            raise UsageError(
-                "dataset.fold", self.fold, "there are no folds", "dataset.folds with it",
-                f"dataset.folds=5 dataset.fold={self.fold}",
-            )  # fmt: skip
+            refuse("dataset.fold", "there are no folds", self.fold,
+                   accepted="dataset.folds with it",
+                   typed=f"dataset.folds=5 dataset.fold={self.fold}")  # fmt: skip
         if not isinstance(self.split, Mapping) and self.split not in (None, RANDOM, CLASSES):
-            raise UsageError(
-                _KEY, self.split, "is no way to split", "random, classes, or {by: COLUMN}",
-                typed(_KEY, {"by": self.split}),
-            )  # fmt: skip
+            refuse(_KEY, "is no way to split", self.split,
+                   accepted="random, classes, or {by: COLUMN}",
+                   typed=typed(_KEY, {"by": self.split}))  # fmt: skip
 
     @property
     def column(self) -> str | None:
@@ -121,10 +117,8 @@ class Holdout:
         if not self.holds:
             return np.arange(count), np.zeros(0, np.int64)
         if self.folds is not None and self.folds > count:
-            raise UsageError(
-                "dataset.folds", self.folds, f"there are {count:,} examples", f"2 to {count}",
-                f"dataset.folds={max(count, 2)}",
-            )  # fmt: skip
+            refuse("dataset.folds", f"there are {count:,} examples", self.folds,
+                   accepted=f"2 to {count}", typed=f"dataset.folds={max(count, 2)}")  # fmt: skip
         if self.column is not None:
             train, held = self._by_column(column(self.column))
         elif self.split == CLASSES:
@@ -132,11 +126,10 @@ class Holdout:
         else:
             train, held = self._at_random(count)
         if not len(train):
-            raise UsageError(
-                "dataset.validation_split", self.validation_split,
-                f"leaves none of {count} examples to train on",
-                "a smaller part, and data with at least one example", "dataset.validation_split=0",
-            )  # fmt: skip
+            refuse("dataset.validation_split", f"leaves none of {count} examples to train on",
+                   self.validation_split,
+                   accepted="a smaller part, and data with at least one example",
+                   typed="dataset.validation_split=0")  # fmt: skip
         return np.sort(train), np.sort(held)
 
     def _share(self, count: int) -> int:
@@ -152,10 +145,8 @@ class Holdout:
 
     def _by_class(self, count: int, labels: np.ndarray | None) -> Rows:
         if labels is None or labels.ndim != 1 or labels.dtype.kind == "f":
-            raise UsageError(
-                _KEY, CLASSES, "the target is no class that is known without the inputs",
-                "random, or {by: COLUMN}", f"{_KEY}={RANDOM}",
-            )  # fmt: skip
+            refuse(_KEY, "the target is no class that is known without the inputs", CLASSES,
+                   accepted="random, or {by: COLUMN}", typed=f"{_KEY}={RANDOM}")  # fmt: skip
         order = draws.order(count, self.split_seed)
         order = order[np.argsort(labels[order], kind="stable")]
         if self.folds is not None:
@@ -173,7 +164,7 @@ class Holdout:
         return order[~held], order[held]
 
     def _refused(self, problem: str, accepted: str, hint: str = f"{_KEY}={RANDOM}") -> UsageError:
-        return UsageError(_KEY, f"{{by: {self.column}}}", problem, accepted, hint)
+        return UsageError(_KEY, problem, f"{{by: {self.column}}}", accepted=accepted, typed=hint)
 
     def _by_column(self, values: np.ndarray | None) -> Rows:
         assert isinstance(self.split, Mapping)

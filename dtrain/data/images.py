@@ -23,7 +23,7 @@ from dtrain.data.file_arrays import FileArray, of_files, write
 from dtrain.data.files import DataFile, reading
 from dtrain.data.sources import Captured, Info, Source
 from dtrain.data.transforms import InGraph, operations
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, refuse
 from dtrain.files import writing
 from dtrain.host import usage
 
@@ -45,17 +45,16 @@ def with_images(source: Any, sizes: Mapping[str, Sequence[int]]) -> Any:
     names = source.inputs.columns()
     for name, size in sizes.items():
         if name not in names or source.table.columns[name].is_number:
-            raise UsageError(
-                "dataset.images", name, "is no input of encoded images",
-                ", ".join(n for n in names if not source.table.columns[n].is_number) or "none",
-                "dataset.images={COLUMN:[64,64,3]}",
+            refuse(
+                "dataset.images", "is no input of encoded images", name,
+                accepted=", ".join(n for n in names if not source.table.columns[n].is_number)
+                or "none",
+                hint="dataset.images={COLUMN:[64,64,3]}",
             )  # fmt: skip
         if size[2] not in (1, 3):
-            raise UsageError(
-                "dataset.images", f"{{{name}: {list(size)}}}", "is not height, width, channels",
-                "two numbers of pixels, and 1 (gray) or 3 (colors)",
-                f"dataset.images={{{name}:[64,64,3]}}",
-            )  # fmt: skip
+            refuse("dataset.images", "is not height, width, channels", f"{{{name}: {list(size)}}}",
+                   accepted="two numbers of pixels, and 1 (gray) or 3 (colors)",
+                   typed=f"dataset.images={{{name}:[64,64,3]}}")  # fmt: skip
     shapes = {name: tuple(size) for name, size in sizes.items()}
     decode = functools.partial(_with_decoded, shapes, source.inputs.names)
     return source.changed(InGraph(decode, takes_arrays=True))
@@ -332,12 +331,10 @@ class Decoded:
     def _check_room(self, dtype: np.dtype[Any]) -> None:
         need, free = int(np.prod(self._shape)) * dtype.itemsize, usage.available()
         if self._place == "memory" and need > _SHARE * free:
-            raise UsageError(
-                "dataset.cache", "memory",
-                f"{len(self.images):,} images of {list(self._shape[1:])} as {dtype} take "
-                f"{usage.text(need)}, and {usage.text(free)} are free",
-                "disk, or none", "dataset.cache=disk",
-            )  # fmt: skip
+            refuse("dataset.cache",
+                   f"{len(self.images):,} images of {list(self._shape[1:])} as {dtype} take "
+                   f"{usage.text(need)}, and {usage.text(free)} are free", "memory",
+                   accepted="disk, or none", typed="dataset.cache=disk")  # fmt: skip
 
     def _key(self) -> str:
         """Return what decoded images depend on; another version may decode otherwise."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from dtrain.data.sources import Info, Source, View
 from dtrain.data.transforms import Transform
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 
 class Subset(View):
@@ -111,11 +111,10 @@ class Concatenated(Source):
             UsageError: a batch is to have a length of its own.
         """
         if any("buckets" in length for length in lengths.values()):
-            raise UsageError(
-                "dataset.pad", "{...: {buckets: ...}}", "the members of a mixture are read by "
-                "themselves, and the longest row of a batch may be of any", "one length",
-                "dataset.pad={NAME:{length:128}}",
-            )  # fmt: skip
+            refuse("dataset.pad", "the members of a mixture are read by "
+                   "themselves, and the longest row of a batch may be of any",
+                   "{...: {buckets: ...}}", accepted="one length",
+                   hint="dataset.pad={NAME:{length:128}}")  # fmt: skip
         made: Concatenated = by_member(self, lambda member: member.padded(lengths))
         return made
 

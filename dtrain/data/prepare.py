@@ -12,7 +12,7 @@ import numpy as np
 from dtrain.data.mixture import Concatenated, by_member
 from dtrain.data.sources import Info, Source, View
 from dtrain.data.transforms import InGraph, operations
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 
 def check_batch(batch: int, replicas: int, examples: int | None) -> None:
@@ -32,25 +32,21 @@ def check_batch(batch: int, replicas: int, examples: int | None) -> None:
     if most == 0 and batch > 0:
         there = f"{examples} training example" + ("" if examples == 1 else "s")
         problem = f"{replicas} replicas cannot share {there}" if examples else "there are none"
-        raise UsageError(
-            "trainer.batch_size", batch, problem, "more examples, or fewer replicas",
-            f"strategy=one_device trainer.batch_size={examples}"
-            if examples else "python -m dtrain data shows what a dataset has",
-        )  # fmt: skip
+        refuse("trainer.batch_size", problem, batch, accepted="more examples, or fewer replicas",
+               hint=f"strategy=one_device trainer.batch_size={examples}"
+               if examples else "python -m dtrain data shows what a dataset has")  # fmt: skip
     below, above = batch // replicas * replicas, (batch // replicas + 1) * replicas
     largest = above if most is None else most
     near = [size for size in (below, above) if 0 < size <= largest] or [largest]
     if batch % replicas:
-        raise UsageError(
-            "trainer.batch_size", batch, f"{replicas} replicas cannot share it evenly",
-            f"multiples of {replicas}, the nearest being {' and '.join(map(str, near))}",
-            f"trainer.batch_size={near[-1]}",
+        refuse(
+            "trainer.batch_size", f"{replicas} replicas cannot share it evenly", batch,
+            accepted=f"multiples of {replicas}, the nearest being {' and '.join(map(str, near))}",
+            typed=f"trainer.batch_size={near[-1]}",
         )  # fmt: skip
     if most is not None and batch > most:
-        raise UsageError(
-            "trainer.batch_size", batch, f"the dataset has {examples:,} training examples",
-            f"up to {most:,}", f"trainer.batch_size={most}",
-        )  # fmt: skip
+        refuse("trainer.batch_size", f"the dataset has {examples:,} training examples", batch,
+               accepted=f"up to {most:,}", typed=f"trainer.batch_size={most}")  # fmt: skip
 
 
 def evaluated(trainer: Any, examples: int | None) -> int:
@@ -70,11 +66,12 @@ def evaluated(trainer: Any, examples: int | None) -> int:
         return int(steps * batch)
     batches = -(-examples // batch)
     if steps is not None and steps > batches:
-        raise UsageError(
-            "trainer.validation_steps", steps,
-            f"the {examples:,} validation examples are {batches:,} batches of {batch:,}",
-            f"up to {batches:,}, or null for all" if batches else "null, or a validation dataset",
-            f"trainer.validation_steps={batches or 'null'}",
+        refuse(
+            "trainer.validation_steps",
+            f"the {examples:,} validation examples are {batches:,} batches of {batch:,}", steps,
+            accepted=f"up to {batches:,}, or null for all" if batches
+            else "null, or a validation dataset",
+            typed=f"trainer.validation_steps={batches or 'null'}",
         )  # fmt: skip
     return examples if steps is None else min(examples, steps * batch)
 
@@ -92,10 +89,8 @@ def renumbered(source: Any, own: Sequence[str]) -> Any:
         return source
     for name in classes:
         if name not in own:
-            raise UsageError(
-                "dataset", name, "is none of the classes of the run", ", ".join(own),
-                "the examples of these classes, or a new run on this data",
-            )  # fmt: skip
+            refuse("dataset", "is none of the classes of the run", name, accepted=", ".join(own),
+                   hint="the examples of these classes, or a new run on this data")  # fmt: skip
     numbers = np.array([list(own).index(name) for name in classes], np.int64)
     return _Renumbered(source, list(own), numbers)
 

@@ -29,7 +29,7 @@ from dtrain.data import cache
 from dtrain.data.files import DataFile, check_whole, is_address, not_installed, reading
 from dtrain.data.nest import Ragged
 from dtrain.data.tabular.table import Column, Pieces, Table
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, UsageError, refuse
 
 #: Bytes of records that are in memory at once where all of a feature is read.
 BYTES = 32 << 20
@@ -279,10 +279,9 @@ def _is_compressed(file: DataFile) -> bool:
     if head[:3] == b"\x1f\x8b\x08":
         return True
     if head and int.from_bytes(head[:8], "little") > file.size() - _AROUND:
-        raise UsageError(
-            "dataset.path", file.name, "is no TFRecord file: it is shorter than its first record",
-            "files that tf.io.TFRecordWriter has written", "dataset.path=FILE",
-        )  # fmt: skip
+        refuse("dataset.path", "is no TFRecord file: it is shorter than its first record",
+               file.name, accepted="files that tf.io.TFRecordWriter has written",
+               hint="dataset.path=FILE")  # fmt: skip
     return False
 
 
@@ -313,8 +312,8 @@ class ArrayRecordFiles(Examples):
                 self._sources.append(ArrayRecordDataSource(str(file.local())))
             except (RuntimeError, ValueError, OSError) as error:
                 raise UsageError(
-                    "dataset.path", file.name, f"is no ArrayRecord file ({reason(error)})",
-                    "whole files that array_record has written", "dataset.path=FILE",
+                    "dataset.path", f"is no ArrayRecord file ({reason(error)})", file.name,
+                    accepted="whole files that array_record has written", hint="dataset.path=FILE",
                 ) from None  # fmt: skip
         return list(map(len, self._sources))
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dtrain import secrets
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 #: By scheme: the extra of dtrain that has what is needed.
 SCHEMES = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
@@ -39,11 +39,9 @@ def filesystem(
     scheme = _scheme(address)
     extra = SCHEMES.get(scheme)
     if scheme not in schemes:
-        raise UsageError(
-            key, address, f"dtrain reads no files of {scheme}://",
-            "a path, or an address of " + ", ".join(f"{name}://" for name in schemes),
-            f"{key}=FILE",
-        )  # fmt: skip
+        refuse(key, f"dtrain reads no files of {scheme}://", address,
+               accepted="a path, or an address of " + ", ".join(f"{name}://" for name in schemes),
+               hint=f"{key}=FILE")  # fmt: skip
     options: dict[str, Any] = {}
     try:
         import fsspec
@@ -61,10 +59,9 @@ def filesystem(
             found.retries = 1  # of s3fs, around those of botocore
         return found
     except ImportError as error:
-        raise UsageError(
-            key, address, f"{scheme}:// needs packages that are not installed ({error})",
-            f"what dtrain[{extra}] installs", f'pip install "dtrain[{extra}]"',
-        ) from None  # fmt: skip
+        raise UsageError(key, f"{scheme}:// needs packages that are not installed ({error})",
+                         address, accepted=f"what dtrain[{extra}] installs",
+                         typed=f'pip install "dtrain[{extra}]"') from None  # fmt: skip
 
 
 def _scheme(address: str) -> str:

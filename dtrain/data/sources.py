@@ -20,7 +20,7 @@ from dtrain.data.nest import Ragged
 from dtrain.data.options import Task
 from dtrain.data.target_kind import Counted
 from dtrain.data.transforms import Padding, Transform
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, refuse
 
 if TYPE_CHECKING:
     from dtrain.data.encoding import Encoding
@@ -288,14 +288,13 @@ class Arrays(Captured):
         self._examples = rows[0] if rows else len(nest.leaves(self.x)[0])
         if len(set(rows)) > 1:
             counts = " and ".join(f"{count:,}" for count in sorted(set(rows)))
-            raise UsageError(
-                "dataset", "Arrays", f"its arrays have {counts} rows",
-                "arrays with one row for each example", "dtrain.data.sources.Arrays(x, y)",
-            )  # fmt: skip
+            refuse("dataset", f"its arrays have {counts} rows", "Arrays",
+                   accepted="arrays with one row for each example",
+                   hint="dtrain.data.sources.Arrays(x, y)")  # fmt: skip
         if any(isinstance(leaf, Ragged) for part in known for leaf in nest.leaves(part)):
-            raise UsageError(
-                "dataset", "Arrays", "has rows of different lengths", "rows of one length",
-                "a list of examples, [(x, y), (x, y), ...], and dataset.pad",
+            refuse(
+                "dataset", "has rows of different lengths", "Arrays", accepted="rows of one length",
+                hint="a list of examples, [(x, y), (x, y), ...], and dataset.pad",
             )  # fmt: skip
 
     @property

@@ -13,7 +13,7 @@ from dtrain.data import failures, nest
 from dtrain.data.example import Example, trimmed
 from dtrain.data.sources import Info, Source, Splits
 from dtrain.data.transforms import Transform
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 #: Examples of a stream that are looked at before training, at most.
 FIRST = 512
@@ -65,10 +65,9 @@ class Stream:
 
     def padded(self, lengths: Mapping[str, Any]) -> Stream:
         """Refuse: ``dataset.pad`` is for what dtrain puts into batches itself."""
-        raise UsageError(
-            "dataset.pad", "...", "a stream has batches of its own, whose rows are padded in it",
-            "tf.data's padded_batch, or a dataset with random access", "dataset.pad=null",
-        )  # fmt: skip
+        refuse("dataset.pad", "a stream has batches of its own, whose rows are padded in it", "...",
+               accepted="tf.data's padded_batch, or a dataset with random access",
+               typed="dataset.pad=null")  # fmt: skip
 
     def dataset(self) -> Any:
         """Return the ``tf.data.Dataset`` of one pass, its elements as tuples.
@@ -86,16 +85,15 @@ class Stream:
         if parts < len(spec):
             made = made.map(lambda *each: each[:parts])
         if parts > 3:
-            raise UsageError(
-                "dataset", "a stream", f"its elements have {parts} parts",
-                "x, (x, y) or (x, y, sample_weight)", "a dict or tuple for several inputs",
-            )  # fmt: skip
+            refuse("dataset", f"its elements have {parts} parts", "a stream",
+                   accepted="x, (x, y) or (x, y, sample_weight)",
+                   hint="a dict or tuple for several inputs")  # fmt: skip
         for name, leaf in nest.named(made.element_spec):
             if not isinstance(leaf, tf.TensorSpec):
-                raise UsageError(
-                    "dataset", "a stream", f"part {name} of its elements is a "
-                    f"{type(leaf).__name__}", "dense tensors",
-                    "padded_batch, or to_tensor() or tf.sparse.to_dense in a map",
+                refuse(
+                    "dataset", f"part {name} of its elements is a {type(leaf).__name__}",
+                    "a stream", accepted="dense tensors",
+                    hint="padded_batch, or to_tensor() or tf.sparse.to_dense in a map",
                 )  # fmt: skip
         options = tf.data.Options()
         # Sharding is the input pipeline's, by position.
@@ -153,10 +151,8 @@ class Stream:
         if not self._first:
             self._first = self._read_first()
         if not self._first:
-            raise UsageError(
-                "dataset", "a stream", "it has no example", "a stream that has some",
-                "a dataset function whose stream is not empty",
-            )  # fmt: skip
+            refuse("dataset", "it has no example", "a stream", accepted="a stream that has some",
+                   hint="a dataset function whose stream is not empty")  # fmt: skip
         return tuple(nest.mapped(lambda leaf: leaf[:count], self._first))
 
     def _read_first(self) -> tuple[Any, ...]:
@@ -214,10 +210,9 @@ class Stream:
             return known
 
         def endless(problem: str) -> UsageError:
-            return UsageError(
-                "dataset", "a stream", f"of the validation {problem}",
-                "one that ends, or a number of its first batches", "trainer.validation_steps=10",
-            )  # fmt: skip
+            return UsageError("dataset", f"of the validation {problem}", "a stream",
+                              accepted="one that ends, or a number of its first batches",
+                              typed="trainer.validation_steps=10")  # fmt: skip
 
         if most is None and self._is_endless():
             raise endless("has no end")

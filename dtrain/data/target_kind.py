@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 #: Up to so many classes, whole numbers from 0 are classes however few examples of each there are.
 FEW = 20
@@ -62,10 +62,8 @@ class Counted:
         """
         labels = self._whole
         if labels is None:
-            raise UsageError(
-                _KEY, "classification", "the targets are numbers with fractions",
-                "whole numbers from 0", f"{_KEY}=regression",
-            )  # fmt: skip
+            refuse(_KEY, "the targets are numbers with fractions", "classification",
+                   accepted="whole numbers from 0", typed=f"{_KEY}=regression")  # fmt: skip
         if labels.min() < 0:
             raise self._negative()
         return int(labels.max()) + 1
@@ -122,10 +120,9 @@ class Counted:
         assert labels is not None
         at = int(labels.argmin())
         place = "" if self._where is None else f" ({self._where(at)})"
-        return UsageError(
-            _KEY, "auto", f"a target is {labels[at]}{place}: a class, or a number?",
-            "classes counted from 0; or a regression", f"{_KEY}=regression",
-        )  # fmt: skip
+        return UsageError(_KEY, f"a target is {labels[at]}{place}: a class, or a number?", "auto",
+                          accepted="classes counted from 0; or a regression",
+                          typed=f"{_KEY}=regression")  # fmt: skip
 
 
 def ignored_label(loss: Any) -> int | None:

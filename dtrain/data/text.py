@@ -11,7 +11,7 @@ import numpy as np
 from dtrain.data.files import DataFile, divided, files
 from dtrain.data.holdout import Holdout
 from dtrain.data.sources import Splits, Windows
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError, nearest, refuse
 
 #: Bytes of a text whose characters the controller counts, at most.
 SMALL = 64 << 20
@@ -54,10 +54,8 @@ def text(
     stride = length if stride is None else stride
     if tokens not in ("bytes", "characters"):  # typed in Python: no schema has seen it
         near = nearest(tokens, ("bytes", "characters")) or "bytes"
-        raise UsageError(
-            "dataset.tokens", tokens, "is no kind of token", "bytes or characters",
-            f"dataset.tokens={near}",
-        )  # fmt: skip
+        refuse("dataset.tokens", "is no kind of token", tokens, accepted="bytes or characters",
+               typed=f"dataset.tokens={near}")  # fmt: skip
     Holdout(validation_split)
     if isinstance(path, str) and (folders := divided(path)):
         path, *parts = [f"{folder}/*" for folder in folders]
@@ -151,11 +149,10 @@ def _characters(data: bytes, path: object) -> tuple[np.ndarray, int]:
     try:
         points = np.frombuffer(data.decode().encode("utf-32-le"), np.uint32)
     except UnicodeDecodeError as error:
-        raise UsageError(
-            "dataset.path", path,
-            f"is no UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start:,})",
-            "text in UTF-8, or dataset.tokens=bytes", "dataset.tokens=bytes",
-        ) from None  # fmt: skip
+        raise UsageError("dataset.path",
+                         f"is no UTF-8 (byte 0x{data[error.start]:02x} at offset {error.start:,})",
+                         path, accepted="text in UTF-8, or dataset.tokens=bytes",
+                         typed="dataset.tokens=bytes") from None  # fmt: skip
     present = np.zeros(0x110000, np.int32)
     present[points] = 1
     return (np.cumsum(present, dtype=np.int32) - 1)[points], int(present.sum())
@@ -164,13 +161,12 @@ def _characters(data: bytes, path: object) -> tuple[np.ndarray, int]:
 def _check_room(n: int, purpose: str, tokens: str, length: int, path: object) -> None:
     """Refuse a part of the text without an example and the token after it."""
     if n < 2:
-        raise UsageError(
-            "dataset.path", path, f"has {n} {tokens} {purpose}, which makes no example",
-            "a longer text, or another dataset.validation_split", "dataset.path=FILE",
-        )  # fmt: skip
+        refuse("dataset.path", f"has {n} {tokens} {purpose}, which makes no example", path,
+               accepted="a longer text, or another dataset.validation_split",
+               hint="dataset.path=FILE")  # fmt: skip
     if n <= length:
-        raise UsageError(
-            "dataset.length", length,
+        refuse(
+            "dataset.length",
             f"the text has {n:,} {tokens} {purpose}, and an example takes one more than its length",
-            f"1 to {n - 1:,}", f"dataset.length={n - 1}",
+            length, accepted=f"1 to {n - 1:,}", typed=f"dataset.length={n - 1}",
         )  # fmt: skip

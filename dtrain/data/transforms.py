@@ -17,7 +17,7 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.data.example import Example, place
 from dtrain.data.nest import Ragged
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError, nearest, refuse
 
 #: Examples whose targets are looked at before training, at most: are they classes?
 ROWS = 256
@@ -95,11 +95,9 @@ class Padding(Transform):
         for name, length in self._lengths.items():
             if name not in leaves:
                 near = nearest(name, leaves) or "NAME"
-                raise UsageError(
-                    "dataset.pad", name, "has no rows of different lengths",
-                    ", ".join(leaves) or "nothing of this dataset",
-                    f"dataset.pad={{{near}:{{length:128}}}}",
-                )  # fmt: skip
+                refuse("dataset.pad", "has no rows of different lengths", name,
+                       accepted=", ".join(leaves) or "nothing of this dataset",
+                       typed=f"dataset.pad={{{near}:{{length:128}}}}")  # fmt: skip
             _check_value(name, length.get("value"), np.dtype(leaves[name].dtype))
         self.by_batch = frozenset(n for n, length in self._lengths.items() if "buckets" in length)
 
@@ -127,11 +125,11 @@ def _check_value(name: str, value: Any, dtype: np.dtype[Any]) -> None:
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         fits = value == int(value) and low <= value <= high
     if not fits:
-        raise UsageError(
-            "dataset.pad", f"{{{name}: {{value: {value}}}}}",
-            f"cannot fill rows of {'text' if text else dtype}",
-            "a text" if text else f"a number that {dtype} has",
-            f"dataset.pad={{{name}:{{length:128,value:{'x' if text else 0}}}}}",
+        refuse(
+            "dataset.pad", f"cannot fill rows of {'text' if text else dtype}",
+            f"{{{name}: {{value: {value}}}}}",
+            accepted="a text" if text else f"a number that {dtype} has",
+            typed=f"dataset.pad={{{name}:{{length:128,value:{'x' if text else 0}}}}}",
         )  # fmt: skip
 
 
@@ -234,9 +232,9 @@ def weighted(splits: Any, weights: Mapping[int, float], first: Callable[[Any, in
 
 def _refused(weights: Mapping[int, float], problem: str) -> UsageError:
     return UsageError(
-        CLASS_WEIGHT, "{" + ",".join(f"{k}:{v:g}" for k, v in weights.items()) + "}", problem,
-        "null, or weights of classes that the targets are, as whole numbers or one-hot",
-        f"{CLASS_WEIGHT}=null",
+        CLASS_WEIGHT, problem, "{" + ",".join(f"{k}:{v:g}" for k, v in weights.items()) + "}",
+        accepted="null, or weights of classes that the targets are, as whole numbers or one-hot",
+        typed=f"{CLASS_WEIGHT}=null",
     )  # fmt: skip
 
 

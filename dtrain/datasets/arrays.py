@@ -17,7 +17,7 @@ from dtrain.data.files import files, is_address
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided
 from dtrain.data.sources import Arrays, Info, Source, Splits
 from dtrain.data.target_kind import Counted, of_labels
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, refuse
 
 #: Names of arrays: one, several that are a tuple, or by the names of inputs or outputs.
 Names = str | Sequence[Any] | Mapping[str, Any]
@@ -62,10 +62,9 @@ def npz(
     if validation is not None:
         for key, name in held.items():
             if name is not None:
-                raise UsageError(
-                    "dataset.validation", validation, f"there is dataset.{key}={name}, too",
-                    "a file, or arrays in the one file", "dataset.validation=null",
-                )  # fmt: skip
+                refuse("dataset.validation", f"there is dataset.{key}={name}, too", validation,
+                       accepted="a file, or arrays in the one file",
+                       typed="dataset.validation=null")  # fmt: skip
         beside = _in_archive(validation, "dataset.validation", keys)
     elif _is_whole(held, target is not None, "NAME"):
         beside = _in_archive(path, "dataset.path", held)
@@ -76,9 +75,8 @@ def _in_archive(path: str, key: str, keys: Mapping[str, Names | None]) -> dict[s
     """Return arrays of a file, by the keys that name them."""
     first, *others = files(path, key)
     if others:
-        raise UsageError(
-            key, path, f"names {len(others) + 1} files", "one file", f"{key}={first.name}"
-        )
+        refuse(key, f"names {len(others) + 1} files", path, accepted="one file",
+               typed=f"{key}={first.name}")  # fmt: skip
     archive = Archive(first)
 
     def arrays(key: str, names: Names | None) -> Any:
@@ -93,10 +91,9 @@ def _is_whole(held: Mapping[str, Any], has_targets: bool, name: str) -> bool:
     for key in list(held)[: 1 + has_targets]:
         if present and key not in present:
             other, value = next(iter(present.items()))
-            raise UsageError(
-                f"dataset.{key}", None, f"is missing beside dataset.{other}={value}",
-                "inputs and targets to evaluate on, or neither", f"dataset.{key}={name}",
-            )  # fmt: skip
+            refuse(f"dataset.{key}", f"is missing beside dataset.{other}={value}", None,
+                   accepted="inputs and targets to evaluate on, or neither",
+                   typed=f"dataset.{key}={name}")  # fmt: skip
     return bool(present)
 
 
@@ -191,7 +188,7 @@ def _examples(arrays: Mapping[str, Any], scale: float) -> StoredArrays:
             elif len(array) != count:
                 problem = f"has {len(array)} rows and the inputs {count}"
             if problem is not None:
-                raise UsageError(key, array.name, problem, accepted, f"{key}=NAME")
+                refuse(key, problem, array.name, accepted=accepted, hint=f"{key}=NAME")
     targets = nest.mapped(lambda array: Targets(array, f"dataset.{target}"), y)
     return StoredArrays(x, targets, weight, scale)
 
@@ -204,13 +201,13 @@ def _compare(arrays: Mapping[str, Any], held: Mapping[str, Any]) -> None:
     if list(ours) != list(theirs):
         own, other = (nest.mapped(lambda array: array.name, each) for each in (x, y))
         problem = f"is no structure like that of {own}"
-        raise UsageError(key, other, problem, "an array for each input", hint)
+        refuse(key, problem, other, accepted="an array for each input", typed=hint)
     for name, array in ours.items():
         other = theirs[name]
         if other.shape[1:] != array.shape[1:]:
             problem = f"holds examples of shape {other.shape[1:]}"
             accepted = f"the shape of {array.name}, {array.shape[1:]}"
-            raise UsageError(key, other.name, problem, accepted, hint)
+            refuse(key, problem, other.name, accepted=accepted, typed=hint)
 
 
 class StoredArrays(Source):
@@ -327,10 +324,8 @@ class Targets:
             whole = True
             for part in in_pieces(self._values):
                 if not np.isfinite(part).all():
-                    raise UsageError(
-                        self._key, self.array.name, "holds NaN or infinity", "finite numbers",
-                        f"{self._key}=NAME",
-                    )  # fmt: skip
+                    refuse(self._key, "holds NaN or infinity", self.array.name,
+                           accepted="finite numbers", hint=f"{self._key}=NAME")  # fmt: skip
                 whole = whole and np.array_equal(part, np.floor(part))
         return np.dtype(np.int64 if whole else np.float32)
 

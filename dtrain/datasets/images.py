@@ -17,7 +17,7 @@ from dtrain.data.files import DataFile, divided
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.images import Decoded, DecodedImages, ImageFiles, of_eight_bits
 from dtrain.data.sources import Splits
-from dtrain.errors import DataError, UsageError, nearest
+from dtrain.errors import DataError, nearest, refuse
 
 #: What TensorFlow decodes in the input graph.
 DIRECT = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif"})
@@ -60,9 +60,8 @@ def image_folder(
     """
     size = list(_SIZE if size is None else size)
     if channels not in (1, 3):
-        raise UsageError(
-            "dataset.channels", channels, "is no image format", "1 or 3", "dataset.channels=3"
-        )
+        refuse("dataset.channels", "is no image format", channels, accepted="1 or 3",
+               typed="dataset.channels=3")  # fmt: skip
     if folders := divided(path):
         path, *parts = folders
         validation = validation or next(iter(parts), None)
@@ -93,10 +92,9 @@ def _check_classes(classes: Sequence[str], names: Sequence[str], path: str) -> N
         if name not in names:
             near = nearest(name, names)
             problem = f"has a class {name} that the training images do not have"
-            raise UsageError(
-                "dataset.validation", path, problem + (f" (but {near})" if near else ""),
-                f"the classes {', '.join(names)}", "dataset.validation=ANOTHER",
-            )  # fmt: skip
+            refuse("dataset.validation", problem + (f" (but {near})" if near else ""), path,
+                   accepted=f"the classes {', '.join(names)}",
+                   hint="dataset.validation=ANOTHER")  # fmt: skip
 
 
 def listed(
@@ -128,9 +126,9 @@ def listed(
         classes = [p.name for p in sorted(root.iterdir()) if p.is_dir() and not _is_hidden(p, root)]
         images, notices = _in_folders(root, classes)
     else:
-        raise UsageError(key, path, "there is no such folder", accepted, f"{key}=FOLDER")
+        refuse(key, "there is no such folder", path, accepted=accepted, hint=f"{key}=FOLDER")
     if not images:
-        raise UsageError(key, path, "holds no images in sub-folders", accepted, f"{key}=FOLDER")
+        refuse(key, "holds no images in sub-folders", path, accepted=accepted, hint=f"{key}=FOLDER")
     return images, classes, notices
 
 
@@ -173,10 +171,11 @@ def _in_csv(path: Path, key: str) -> Iterator[tuple[Path, str]]:
         rest = [c for c in columns if c not in where]
         named = [c for c in rest if c.lower() in _LABELS] if len(rest) > 1 else rest
         if len(where) != 1 or len(named) != 1:
-            raise UsageError(
-                key, path, "is no CSV of images and classes: its columns are "
-                + (", ".join(columns) or "none"), "one column of paths, relative to the CSV, and "
-                "one of classes", f"{key}=FOLDER, with one sub-folder a class",
+            refuse(
+                key,
+                f"is no CSV of images and classes: its columns are {', '.join(columns) or 'none'}",
+                path, accepted="one column of paths, relative to the CSV, and one of classes",
+                hint=f"{key}=FOLDER, with one sub-folder a class",
             )  # fmt: skip
         for row in itertools.chain(filter(None, [first]), rows):
             image = path.parent / (row[where[0]] or "")

@@ -19,7 +19,7 @@ from dtrain.data.mixture import Concatenated, Mixture
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream, known_length
 from dtrain.data.target_kind import of_labels
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 _DIGITS = Path(__file__).with_name("digits.csv.gz")
 #: Examples of synthetic data that get their patterns at once.
@@ -97,22 +97,18 @@ def mixture(members: Mapping[str, Any], weights: Mapping[str, float] | None = No
     for name, splits in made.items():
         key = f"dataset.members.{name}"
         if any(isinstance(each, Stream) for each in (splits.train, splits.validation)):
-            raise UsageError(
-                key, "a stream", "cannot be mixed: it has its own order",
-                "datasets with random access", "tf.data's sample_from_datasets, as one stream",
-            )  # fmt: skip
+            refuse(key, "cannot be mixed: it has its own order", "a stream",
+                   accepted="datasets with random access",
+                   hint="tf.data's sample_from_datasets, as one stream")  # fmt: skip
         if known_length(splits.train) == 0:
-            raise UsageError(
-                key, "0 examples", "there is nothing to train on", "one example or more",
-                "a member that has some",
-            )  # fmt: skip
+            refuse(key, "there is nothing to train on", "0 examples",
+                   accepted="one example or more", hint="a member that has some")  # fmt: skip
     given = dict.fromkeys(made, 1.0) if weights is None else dict(weights)
     sound = all(math.isfinite(weight) and weight > 0 for weight in given.values())
     if given.keys() != made.keys() or not sound:
-        raise UsageError(
-            "dataset.weights", given, "is not a weight above 0 for each member",
-            ", ".join(made), "dataset.weights={" + ",".join(f"{n}:1" for n in made) + "}",
-        )  # fmt: skip
+        refuse("dataset.weights", "is not a weight above 0 for each member", given,
+               accepted=", ".join(made),
+               typed="dataset.weights={" + ",".join(f"{n}:1" for n in made) + "}")  # fmt: skip
     validations = [splits.validation for splits in made.values()]
     held = [each for each in validations if each is not None and known_length(each) != 0]
 
@@ -153,10 +149,9 @@ class Columns:
     def _arranged(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         def value(name: str) -> Any:
             if name not in row:
-                raise UsageError(
-                    "dataset", name, "no such column in an example", ", ".join(map(str, row)),
-                    "a column of the dataset",
-                )  # fmt: skip
+                refuse("dataset", "no such column in an example", name,
+                       accepted=", ".join(map(str, row)),
+                       hint="a column of the dataset")  # fmt: skip
             return row[name]
 
         return tuple(None if role is None else nest.mapped(value, role) for role in self._roles)

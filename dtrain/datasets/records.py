@@ -15,7 +15,7 @@ from dtrain.data.sources import Splits
 from dtrain.data.tabular.source import TableSource
 from dtrain.data.tabular.table import Column, Names, Table
 from dtrain.datasets.tables import of_files, of_sources
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 
 def tfrecord(
@@ -113,10 +113,8 @@ def tfds(
         inputs = own_inputs
     target = own_target if target is None else target
     if target is None:
-        raise UsageError(
-            "dataset.target", "null", f"{builder} does not say which feature is the target",
-            ", ".join(table.columns), "dataset.target=FEATURE",
-        )  # fmt: skip
+        refuse("dataset.target", f"{builder} does not say which feature is the target", "null",
+               accepted=", ".join(table.columns), typed="dataset.target=FEATURE")  # fmt: skip
     whole = TableSource(table, inputs, target, weight)
     if validation is not None:
         other = Prepared(builder, data_dir, validation)
@@ -126,10 +124,9 @@ def tfds(
     own = {name: table.images[name] for name in whole.inputs.columns() if name in table.images}
     sizes = own | dict(images or {})
     if lacking := next((name for name, size in sizes.items() if size is None), None):
-        raise UsageError(
-            "dataset.images", "null", f"the images {lacking} have different sizes",
-            "a size that they are resized to", f"dataset.images={{{lacking}:[64,64,3]}}",
-        )  # fmt: skip
+        refuse("dataset.images", f"the images {lacking} have different sizes", "null",
+               accepted="a size that they are resized to",
+               typed=f"dataset.images={{{lacking}:[64,64,3]}}")  # fmt: skip
     return of_sources(whole, held, "train", train, Holdout(**holdout), classes, sizes)
 
 
@@ -177,10 +174,11 @@ class Prepared(Table):
             shards = made.info.splits[split].file_instructions
         except Exception as error:  # of the package, for each way that a folder can be wrong
             raise UsageError(
-                "dataset.builder", builder, f"cannot be read from {data_dir or 'the usual folder'} "
-                f"({split}: {reason(error)})", "a split of a dataset that tensorflow_datasets has "
+                "dataset.builder",
+                f"cannot be read from {data_dir or 'the usual folder'} ({split}: {reason(error)})",
+                builder, accepted="a split of a dataset that tensorflow_datasets has "
                 "prepared there by download_and_prepare(file_format='array_record')",
-                "dataset.data_dir=FOLDER dataset.builder=NAME",
+                hint="dataset.data_dir=FOLDER dataset.builder=NAME",
             ) from None  # fmt: skip
         self.supervised, self._title = made.info.supervised_keys, f"{builder} {split}"
         self.files = files([str(shard.filename) for shard in shards], "dataset.builder")

@@ -23,7 +23,7 @@ from dtrain.data.tabular.encoded import EncodedSource, Fit, arrays_or_source
 from dtrain.data.tabular.source import TableSource, counted
 from dtrain.data.tabular.table import Names, Role, Table, described, flat
 from dtrain.data.target_kind import FEW
-from dtrain.errors import UsageError, nearest, typed
+from dtrain.errors import nearest, refuse, typed
 
 if TYPE_CHECKING:  # pyarrow is imported where its tables are read
     from dtrain.data.tabular.reader import ArrowTable
@@ -213,11 +213,10 @@ def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
         for name in role.columns() if role is not None else ():
             one, other = whole.table.columns[name], held.table.columns[name]
             if (one.is_number, one.shape) != (other.is_number, other.shape):
-                raise UsageError(
-                    "dataset.validation", path, f"the column {name} holds {described(other)}, "
-                    f"and {described(one)} in what is trained on",
-                    "files with the same columns", "dataset.validation=ANOTHER",
-                )  # fmt: skip
+                refuse("dataset.validation", f"the column {name} holds {described(other)}, "
+                       f"and {described(one)} in what is trained on", path,
+                       accepted="files with the same columns",
+                       hint="dataset.validation=ANOTHER")  # fmt: skip
 
 
 def of_sources(
@@ -241,10 +240,8 @@ def of_sources(
         UsageError: there is nothing to train on, or an image cannot be what it is to be.
     """
     if known_length(whole) == 0:
-        raise UsageError(
-            f"dataset.{key}", value, "has no row to train on", "data with at least one row",
-            f"dataset.{key}=ANOTHER",
-        )  # fmt: skip
+        refuse(f"dataset.{key}", "has no row to train on", value,
+               accepted="data with at least one row", hint=f"dataset.{key}=ANOTHER")  # fmt: skip
     train, held = divided(whole, holdout) if held is None else (whole, held)
     count = counted(train, held) if classes is None else classes
     columns = {"inputs": whole.inputs.names, "target": whole.target and whole.target.names}
@@ -282,17 +279,18 @@ def _of_tables(
         each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
         if kind not in KINDS and "%" not in kind:  # typed in Python: no schema has seen it
-            raise UsageError(
-                "dataset.columns", {name: kind}, "is no kind of a column", ", ".join(KINDS),
-                typed("dataset.columns", {name: nearest(kind, KINDS) or "text"}),
+            refuse(
+                "dataset.columns", "is no kind of a column", {name: kind},
+                accepted=", ".join(KINDS),
+                typed=typed("dataset.columns", {name: nearest(kind, KINDS) or "text"}),
             )  # fmt: skip
         if name not in whole.columns and name not in whole.refused:
             hint = typed("dataset.columns", {nearest(name, whole.columns) or "COLUMN": kind})
             problem = f"{whole.files[0].name} has no such column"
-            raise UsageError("dataset.columns", name, problem, ", ".join(whole.columns), hint)
+            refuse("dataset.columns", problem, name, accepted=", ".join(whole.columns), typed=hint)
     if not whole.columns:
         problem, accepted = next(iter(whole.refused.values())), "files with the same columns"
-        raise UsageError("dataset.path", path, problem, accepted, "dataset.path=ONE_FILE")
+        refuse("dataset.path", problem, path, accepted=accepted, typed="dataset.path=ONE_FILE")
     forms = {name: kind for name, kind in declared.items() if "%" in kind}
     if fitted is not None and not isinstance(inputs, str | Mapping):
         if inputs is None and target is None:
@@ -367,15 +365,13 @@ def _with_targets(source: TableSource, target: Role, skip: bool) -> tuple[TableS
     key, shown = "dataset.target", ", ".join(target.columns())
     first = source.where(int(missing[0]))
     if len(missing) == len(source):
-        raise UsageError(
-            key, shown, "is empty in every row", "a column with values", "dataset.target=COLUMN"
-        )
+        refuse(key, "is empty in every row", shown, accepted="a column with values",
+               hint="dataset.target=COLUMN")  # fmt: skip
     if not skip:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        raise UsageError(
-            key, shown, f"is empty in {first}{more}",
-            "a target in each row; on_error=skip leaves the others out", "dataset.on_error=skip",
-        )  # fmt: skip
+        refuse(key, f"is empty in {first}{more}", shown,
+               accepted="a target in each row; on_error=skip leaves the others out",
+               typed="dataset.on_error=skip")  # fmt: skip
     return source.of_rows(np.flatnonzero(~empty)), [
         f"dataset.on_error=skip: {len(missing):,} of {len(source):,} rows have no {shown} and are "
         f"left out, the first: {first}"
@@ -452,9 +448,9 @@ def _refuse_dates(source: TableSource, declared: Mapping[str, str]) -> None:
     for role in filter(None, roles):
         for name in role.columns():
             if source.table.columns[name].kind == "date" and declared.get(name) != "category":
-                raise UsageError(
-                    role.key, name, "holds dates, which are examples only in a list of inputs",
-                    "columns of numbers, booleans or text",
-                    typed("dataset.inputs", [name]) if role.key.endswith("inputs")
-                    else f"{role.key}=COLUMN",
+                refuse(
+                    role.key, "holds dates, which are examples only in a list of inputs", name,
+                    accepted="columns of numbers, booleans or text",
+                    hint=typed("dataset.inputs", [name])
+                    if role.key.endswith("inputs") else f"{role.key}=COLUMN",
                 )  # fmt: skip

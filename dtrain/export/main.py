@@ -22,7 +22,7 @@ from dtrain import secrets
 from dtrain.config.schema import Config
 from dtrain.data.failures import before_training
 from dtrain.data.sources import Splits
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, refuse
 from dtrain.export import sample
 from dtrain.export.sample import Run
 from dtrain.run import checkpoint
@@ -175,14 +175,14 @@ def built(config: Config) -> tuple[keras.Model, Splits]:
     splits = dataset.load(config).splits
     model = untrained(config, splits, Default([]))
     if has_own(model, "train_step") and not has_own(model, "call") and not inputs(model):
-        raise UsageError(
-            "model", type(model).__name__, "has no call: it cannot be run on examples",
-            "a model with a call", "the part of it that is to be served, as a model of its own",
-        )  # fmt: skip
+        refuse("model", "has no call: it cannot be run on examples", type(model).__name__,
+               accepted="a model with a call",
+               hint="the part of it that is to be served, as a model of its own")  # fmt: skip
     if layers := stateful_layers(model):
-        raise UsageError(
-            "model", layers[0].name, "carries its state from batch to batch, which a request to "
-            "an exported model must not", "layers with stateful=False", "stateful=False",
+        refuse(
+            "model",
+            "carries its state from batch to batch, which a request to an exported model must not",
+            layers[0].name, accepted="layers with stateful=False", typed="stateful=False",
         )  # fmt: skip
     model.compiled = False  # what is saved is there to be run, with no optimizer, loss or metrics
     return model, splits

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.sources import Splits
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import TrainingError, refuse
 from dtrain.run.exports import EXAMPLES, LIMIT, RECORD, SAMPLE
 from dtrain.run.folder import read_json
 from dtrain.run.samples import Sample
@@ -47,10 +47,10 @@ def sample_of(named: Any, splits: Splits) -> Sample:
     if worst > LIMIT or empty:
         problem = f"its output {name!r} differs each time that it is called on the same examples"
         problem = f"its output {empty[0]!r} is a number on no example" if empty else problem
-        raise UsageError(
-            "model", type(named.model).__name__, f"{problem}: an export cannot be compared with it",
-            "a model that computes the same numbers each time where training=False",
-            "another checkpoint" if empty else "random draws in training alone",
+        refuse(
+            "model", f"{problem}: an export cannot be compared with it", type(named.model).__name__,
+            accepted="a model that computes the same numbers each time where training=False",
+            hint="another checkpoint" if empty else "random draws in training alone",
         )  # fmt: skip
     return Sample(inputs, outputs, rows)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.files import reading
 
 #: What a run can be copied to; the others of fsspec have files that cannot be written, or no order.
@@ -31,10 +31,9 @@ def local(address: str, key: str) -> Path:
     names = rest.rstrip("/").split("/")
     problem = next(filter(None, map(reading.component, names)), None)
     if scheme not in SCHEMES or problem is not None:
-        raise UsageError(
-            key, address, f"a name in it {problem}" if problem else f"no run goes to {scheme}://",
-            "a folder, or s3://BUCKET/FOLDER, gs://BUCKET/FOLDER", f"{key}=s3://BUCKET/FOLDER",
-        )  # fmt: skip
+        refuse(key, f"a name in it {problem}" if problem else f"no run goes to {scheme}://",
+               address, accepted="a folder, or s3://BUCKET/FOLDER, gs://BUCKET/FOLDER",
+               hint=f"{key}=s3://BUCKET/FOLDER")  # fmt: skip
     return Path.cwd().joinpath(*_ROOT, scheme, *names)
 
 

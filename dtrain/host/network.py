@@ -7,7 +7,7 @@ import socket
 
 import psutil
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -50,9 +50,9 @@ def address_in(network: str, host: str, found: list[tuple[str, Address]]) -> str
         inside = [address for name, address in found if name == network]
     if not inside:
         has = ", ".join(f"{address} ({name})" for name, address in found)
-        raise UsageError(
-            "launcher.network", network, f"{host} has no address there, but {has}",
-            "a network in CIDR notation, or the name of an interface, that every host has",
-            "launcher.network=10.0.0.0/8",
+        refuse(
+            "launcher.network", f"{host} has no address there, but {has}", network,
+            accepted="a network in CIDR notation, or the name of an interface, that every host has",
+            typed="launcher.network=10.0.0.0/8",
         )  # fmt: skip
     return str(inside[0])

@@ -22,7 +22,7 @@ from dtrain.data.nest import Ragged
 from dtrain.data.order import Blocks, Mixed, Sequential
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import Stream, examples_in
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.host.terminal import aligned
 from dtrain.task.data import reading
 from dtrain.task.data.batch_reader import by_rows, taken
@@ -283,10 +283,10 @@ def refuse_ragged(leaves: list[Leaf]) -> None:
     for leaf in leaves:
         if isinstance(leaf.values, Ragged):
             name = leaf.name or ("y" if leaf.role == "target" else "x")
-            raise UsageError(
-                "dataset.pad", "null", f"the {leaf.label} has rows of different lengths",
-                "a length for each such input or target: {NAME: {length: 128}}",
-                f"dataset.pad={{{name}:{{length:{leaf.values.lengths.max()}}}}}",
+            refuse(
+                "dataset.pad", f"the {leaf.label} has rows of different lengths", "null",
+                accepted="a length for each such input or target: {NAME: {length: 128}}",
+                typed=f"dataset.pad={{{name}:{{length:{leaf.values.lengths.max()}}}}}",
             )  # fmt: skip
 
 
@@ -402,11 +402,9 @@ def index_of(leaves: Sequence[Leaf], path: Path) -> int:
     """
     found = [at for at, leaf in enumerate(leaves) if leaf.role == "input" and leaf.is_picture]
     if not found:
-        raise UsageError(
-            "--images", path, "no input of this dataset is an image",
-            "an input of height x width x 1 or 3, floating or uint8",
-            "the command without --images",
-        )  # fmt: skip
+        refuse("--images", "no input of this dataset is an image", path,
+               accepted="an input of height x width x 1 or 3, floating or uint8",
+               hint="the command without --images")  # fmt: skip
     return max(found, key=lambda at: leaves[at].is_image)
 
 

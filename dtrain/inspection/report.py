@@ -23,7 +23,7 @@ from dtrain.data.order import Sequential
 from dtrain.data.sources import Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.data.tabular import look
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.host.terminal import aligned
 from dtrain.inspection import facts
 from dtrain.inspection.facts import Leaf
@@ -80,10 +80,9 @@ def report(
     data = dataset.load(config)
     splits, train = data.splits, data.splits.train
     if examples_in(train) == 0:
-        raise UsageError(
-            "dataset", "0 examples", "there is nothing to train on", "one example or more",
-            "another file, or a smaller dataset.validation_split",
-        )  # fmt: skip
+        refuse("dataset", "there is nothing to train on", "0 examples",
+               accepted="one example or more",
+               hint="another file, or a smaller dataset.validation_split")  # fmt: skip
     rows = list(facts.rows(config, data).items())
     yield "lines", (f"data: {config.dataset['_target_']}", aligned(rows))
     if data.notices:

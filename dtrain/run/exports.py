@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.files import reading, writing
 from dtrain.run import schemas
 from dtrain.run.folder import read_json, write_json
@@ -138,10 +138,9 @@ class Version:
         if self.record is None:
             return
         if (self.record["digest"], self.record["weights"]) != (digest, weights):
-            raise UsageError(
-                "name", self.path.parent.name, f"{self.path} holds an export of other weights",
-                "a name of its own for each model, or another folder", "name=ANOTHER",
-            )  # fmt: skip
+            refuse("name", f"{self.path} holds an export of other weights", self.path.parent.name,
+                   accepted="a name of its own for each model, or another folder",
+                   hint="name=ANOTHER")  # fmt: skip
 
     def publish(self, record: Record) -> None:
         """Let what is aside appear; what is there already stays.
@@ -175,10 +174,8 @@ def read(path: Path) -> Record:
     """
     found = read_json(path / RECORD) if path.is_dir() else None
     if found is None:
-        raise UsageError(
-            "folder", path, f"is there, and no export of dtrain (it has no {RECORD})",
-            "another name or folder", "name=ANOTHER",
-        )  # fmt: skip
+        refuse("folder", f"is there, and no export of dtrain (it has no {RECORD})", path,
+               accepted="another name or folder", hint="name=ANOTHER")  # fmt: skip
     return schemas.check(found, Record, path / RECORD)
 
 

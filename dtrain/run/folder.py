@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile, UsageError, refuse
 from dtrain.files import locks, reading, writing
 
 #: The file that a command locks for as long as it is at work in a folder.
@@ -120,10 +120,9 @@ def check_format(folder: Path, key: str) -> None:
             continue
         version = _VERSIONS.get(number if isinstance(number, int) else 0, f"format {number!r}")
         own = _VERSIONS[FORMAT]
-        raise UsageError(
-            key, folder, f"is of dtrain {version}, and this is {own}", f"a folder of dtrain {own}",
-            f"use dtrain {version} for it, or begin a new run with {own}",
-        )  # fmt: skip
+        refuse(key, f"is of dtrain {version}, and this is {own}", folder,
+               accepted=f"a folder of dtrain {own}",
+               hint=f"use dtrain {version} for it, or begin a new run with {own}")  # fmt: skip
 
 
 def write_text(path: Path, text: str, lasting: bool = False) -> None:

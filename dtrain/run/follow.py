@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dtrain.errors import CheckpointError, UsageError
+from dtrain.errors import CheckpointError, UsageError, refuse
 from dtrain.run import checkpoint
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.folder import RunDir
@@ -35,9 +35,8 @@ class Followed:
 
     def __init__(self, rundir: RunDir, word: str | None, mode: str):
         if word not in (None, *checkpoint.WORDS):
-            raise UsageError(
-                "checkpoint", word, "cannot be followed", "best or latest", "checkpoint=best"
-            )
+            refuse("checkpoint", "cannot be followed", word, accepted="best or latest",
+                   typed="checkpoint=best")  # fmt: skip
         self._rundir, self._word, self._mode = rundir, word, mode
 
     @contextlib.contextmanager
@@ -53,10 +52,9 @@ class Followed:
         name = f".follow-{command}"
         descriptor = self._rundir.lock(name)
         if descriptor is None:
-            raise UsageError(
-                "follow", "true", f"process {self._rundir.holder(name)} follows this run already",
-                f"one {command} at a time that follows a run", "the command without follow=true",
-            )  # fmt: skip
+            refuse("follow", f"process {self._rundir.holder(name)} follows this run already",
+                   "true", accepted=f"one {command} at a time that follows a run",
+                   hint="the command without follow=true")  # fmt: skip
         try:
             yield
         finally:

@@ -45,4 +45,5 @@ def kind(weights: str) -> str:
 
 def refused(weights: str, problem: str) -> UsageError:
     """Return the error of weights that cannot be read."""
-    return UsageError(KEY, weights, problem, ACCEPTED, "init.weights=outputs/DATE/TIME_NAME")
+    return UsageError(KEY, problem, weights, accepted=ACCEPTED,
+                      hint="init.weights=outputs/DATE/TIME_NAME")  # fmt: skip

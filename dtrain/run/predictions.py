@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import TrainingError, refuse
 from dtrain.files import reading, writing
 from dtrain.files.writing import csv_text
 
@@ -365,11 +365,11 @@ def _refuse_other(folder: Path, manifest: dict[str, Any]) -> None:
         if isinstance(was, dict) and isinstance(here, dict):
             key = next(key for key in (*was, *here) if was.get(key) != here.get(key))
             name, was, here = f"{name}.{key}", was.get(key), here.get(key)
-        raise UsageError(
-            "to", folder, f"has predictions of another command: their {name} is {_short(was)}, "
-            f"and here it is {_short(here)}",
-            "the folder of predictions of the same checkpoint, data and options, or a new one",
-            "to=FOLDER with another folder",
+        refuse(
+            "to", f"has predictions of another command: their {name} is {_short(was)}, "
+            f"and here it is {_short(here)}", folder,
+            accepted="the folder of predictions of the same checkpoint, data and options, or a "
+            "new one", hint="to=FOLDER with another folder",
         )  # fmt: skip
 
 

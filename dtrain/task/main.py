@@ -19,7 +19,7 @@ from dtrain.config import load, targets
 from dtrain.config.schema import Backend as Backends
 from dtrain.config.schema import Config
 from dtrain.data import generators
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files import writing
 from dtrain.host import terminal
 from dtrain.run import strategy_plan
@@ -151,12 +151,11 @@ def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) 
     )
     if strategy.replicas != cluster.replicas:
         plan = "OneReplica" if strategy.replicas == 1 else "PerDevice"
-        raise UsageError(
-            "strategy.plan", config.strategy.plan["_target_"],
-            f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has "
-            f"{cluster.replicas}", "a plan of the strategy's own replicas",
-            f"strategy.plan._target_=dtrain.task.strategies.plans.{plan}",
-        )  # fmt: skip
+        refuse("strategy.plan",
+               f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has "
+               f"{cluster.replicas}", config.strategy.plan["_target_"],
+               accepted="a plan of the strategy's own replicas",
+               typed=f"strategy.plan._target_=dtrain.task.strategies.plans.{plan}")  # fmt: skip
     return strategy
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from dtrain.config import schema, targets
 from dtrain.config.schema import Config
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
 from dtrain.run.registry import Promotion
@@ -111,10 +111,8 @@ class Tracker(ABC):
             NotPromoted: the condition does not hold.
             UsageError: there are no models here, or the condition is none.
         """
-        raise UsageError(
-            "tracking", type(self).__name__, "keeps no models", "tracking=mlflow",
-            "tracking=mlflow",
-        )  # fmt: skip
+        refuse("tracking", "keeps no models", type(self).__name__, accepted="tracking=mlflow",
+               typed="tracking=mlflow")  # fmt: skip
 
     def prepare(self) -> None:  # noqa: B027 - an optional hook
         """Do what takes long and needs no run: importing a client, say."""
@@ -187,8 +185,7 @@ def make_tracker(config: Config) -> Tracker:
         experiment=written.get("experiment"),
     )
     if not isinstance(tracker, Tracker):
-        raise UsageError(
-            "tracking._target_", node._target_, "makes no tracker",
-            "a subclass of dtrain.tracking.base.Tracker", "tracking=mlflow",
-        )  # fmt: skip
+        refuse("tracking._target_", "makes no tracker", node._target_,
+               accepted="a subclass of dtrain.tracking.base.Tracker",
+               typed="tracking=mlflow")  # fmt: skip
     return tracker

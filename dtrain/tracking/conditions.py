@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.registry import Measured
 
 _WORD = re.compile(r"\s*([\w./:-]+)\s*(>=|<=|==|>|<)\s*(@?[\w.+-]+)\s*")
@@ -76,10 +76,10 @@ def _parsed(part: str, text: str) -> Condition:
     except ValueError:
         number = math.nan
     if found is None or operand == "@" or math.isnan(number):
-        raise UsageError(
-            "if", text, "is no condition (a shell takes > and < for itself, without quotes)",
-            "METRIC, one of >= <= == > <, and @ALIAS or a number; several with 'and' between",
-            "'if=val_accuracy>=@champion'",
+        refuse(
+            "if", "is no condition (a shell takes > and < for itself, without quotes)", text,
+            accepted="METRIC, one of >= <= == > <, and @ALIAS or a number; several with 'and' "
+            "between", typed="'if=val_accuracy>=@champion'",
         )  # fmt: skip
     alias = operand[1:] if operand.startswith("@") else None
     return Condition(found[1], found[2], alias, number)
@@ -97,11 +97,11 @@ def check_metrics(conditions: list[Condition], known: Mapping[str, Measured]) ->
     """
     for each in conditions:
         if each.metric not in known:
-            raise UsageError(
-                "if", each, f"the checkpoint has no number {each.metric!r} of known data",
-                ", ".join(sorted(known)) or "metrics of the run's validation, and what evaluate "
-                "has added",
-                "python -m dtrain evaluate RUN, which adds test/NAME",
+            refuse(
+                "if", f"the checkpoint has no number {each.metric!r} of known data", each,
+                accepted=", ".join(sorted(known)) or "metrics of the run's validation, and what "
+                "evaluate "
+                "has added", hint="python -m dtrain evaluate RUN, which adds test/NAME",
             )  # fmt: skip
 
 

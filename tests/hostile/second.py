@@ -61,7 +61,9 @@ class Fickle(Quick):
         """Start the task."""
         how = os.environ.get("QUICK", "")
         if how == "start-usage":
-            raise UsageError("seed", 1, "is another one on worker-0", "the same", "seed=2")
+            raise UsageError(
+                "seed", "is another one on worker-0", 1, accepted="the same", typed="seed=2"
+            )
         if how == "start-training":
             raise TrainingError("there are no 2 free ports")
         if how == "start-os":

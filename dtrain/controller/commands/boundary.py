@@ -11,7 +11,7 @@ from typing import NoReturn
 from dtrain import errors
 from dtrain.config import other_tools, suggest
 from dtrain.controller import latest
-from dtrain.errors import ALONE, DtrainError, UsageError, nearest
+from dtrain.errors import DtrainError, UsageError, nearest
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ")
         missing = re.match(r"the following arguments are required: ([^,\s]+)", message)
         if missing is not None:
-            return UsageError(missing[1], ALONE, "is missing", usage, latest.hint(command))
+            return UsageError(missing[1], "is missing", accepted=usage, typed=latest.hint(command))
         unknown = re.match(r"unrecognized arguments: (--?)([\w-]+)[= ]?(\S*)", message)
         if unknown is not None:
             name, value = unknown[2].replace("-", "_"), unknown[3] or suggest.VALUE
@@ -45,13 +45,11 @@ class Parser(argparse.ArgumentParser):
             if known is None and (near := nearest(f"--{unknown[2]}", own)) is not None:
                 known = f"{self.prog} {near} {value}"
             known = known or suggest.known(name, value)
-            return UsageError(
-                f"{unknown[1]}{unknown[2]}", ALONE, f"{command} has no such option", usage,
-                known or f"{self.prog} --help",
-            )  # fmt: skip
+            return UsageError(f"{unknown[1]}{unknown[2]}", f"{command} has no such option",
+                              accepted=usage, hint=known or f"{self.prog} --help")  # fmt: skip
         option = re.match(r"argument (--?[\w-]+)\S*: (.*)", message)
         key, problem = (option[1], option[2]) if option else (command, message)
-        return UsageError(key, ALONE, problem, usage, f"{self.prog} --help")
+        return UsageError(key, problem, accepted=usage, hint=f"{self.prog} --help")
 
 
 def words(given: argparse.Namespace) -> list[str]:

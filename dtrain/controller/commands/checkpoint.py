@@ -14,7 +14,7 @@ from dtrain import errors
 from dtrain.config.objective import Mode
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
-from dtrain.errors import CheckpointError, DamagedFile, UsageError, printable
+from dtrain.errors import CheckpointError, DamagedFile, printable, refuse
 from dtrain.files import reading
 from dtrain.host.terminal import aligned
 from dtrain.run.checkpoint import best_of, store, writer
@@ -110,10 +110,9 @@ def show(path: Path) -> int:
     ):
         return _list(path, None)
     problem = "is neither a run folder nor a checkpoint" if path.exists() else "is not there"
-    raise UsageError(
-        "PATH", path, problem, "a run folder, its checkpoints folder, or one checkpoint in it",
-        "python -m dtrain checkpoint outputs/DATE/TIME_NAME",
-    )  # fmt: skip
+    refuse("PATH", problem, path,
+           accepted="a run folder, its checkpoints folder, or one checkpoint in it",
+           hint="python -m dtrain checkpoint outputs/DATE/TIME_NAME")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

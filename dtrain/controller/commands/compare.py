@@ -14,7 +14,7 @@ from dtrain.compare.comparison import Comparison, compare
 from dtrain.compare.load_folders import of_folders
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, refuse
 from dtrain.run.folder import RunDir
 
 
@@ -53,10 +53,9 @@ def _parser() -> Parser:
 
 def _found(given: argparse.Namespace) -> Comparison:
     if "" in given.runs:  # a variable of the shell that is not set; it would be read as .
-        raise UsageError(
-            "PATH_OR_RUN_ID", "", "is empty", "a folder or a run's id; . for the current folder",
-            "python -m dtrain compare outputs",
-        )  # fmt: skip
+        refuse("PATH_OR_RUN_ID", "is empty", "",
+               accepted="a folder or a run's id; . for the current folder",
+               typed="python -m dtrain compare outputs")  # fmt: skip
     ids = [each for each in given.runs if load_tracked.is_id(each)]
     folders = [Path(each) for each in given.runs if each not in ids]
     runs, sweep = of_folders(folders) if folders else ([], None)
@@ -69,11 +68,9 @@ def _found(given: argparse.Namespace) -> Comparison:
 def _bits(given: argparse.Namespace) -> int:
     runs = [RunDir(each) for each in given.runs]
     if len(runs) != 2 or not all(run.journal.is_file() for run in runs):
-        raise UsageError(
-            "--bits", " ".join(given.runs), "compares two run folders",
-            "two folders that runs printed as their run folders",
-            "python -m dtrain compare --bits ONE OTHER",
-        )  # fmt: skip
+        refuse("--bits", "compares two run folders", " ".join(given.runs),
+               accepted="two folders that runs printed as their run folders",
+               typed="python -m dtrain compare --bits ONE OTHER")  # fmt: skip
     lines, same = bits.report(runs[0], runs[1])
     print(*lines, sep="\n")
     return errors.OK if same else errors.FAILED

@@ -24,7 +24,7 @@ from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import machine
 from dtrain.controller.terminal.progress import Activity
 from dtrain.controller.validate import check_address
-from dtrain.errors import UsageError, printable
+from dtrain.errors import printable, refuse
 from dtrain.files import writing
 from dtrain.host import frameworks
 from dtrain.host.forkserver import warm
@@ -149,10 +149,8 @@ def _check(path: Path | None) -> None:
     elif not path.parent.is_dir():
         problem = f"there is no folder {path.parent}"
     if problem is not None:
-        raise UsageError(
-            "--images", path, problem, "a file FILE.png in a folder that is there",
-            "--images FILE.png",
-        )  # fmt: skip
+        refuse("--images", problem, path, accepted="a file FILE.png in a folder that is there",
+               hint="--images FILE.png")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from dtrain.controller import cli, exporting
 from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.derived import OfModel
 from dtrain.controller.terminal.progress import Activity
-from dtrain.errors import UsageError, nearest, printable
+from dtrain.errors import UsageError, nearest, printable, refuse
 from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS, Tensor
@@ -43,15 +43,16 @@ class Export(OfModel):
         """
         follow = self._words["follow"]
         if follow not in ("true", "false"):
-            raise UsageError("follow", follow, "is neither", "true or false", "follow=true")
+            refuse("follow", "is neither", follow, accepted="true or false", typed="follow=true")
         to = self._words["to"]
         names = [] if to is None else [part.strip() for part in to.strip("[]").split(",")]
         self._formats = list(dict.fromkeys(names))
         if unknown := [name for name in names if name not in FORMATS]:
             name, near = unknown[0], nearest(unknown[0], FORMATS)
-            raise UsageError(
-                "to", name, "is no format", f"{', '.join(FORMATS)}, several with commas between",
-                suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
+            refuse(
+                "to", "is no format", name,
+                accepted=f"{', '.join(FORMATS)}, several with commas between",
+                hint=suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
             )  # fmt: skip
 
     def job(self, node: Any) -> int:

@@ -11,7 +11,7 @@ from dtrain import errors
 from dtrain.config import groups, suggest
 from dtrain.config.groups import help_of, keys
 from dtrain.config.overrides import parse
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 
@@ -94,9 +94,8 @@ def _keys(asked: list[str]) -> str:
     lines = []
     for key in (parse(argument).name for argument in asked):
         if key.replace("/", ".") not in keys() and (hint := suggest.of_help(key)) is not None:
-            raise UsageError(
-                "--help", key, "there is no such key", "the keys that --cfg job prints", hint
-            )
+            refuse("--help", "there is no such key", key, accepted="the keys that --cfg job prints",
+                   typed=hint)  # fmt: skip
         found = help_of(key)
         facts = {"type": found.type, "accepted": found.accepted}
         if found.default is not None:

@@ -14,7 +14,7 @@ from dtrain.controller import cli, early_import, remote
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.terminal.progress import Activity
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.files import addresses
 from dtrain.run.follow import LOOK, Followed
 
@@ -109,10 +109,11 @@ def at_address(command: ModuleType, given: list[str]) -> int:
         if "follow=true" in words:
             for word in filter(addresses.is_far, words):
                 if remote.is_unfinished_copy(_run_of(Path(word).absolute())):
-                    raise UsageError(
-                        "follow", "true", f"{word} is a copy, which does not change, of a run that "
-                        "another machine trains", "the folder in which that machine trains it",
-                        "the same command without follow=true, again when there is more",
+                    refuse(
+                        "follow",
+                        f"{word} is a copy, which does not change, of a run that another machine "
+                        "trains", "true", accepted="the folder in which that machine trains it",
+                        hint="the same command without follow=true, again when there is more",
                     )  # fmt: skip
     except UsageError as error:
         return boundary.report(error, "")

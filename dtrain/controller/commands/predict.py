@@ -20,7 +20,7 @@ from dtrain.controller.launchers import Env
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine, check_workers
 from dtrain.data import options
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Task
 from dtrain.run.folder import short
@@ -46,11 +46,11 @@ class PredictJob(DerivedJob):
         """
         cluster, workers = planned.cluster, int(config.action["workers"])
         if len(cluster.tasks) > cluster.together:
-            raise UsageError(
-                "strategy", config.strategy.name, f"has {len(cluster.tasks)} processes that share "
-                "each batch, and a worker of predict is one process by itself",
-                "a strategy of one process, and any number of workers", "strategy=one_device",
-            )  # fmt: skip
+            refuse("strategy", f"has {len(cluster.tasks)} processes that share "
+                   "each batch, and a worker of predict is one process by itself",
+                   config.strategy.name,
+                   accepted="a strategy of one process, and any number of workers",
+                   typed="strategy=one_device")  # fmt: skip
         task, replicas = cluster.chief, cluster.replicas // cluster.together
         check_workers(workers, cluster, machine)
         shares = machine.shared and cluster.device_kind == "cpu" and workers > 1
@@ -117,11 +117,11 @@ class Predict(Derived):
             config.launcher = Node({**shared, "_target_": _LOCAL})
         launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
         if isinstance(launcher, type) and issubclass(launcher, Env):
-            raise UsageError(
-                "launcher", "env", "starts tasks that share each batch, and a worker of predict is "
-                "by itself", "the command on each host, with one folder that all of them share",
-                "launcher=local to=FOLDER shard=0/2",
-            )  # fmt: skip
+            refuse("launcher",
+                   "starts tasks that share each batch, and a worker of predict is by itself",
+                   "env",
+                   accepted="the command on each host, with one folder that all of them share",
+                   hint="launcher=local to=FOLDER shard=0/2")  # fmt: skip
         if config.hardware.intra_op_threads is None:
             # The bits of a batch may depend on how many threads share it: each has one.
             config.hardware.intra_op_threads = 1

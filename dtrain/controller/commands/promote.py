@@ -22,7 +22,7 @@ from dtrain.controller import cli, logging_models, shipping
 from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.derived import OfModel
 from dtrain.controller.terminal.progress import Activity
-from dtrain.errors import DtrainError, UsageError, printable
+from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.run import checkpoint, registry, schemas
 from dtrain.run.checkpoint.format import read_manifest
 from dtrain.run.cluster import Cluster
@@ -56,18 +56,16 @@ class Promote(OfModel):
             value = self._words[word]
             problem = None if value is None else form.problem(value)
             if problem is not None:
-                raise UsageError(
-                    word, value, problem, form.accepted.removeprefix("null, or "),
-                    f"{word}={form.example}",
-                )  # fmt: skip
+                refuse(word, problem, value, accepted=form.accepted.removeprefix("null, or "),
+                       typed=f"{word}={form.example}")  # fmt: skip
         if self._words["alias"] is None:
-            raise UsageError(
-                "alias", "(none)", "is what is to name the model", ALIAS.accepted, "alias=champion"
-            )
+            refuse("alias", "is what is to name the model", "(none)", accepted=ALIAS.accepted,
+                   typed="alias=champion")  # fmt: skip
         if (self.rundir.path / "sweep.json").is_file():
-            raise UsageError(
-                "RUN", self._run, "is a sweep, and a model is of one job", "the folder of a job",
-                f"python -m dtrain promote {short(self.rundir.path / '0')} alias=...",
+            refuse(
+                "RUN", "is a sweep, and a model is of one job", self._run,
+                accepted="the folder of a job",
+                hint=f"python -m dtrain promote {short(self.rundir.path / '0')} alias=...",
             )  # fmt: skip
 
     def job(self, node: Any) -> int:
@@ -109,15 +107,14 @@ class Promote(OfModel):
 
     def _unrecorded(self, value: str, problem: str) -> UsageError:
         command = f"python -m dtrain sync {shlex.quote(short(self.rundir.path))}"
-        return UsageError("tracking", value, problem, "a run that MLflow has", command)
+        return UsageError("tracking", problem, value, accepted="a run that MLflow has",
+                          typed=command)  # fmt: skip
 
     def _name(self, config: Config) -> str:
         name = self._words["name"] or logging_models.registered(config)
         if not name:
-            raise UsageError(
-                "name", "(none)", "is what the model is registered as", "a name",
-                "name=digits, or tracking.register=digits of the run",
-            )  # fmt: skip
+            refuse("name", "is what the model is registered as", "(none)", accepted="a name",
+                   hint="name=digits, or tracking.register=digits of the run")  # fmt: skip
         return str(name)
 
 
@@ -171,11 +168,9 @@ def _record(tracker: Tracker, config: Config, rundir: RunDir) -> None:
     lock = rundir.lock()
     if lock is None:
         if not there:
-            raise UsageError(
-                "RUN", rundir.path, "is at work, and MLflow does not have it yet",
-                "a run that has trained for some seconds, and its own store",
-                "the same command in a while",
-            )  # fmt: skip
+            refuse("RUN", "is at work, and MLflow does not have it yet", rundir.path,
+                   accepted="a run that has trained for some seconds, and its own store",
+                   hint="the same command in a while")  # fmt: skip
         return
     try:
         if not there or "shipped" not in tracked:

@@ -33,7 +33,7 @@ from dtrain.controller import code_recorder, folders, resume
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.supervisor import Signals
-from dtrain.errors import UsageError, printable
+from dtrain.errors import UsageError, printable, refuse
 from dtrain.files import writing
 from dtrain.host import git, packages, python_path
 from dtrain.run import code
@@ -93,7 +93,7 @@ def read(typed: str) -> State:
     """
 
     def refused(problem: str, accepted: str, hint: str = _EXAMPLE) -> UsageError:
-        return UsageError("RUN", typed, problem, accepted, hint)
+        return UsageError("RUN", problem, typed, accepted=accepted, typed=hint)
 
     rundir = RunDir(typed)
     if not rundir.path.is_dir():
@@ -165,10 +165,11 @@ def worktree(state: State, tree: Tree) -> Iterator[Path]:
         if problem is None and patch:
             problem = _git(path, "apply", "--binary", "--whitespace=nowarn", "-", data=patch)
         if problem is not None:
-            raise UsageError(
-                "RUN", state.typed, f"its code at commit {commit[:12]} cannot be built again "
-                f"({problem})", "a run whose commit is in its repository, or in the current one",
-                "git fetch in a clone of it, and the command again from there",
+            refuse(
+                "RUN", f"its code at commit {commit[:12]} cannot be built again ({problem})",
+                state.typed,
+                accepted="a run whose commit is in its repository, or in the current one",
+                hint="git fetch in a clone of it, and the command again from there",
             )  # fmt: skip
         yield path
     finally:

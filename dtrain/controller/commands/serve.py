@@ -31,7 +31,7 @@ from dtrain.controller.derived import own_words
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.launchers.questions import ModelProcess
 from dtrain.controller.terminal.progress import Activity
-from dtrain.errors import DtrainError, UsageError, printable
+from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.files import writing
 from dtrain.host import forkserver
 from dtrain.run import checkpoint
@@ -174,11 +174,9 @@ def _listening(given: str, options: Options) -> socket.socket:
     """
     host, port = options.host, options.port
     if TOKEN not in os.environ and host not in ("localhost", "::1") and host[:4] != "127.":
-        raise UsageError(
-            "host", host, "others could ask the server, and no token is required",
-            f"127.0.0.1, or a token in {TOKEN} (empty: no token is asked for)",
-            f"{TOKEN}=... python -m dtrain serve {given} host={host}",
-        )  # fmt: skip
+        refuse("host", "others could ask the server, and no token is required", host,
+               accepted=f"127.0.0.1, or a token in {TOKEN} (empty: no token is asked for)",
+               hint=f"{TOKEN}=... python -m dtrain serve {given} host={host}")  # fmt: skip
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
@@ -186,9 +184,9 @@ def _listening(given: str, options: Options) -> socket.socket:
         problem = f"cannot be used ({str(error.strerror).partition(' (')[0]})"
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             key, value, accepted, hint = "port", str(port), "a free port; 0 for any", "port=0"
-            raise UsageError(key, value, problem, accepted, hint) from None
+            raise UsageError(key, problem, value, accepted=accepted, typed=hint) from None
         accepted = "an address of this machine"
-        raise UsageError("host", host, problem, accepted, "host=127.0.0.1") from None
+        raise UsageError("host", problem, host, accepted=accepted, typed="host=127.0.0.1") from None
 
 
 def _options(values: dict[str, str]) -> Options:
@@ -203,16 +201,17 @@ def _options(values: dict[str, str]) -> Options:
         first = error.errors()[0]
         word, problem = str(first["loc"][0]), f"{first['msg'][:1].lower()}{first['msg'][1:]}"
         default = f"{word}={str(Options.model_fields[word].default).lower()}"
-        raise UsageError(word, values[word], problem, f"such as {default}", default) from None
+        raise UsageError(word, problem, values[word], accepted=f"such as {default}",
+                         typed=default) from None  # fmt: skip
 
 
 def _serve(given: str, rest: list[str], own: Path) -> int:
     path, is_model = Path(given), given.startswith(SCHEME)
     if not is_model and not path.is_dir():
-        raise UsageError(
-            "MODEL", path, "is no run folder, no model of a registry and no export",
-            "a run folder, models:/NAME@ALIAS, or a folder with a SavedModel or a model.pt2",
-            "python -m dtrain serve outputs/DATE/TIME_NAME",
+        refuse(
+            "MODEL", "is no run folder, no model of a registry and no export", path,
+            accepted="a run folder, models:/NAME@ALIAS, or a folder with a SavedModel or a "
+            "model.pt2", hint="python -m dtrain serve outputs/DATE/TIME_NAME",
         )  # fmt: skip
     is_run = not is_model and Folder(path).newest() is None
     foreign = [*([] if is_run else ["checkpoint", "weights"]), *([] if is_model else [_STORE])]
@@ -229,10 +228,11 @@ def _serve(given: str, rest: list[str], own: Path) -> int:
             forkserver.guess(task_environment(hashing="random"))
             model = Registered(given, options.uri)
             if options.follow and model.alias is None:
-                raise UsageError(
-                    "follow", "true", f"{given} is always the same version",
-                    "an alias, which moves",
-                    f"python -m dtrain serve models:/{model.name or 'NAME'}@champion follow=true",
+                refuse(
+                    "follow", f"{given} is always the same version", "true",
+                    accepted="an alias, which moves",
+                    typed=f"python -m dtrain serve models:/{model.name or 'NAME'}@champion "
+                    "follow=true",
                 )  # fmt: skip
             command.activity.begin("asking MLflow, whose import takes 2 to 10 s")
             return command.run(model.name or "model", OfRegistry(model, own), model.version())

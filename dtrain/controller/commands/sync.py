@@ -18,7 +18,7 @@ from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.commands.promote import tracked_run
 from dtrain.controller.derived import OfModel
 from dtrain.controller.terminal.progress import Activity
-from dtrain.errors import NotPromoted, UsageError, printable
+from dtrain.errors import NotPromoted, UsageError, printable, refuse
 from dtrain.files import reading
 from dtrain.run import registry, schemas
 from dtrain.run.folder import RunDir, check_format, short
@@ -64,10 +64,9 @@ def sync(path: str, to: str | None = None) -> str:
         if shipping.is_run(rundir)
     ]
     if not configs:
-        raise UsageError(
-            "RUN_DIR", path, "is not a run folder", "a folder with config.yaml and journal.jsonl",
-            "python -m dtrain sync outputs/DATE/TIME_NAME",
-        )  # fmt: skip
+        refuse("RUN_DIR", "is not a run folder", path,
+               accepted="a folder with config.yaml and journal.jsonl",
+               hint="python -m dtrain sync outputs/DATE/TIME_NAME")  # fmt: skip
     tracker = make_tracker(configs[-1][1])
     address = str(tracker.address)
     print(f"shipping to {printable(address)}", file=sys.stderr, flush=True)
@@ -84,10 +83,9 @@ def sync(path: str, to: str | None = None) -> str:
 def _ship(config: Config, rundir: RunDir) -> None:
     lock = rundir.lock()
     if lock is None:
-        raise UsageError(
-            "RUN_DIR", rundir.path, f"the command of process {rundir.holder()} is at work in it",
-            "a run that has ended", f"python -m dtrain sync {rundir.path} when it has ended",
-        )  # fmt: skip
+        refuse("RUN_DIR", f"the command of process {rundir.holder()} is at work in it", rundir.path,
+               accepted="a run that has ended",
+               hint=f"python -m dtrain sync {rundir.path} when it has ended")  # fmt: skip
     try:
         tracker = make_tracker(config)
         passed = ship_folder(tracker, config, rundir)

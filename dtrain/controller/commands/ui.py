@@ -19,7 +19,7 @@ from urllib.parse import quote
 from dtrain import errors
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
-from dtrain.errors import DamagedFile, UsageError
+from dtrain.errors import DamagedFile, UsageError, refuse
 from dtrain.host import terminal
 
 HOST = "127.0.0.1"
@@ -83,10 +83,10 @@ def comparison(store: Path, address: str) -> str:
         UsageError: there is no store, or it is damaged.
     """
     if not store.is_file():
-        raise UsageError(
-            "--output-dir", store.parent, "holds no tracking store (mlflow.db)",
-            "the output_dir of tracked runs",
-            "--output-dir FOLDER, or a run with tracking=mlflow, which is the default",
+        refuse(
+            "--output-dir", "holds no tracking store (mlflow.db)", store.parent,
+            accepted="the output_dir of tracked runs",
+            hint="--output-dir FOLDER, or a run with tracking=mlflow, which is the default",
         )  # fmt: skip
     place = f"file:{quote(str(store.absolute()))}?mode=ro"
     try:
@@ -114,9 +114,8 @@ def _free(port: int) -> int:
             return int(each.getsockname()[1])
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(
-            "--port", port, f"cannot be used ({reason})", "a free port", "no --port"
-        ) from None
+        raise UsageError("--port", f"cannot be used ({reason})", port, accepted="a free port",
+                         hint="no --port") from None  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

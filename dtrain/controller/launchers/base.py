@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 
@@ -100,10 +100,9 @@ class Launcher(ABC):
 
     def no_sweep(self) -> UsageError:
         """Return why one that is not :attr:`several` does no sweep."""
-        return UsageError(
-            "launcher", type(self).__name__, "cannot run one job beside another",
-            "a launcher that can, or a command for each job", "launcher=local",
-        )  # fmt: skip
+        return UsageError("launcher", "cannot run one job beside another", type(self).__name__,
+                          accepted="a launcher that can, or a command for each job",
+                          typed="launcher=local")  # fmt: skip
 
     def show(self, work: Work) -> Outcome:
         """Print what would be done (``dry_run=true``), and start nothing."""
@@ -242,9 +241,10 @@ class Elsewhere(Launcher):
         """Refuse what does not train: the run folder that it works on may not be there."""
         if trains:
             return self
-        raise UsageError(
-            "launcher", type(self).__name__, "has trainings done elsewhere, and this command works "
-            "on a run folder of this machine", "local", "launcher=local",
+        refuse(
+            "launcher",
+            "has trainings done elsewhere, and this command works on a run folder of this machine",
+            type(self).__name__, accepted="local", typed="launcher=local",
         )  # fmt: skip
 
     @abstractmethod

@@ -31,7 +31,7 @@ from dtrain.controller.launchers.rendezvous.messages import BEAT, Message, is_na
 from dtrain.controller.launchers.rendezvous.sides import Host, Peer, Place
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import TrainingError, UsageError, refuse
 from dtrain.files import writing
 from dtrain.host import network as networks
 from dtrain.host.terminal import say
@@ -91,11 +91,9 @@ class Meeting:
         if started.is_on_one_machine:
             hosts = ("127.0.0.1",)
         elif not hosts:
-            raise UsageError(
-                "launcher.chief", "null",
-                f"{started.what} does not say on which host its task 0 is",
-                "the name or address of that host, the same for all tasks", "launcher.chief=HOST",
-            )  # fmt: skip
+            refuse("launcher.chief", f"{started.what} does not say on which host its task 0 is",
+                   "null", accepted="the name or address of that host, the same for all tasks",
+                   hint="launcher.chief=HOST")  # fmt: skip
         elif started.rank:
             hosts = tuple(map(reach, hosts))
         digest = hashlib.sha256(started.job.encode()).digest()
@@ -131,11 +129,10 @@ class Env(Local):
     ):
         super().__init__(*args, **kwargs)
         if self.max_restarts:
-            raise UsageError(
-                "launcher.max_restarts", self.max_restarts,
-                "a command that starts one task of many cannot start the others again",
-                "0; what started the commands can start them again", "launcher.max_restarts=0",
-            )  # fmt: skip
+            refuse("launcher.max_restarts",
+                   "a command that starts one task of many cannot start the others again",
+                   self.max_restarts, accepted="0; what started the commands can start them again",
+                   typed="launcher.max_restarts=0")  # fmt: skip
         self._environment, self._network = environment, network
         self._started_by = environment.started() if isinstance(environment, Platform) else None
         self._chief = chief
@@ -193,9 +190,10 @@ class Env(Local):
         if started is None:
             return super().no_sweep()
         return UsageError(
-            "launcher", "auto", f"{started.what} has {started.number or 'several'} tasks, and each "
-            "would do the whole sweep", "one task, which has jobs beside each other on its node",
-            f"{started.typed}1 ... -m launcher=local sweep.parallel=2" if started.typed else
+            "launcher", f"{started.what} has {started.number or 'several'} tasks, and each "
+            "would do the whole sweep", "auto",
+            accepted="one task, which has jobs beside each other on its node",
+            hint=f"{started.typed}1 ... -m launcher=local sweep.parallel=2" if started.typed else
             "launcher=local",
         )  # fmt: skip
 
@@ -212,10 +210,9 @@ class Env(Local):
             return started.is_on_one_machine or started.same_home
         for key, value in (("network", self._network), ("chief", self._chief)):
             if value is not None:
-                raise UsageError(
-                    f"launcher.{key}", value, "the environment has the addresses of the tasks",
-                    "null, and the addresses in the environment", f"launcher.{key}=null",
-                )  # fmt: skip
+                refuse(f"launcher.{key}", "the environment has the addresses of the tasks", value,
+                       accepted="null, and the addresses in the environment",
+                       typed=f"launcher.{key}=null")  # fmt: skip
         return all(tf_config.is_local(tf_config.host_port(str(t.address))[0]) for t in placed.tasks)
 
     def own(self, cluster: Cluster) -> Task:

@@ -25,7 +25,7 @@ from dtrain.controller.launchers.external import READY
 from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster
 
 Object = dict[str, Any]
@@ -72,11 +72,10 @@ class Kubernetes(Elsewhere):
             UsageError: there is no image to start.
         """
         if self.pods.image is None:
-            raise UsageError(
-                "launcher.image", "null", "the pods are started from an image, which holds dtrain "
-                "and your code", "the name of an image that the cluster can pull",
-                "launcher.image=NAME",
-            )  # fmt: skip
+            refuse("launcher.image",
+                   "the pods are started from an image, which holds dtrain and your code", "null",
+                   accepted="the name of an image that the cluster can pull",
+                   hint="launcher.image=NAME")  # fmt: skip
         return cluster
 
     def show(self, work: Work) -> Outcome:

@@ -17,7 +17,7 @@ from typing import IO, Any
 from dtrain import errors
 from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.launchers.cluster_env.tf_config import host_port
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import TrainingError, refuse
 from dtrain.files import writing
 from dtrain.host import frameworks
 from dtrain.host.forkserver import LOCK, Process, ready, warm
@@ -261,10 +261,9 @@ class Inline(Launcher):
     def check(self, cluster: Cluster, facts: dict[str, str]) -> Cluster:
         """Refuse a job of several tasks."""
         if len(cluster.tasks) > 1:
-            raise UsageError(
-                "launcher", "inline", f"one process cannot be {len(cluster.tasks)} tasks",
-                "a strategy of one task, or launcher=local", "launcher=local",
-            )  # fmt: skip
+            refuse("launcher", f"one process cannot be {len(cluster.tasks)} tasks", "inline",
+                   accepted="a strategy of one task, or launcher=local",
+                   typed="launcher=local")  # fmt: skip
         return cluster
 
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:

@@ -19,7 +19,7 @@ from dtrain.controller.launchers.agents import Agents, Transport
 from dtrain.controller.launchers.agents.host import Host
 from dtrain.controller.launchers.agents.stream import BEAT
 from dtrain.controller.resources.devices import Machine
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import TrainingError, UsageError, refuse
 from dtrain.host import python_path
 from dtrain.run.cluster import Cluster
 
@@ -120,11 +120,11 @@ class Ray(Agents):
         ]
         free = ray.available_resources()
         return UsageError(
-            "launcher.cpus_per_task", f"{self._cpus:g}",
+            "launcher.cpus_per_task",
             f"the Ray cluster {problem} for {wanted} ({self._strategy}); free now are "
-            f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU",
-            f"what its nodes have: {', '.join(nodes)}",
-            "fewer CPUs a task, more nodes, or launcher.placement=pack: tasks share a node",
+            f"{free.get('CPU', 0):g} CPU and {free.get('GPU', 0):g} GPU", f"{self._cpus:g}",
+            accepted=f"what its nodes have: {', '.join(nodes)}",
+            hint="fewer CPUs a task, more nodes, or launcher.placement=pack: tasks share a node",
         )  # fmt: skip
 
     def _ray(self) -> Any:
@@ -140,17 +140,15 @@ class Ray(Agents):
             import ray
             import ray.util
         except ImportError as error:
-            raise UsageError(
-                "launcher", "ray", f"Ray is not installed ({error})", "what dtrain[ray] installs",
-                'pip install "dtrain[ray]"',
-            ) from None  # fmt: skip
+            raise UsageError("launcher", f"Ray is not installed ({error})", "ray",
+                             accepted="what dtrain[ray] installs",
+                             typed='pip install "dtrain[ray]"') from None  # fmt: skip
         address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
         with _lock:
             if _users and address != _where:
-                raise UsageError(
-                    "launcher.address", address, f"other jobs of this command are on {_where}, and "
-                    "Ray connects a process with one cluster", _where, "a command for each cluster",
-                )  # fmt: skip
+                refuse("launcher.address", f"other jobs of this command are on {_where}, and "
+                       "Ray connects a process with one cluster", address, accepted=_where,
+                       hint="a command for each cluster")  # fmt: skip
             if not ray.is_initialized():
                 try:
                     _knock(address)
@@ -160,10 +158,10 @@ class Ray(Agents):
                 except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                     why = str(error).strip().split("\n")[0]
                     raise UsageError(
-                        "launcher.address", self._address or "null",
-                        f"no Ray cluster answers ({why})",
-                        "the address of a cluster that runs, or a command on one of its nodes",
-                        "ray start --head, or launcher.address=HOST:6379",
+                        "launcher.address", f"no Ray cluster answers ({why})",
+                        self._address or "null",
+                        accepted="the address of a cluster that runs, or a command on one of its "
+                        "nodes", hint="ray start --head, or launcher.address=HOST:6379",
                     ) from None  # fmt: skip
             if not self._connected:
                 self._connected, _where = True, address

@@ -14,7 +14,7 @@ from typing import Any
 from dtrain.controller.launchers.agents import Agents, Command, Transport, facts, mirror
 from dtrain.controller.launchers.agents.host import Host, Inbox, Unreached, in_file, listed
 from dtrain.controller.resources.devices import Machine
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.host import network as network_of
 from dtrain.host import python_path
 from dtrain.host.terminal import say
@@ -109,19 +109,16 @@ class Ssh(Agents):
     def _named(self) -> list[tuple[str, int]]:
         if bool(self._given) == bool(self._hostfile):
             both = "hosts and a file of hosts are given" if self._given else "no host is given"
-            raise UsageError(
-                "launcher.hosts", self._given, both, "launcher.hosts=[a,b:2], or "
-                "launcher.hostfile=FILE", "'launcher.hosts=[a,b]'",
-            )  # fmt: skip
+            refuse("launcher.hosts", both, self._given,
+                   accepted="launcher.hosts=[a,b:2], or launcher.hostfile=FILE",
+                   typed="'launcher.hosts=[a,b]'")  # fmt: skip
         if self._given:
             return listed(self._given)
         assert self._hostfile is not None
         found = in_file(self._hostfile)
         if not found:
-            raise UsageError(
-                "launcher.hostfile", self._hostfile, "names no host", "host slots=N in each line",
-                "a slots=1",
-            )  # fmt: skip
+            refuse("launcher.hostfile", "names no host", self._hostfile,
+                   accepted="host slots=N in each line", hint="a slots=1")  # fmt: skip
         return found
 
     def command(self, host: str) -> list[str]:
@@ -146,11 +143,9 @@ class Ssh(Agents):
         """Return those of every launcher of agents, and what the user names."""
         missing = [name for name in self._variables if name not in os.environ]
         if missing:
-            raise UsageError(
-                "launcher.variables", self._variables,
-                f"the environment has no variable {missing[0]}", "names of variables that are set",
-                f"{missing[0]}=VALUE in front of the command",
-            )  # fmt: skip
+            refuse("launcher.variables", f"the environment has no variable {missing[0]}",
+                   self._variables, accepted="names of variables that are set",
+                   hint=f"{missing[0]}=VALUE in front of the command")  # fmt: skip
         return {**super().variables(), **{name: os.environ[name] for name in self._variables}}
 
     def address(self, host: Host) -> str | None:
@@ -174,9 +169,10 @@ class Ssh(Agents):
             return super().place(cluster)
         except Unreached as error:
             raise UsageError(
-                "launcher.network", self._network or "null", str(error),
-                "a network in which the ports of the hosts, from 20000 to 32767, are open to the "
-                "other hosts", "launcher.network=10.0.0.0/8",
+                "launcher.network", str(error), self._network or "null",
+                accepted="a network in which the ports of the hosts, from 20000 to 32767, are "
+                "open to the "
+                "other hosts", typed="launcher.network=10.0.0.0/8",
             ) from None  # fmt: skip
 
     def greeted(self, hosts: list[Host], inbox: Inbox) -> None:
@@ -201,11 +197,9 @@ class Ssh(Agents):
             for name, digest in said[host.name]["found"].items():
                 if here.get(name) is not None and digest != here[name]:
                     is_not = "is not there" if digest is None else "is another there"
-                    raise UsageError(
-                        "launcher.hosts", host.name,
-                        f"the module {name} {is_not}, on {host.name}",
-                        "the same code on every host", "launcher.sync=true",
-                    )  # fmt: skip
+                    refuse("launcher.hosts", f"the module {name} {is_not}, on {host.name}",
+                           host.name, accepted="the same code on every host",
+                           typed="launcher.sync=true")  # fmt: skip
 
     def examine(self, found: list[Host]) -> None:
         """Print what the hosts are, and refuse those on which the job would be another.
@@ -226,10 +220,11 @@ class Ssh(Agents):
         if problems:
             name, (problem, hint) = next(iter(problems.items()))
             others = f" (nor can {', '.join(list(problems)[1:])})" if len(problems) > 1 else ""
-            raise UsageError(
-                "launcher.hosts", name, f"cannot be used: {problem}{others}",
-                "hosts that ssh enters without a question, with the same dtrain, TensorFlow and "
-                "Keras as this machine", hint,
+            refuse(
+                "launcher.hosts", f"cannot be used: {problem}{others}", name,
+                accepted="hosts that ssh enters without a question, with the same dtrain, "
+                "TensorFlow and "
+                "Keras as this machine", typed=hint,
             )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.config.schema import Config
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.host import usage
 from dtrain.host.packages import version
 from dtrain.run.cluster import Cluster
@@ -68,10 +68,9 @@ def device_kind(config: Config, kinds: tuple[str, ...], gpus: int) -> str:
         on_gpu = "gpu" in kinds and gpus
         return "gpu" if on_gpu else "cpu" if "cpu" in kinds else kinds[0]
     if kind not in kinds:
-        raise UsageError(
-            "hardware.kind", kind, f"strategy={config.strategy.name} does not compute on it",
-            ", ".join(["auto", *kinds]), "strategy=tpu hardware=tpu",
-        )  # fmt: skip
+        refuse("hardware.kind", f"strategy={config.strategy.name} does not compute on it", kind,
+               accepted=", ".join(["auto", *kinds]),
+               typed="strategy=tpu hardware=tpu")  # fmt: skip
     return kind
 
 
@@ -93,14 +92,12 @@ def device_count(config: Config, strategy: StrategyPlan, kind: str, gpus: int, s
     if kind == "gpu" and (devices or 1) > each:
         tasks = f", which {sharing} tasks share" if sharing > 1 else ""
         if gpus == 0:
-            raise UsageError(
-                "hardware", "gpu", "this machine has no GPU that nvidia-smi and TensorFlow see",
-                "cpu, or auto, which takes a GPU where there is one", "hardware=cpu",
-            )  # fmt: skip
-        raise UsageError(
-            "hardware.devices", devices or 1, f"this machine has {gpus} GPUs{tasks}",
-            f"up to {each}, or the CPU", f"hardware.devices={each}" if each else "hardware=cpu",
-        )  # fmt: skip
+            refuse("hardware", "this machine has no GPU that nvidia-smi and TensorFlow see", "gpu",
+                   accepted="cpu, or auto, which takes a GPU where there is one",
+                   typed="hardware=cpu")  # fmt: skip
+        refuse("hardware.devices", f"this machine has {gpus} GPUs{tasks}", devices or 1,
+               accepted=f"up to {each}, or the CPU",
+               typed=f"hardware.devices={each}" if each else "hardware=cpu")  # fmt: skip
     return devices or strategy.devices(kind, each)
 
 
@@ -245,11 +242,9 @@ def check_workers(workers: int, cluster: Cluster, machine: Machine) -> None:
     _check("workers", workers, PROCESSES, machine, "processes", machine.cores)
     devices = cluster.tasks[0].devices
     if cluster.device_kind == "gpu" and workers * devices > machine.gpus:
-        raise UsageError(
-            "workers", workers, f"each has {devices} of the {machine.gpus} GPUs of this machine",
-            f"up to {machine.gpus // max(1, devices)}",
-            f"workers={machine.gpus} strategy=one_device",
-        )  # fmt: skip
+        refuse("workers", f"each has {devices} of the {machine.gpus} GPUs of this machine", workers,
+               accepted=f"up to {machine.gpus // max(1, devices)}",
+               typed=f"workers={machine.gpus} strategy=one_device")  # fmt: skip
 
 
 def _check(
@@ -257,10 +252,8 @@ def _check(
 ) -> None:
     most = max(limit[0] * machine.cores, limit[1])
     if found > most:
-        raise UsageError(
-            key, found, f"is more {what} than this machine of {machine.cores} cores can serve",
-            f"up to {most} in all", f"{key}={instead}",
-        )  # fmt: skip
+        refuse(key, f"is more {what} than this machine of {machine.cores} cores can serve", found,
+               accepted=f"up to {most} in all", typed=f"{key}={instead}")  # fmt: skip
 
 
 def check_synthetic(node: Mapping[str, Any]) -> None:
@@ -278,8 +271,7 @@ def check_synthetic(node: Mapping[str, Any]) -> None:
     needed, free = rows * math.prod(shape) * _FLOAT, usage.available()
     if needed > free:
         key, value = ("examples", examples) if math.prod(shape) < 2**20 else ("shape", shape)
-        raise UsageError(
-            f"dataset.{key}", value,
-            f"takes {usage.text(needed)} of memory, and {usage.text(free)} are free",
-            "examples that fit into the memory of this machine", "dataset.examples=10000",
-        )  # fmt: skip
+        refuse(f"dataset.{key}",
+               f"takes {usage.text(needed)} of memory, and {usage.text(free)} are free", value,
+               accepted="examples that fit into the memory of this machine",
+               typed="dataset.examples=10000")  # fmt: skip

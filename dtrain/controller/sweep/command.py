@@ -26,7 +26,7 @@ from dtrain.controller.sweep.runner import Runner, examine
 from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import FILE, Record, read
 from dtrain.controller.sweep.table import Table, jobs, print_plan, summary
-from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest
+from dtrain.errors import DamagedFile, DtrainError, UsageError, nearest, refuse
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run.folder import RunDir, short
 from dtrain.tracking.base import SweepRecord, Tracker, describe_overlooked, make_tracker
@@ -201,11 +201,9 @@ def _check_baseline(baseline: str | None, drafts: list[Draft], source: Source) -
     found = list(dict.fromkeys(f"{k}={v}" for draft in drafts for k, v in draft.differs.items()))
     if baseline is not None and source.total == len(drafts) and baseline not in found:
         near = nearest(baseline, found)
-        raise UsageError(
-            "sweep.baseline", baseline, "no job has it, or all have",
-            ", ".join(found) or "a sweep of several jobs",
-            f"sweep.baseline={near or 'KEY=VALUE'}",
-        )  # fmt: skip
+        refuse("sweep.baseline", "no job has it, or all have", baseline,
+               accepted=", ".join(found) or "a sweep of several jobs",
+               typed=f"sweep.baseline={near or 'KEY=VALUE'}")  # fmt: skip
 
 
 def _finish(

@@ -30,7 +30,7 @@ from dtrain.controller.plan import Plan, plan, sizes
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run import identity
 from dtrain.run.cluster import Cluster, Task
 
@@ -170,29 +170,23 @@ class Composer:
     def _refuse(self, config: Config, differs: dict[str, str]) -> None:
         for key in differs:
             if key.startswith("sweep."):
-                raise UsageError(
-                    key, differs[key], "is one for the whole sweep", "one value",
-                    f"{key}={differs[key]}",
-                )  # fmt: skip
+                refuse(key, "is one for the whole sweep", differs[key], accepted="one value",
+                       typed=f"{key}={differs[key]}")  # fmt: skip
         if config.resume is not None:
-            raise UsageError(
-                "resume", config.resume, "is for a single run", "a command without -m, or "
-                "sweep.resume=DIR to resume a sweep",
-                "python -m dtrain sweep.resume=outputs/multirun/DATE/TIME_NAME",
+            refuse(
+                "resume", "is for a single run", config.resume,
+                accepted="a command without -m, or sweep.resume=DIR to resume a sweep",
+                hint="python -m dtrain sweep.resume=outputs/multirun/DATE/TIME_NAME",
             )  # fmt: skip
         if config.debug is not None:
-            raise UsageError(
-                "debug", "...", "checks one training, and a sweep has several",
-                "a command without -m", "a command for each",
-            )  # fmt: skip
+            refuse("debug", "checks one training, and a sweep has several", "...",
+                   accepted="a command without -m", hint="a command for each")  # fmt: skip
         first = self._first[1] if self._first else config
         for key in COMMON:
             ours, theirs = identity.value(config, key), identity.value(first, key)
             if ours != theirs:
-                raise UsageError(
-                    key, ours, f"is one for the whole sweep, and {theirs} in another job",
-                    "one value", f"{key}={theirs}",
-                )  # fmt: skip
+                refuse(key, f"is one for the whole sweep, and {theirs} in another job", ours,
+                       accepted="one value", typed=f"{key}={theirs}")  # fmt: skip
 
     def check(self, draft: Draft, past: str | None) -> None:
         """Check one job against this machine and its data, and begin the import of the framework.

@@ -232,9 +232,8 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UsageError(
-            "hydra/sweeper", "optuna", "Optuna is not installed", "pip install 'dtrain[search]'",
-            "hydra/sweeper=random",
-        ) from None  # fmt: skip
+        raise UsageError("hydra/sweeper", "Optuna is not installed", "optuna",
+                         accepted="pip install 'dtrain[search]'",
+                         typed="hydra/sweeper=random") from None  # fmt: skip
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -13,7 +13,7 @@ from dtrain.controller.launchers.slurm import Slurm, client
 from dtrain.controller.slurm_job import SlurmJob
 from dtrain.controller.sweep.compose import Composer, Draft
 from dtrain.controller.sweep.state import Record
-from dtrain.errors import ALONE, UsageError
+from dtrain.errors import refuse
 from dtrain.run.folder import short
 
 
@@ -27,11 +27,9 @@ def check_alone() -> None:
     number = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     if in_step(os.environ) and "SLURM_PTY_PORT" not in os.environ and number not in ("", "1"):
         step = f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}"
-        raise UsageError(
-            "-m", ALONE, f"SLURM step {step} has {number} tasks, and each would do the whole sweep",
-            "one task, which has jobs beside each other on its node",
-            "srun -n1 ... -m launcher=local sweep.parallel=2",
-        )  # fmt: skip
+        refuse("-m", f"SLURM step {step} has {number} tasks, and each would do the whole sweep",
+               accepted="one task, which has jobs beside each other on its node",
+               hint="srun -n1 ... -m launcher=local sweep.parallel=2")  # fmt: skip
 
 
 def launcher_of(drafts: Sequence[Draft]) -> Slurm | None:
@@ -43,10 +41,8 @@ def launcher_of(drafts: Sequence[Draft]) -> Slurm | None:
     launchers = [draft.checked.launcher for draft in drafts if draft.checked is not None]
     ours = [each for each in launchers if isinstance(each, Slurm)]
     if ours and len(ours) < len(launchers):
-        raise UsageError(
-            "launcher", "slurm", "is one for the whole sweep, and another in another job",
-            "one value", "launcher=slurm",
-        )  # fmt: skip
+        refuse("launcher", "is one for the whole sweep, and another in another job", "slurm",
+               accepted="one value", typed="launcher=slurm")  # fmt: skip
     return ours[0] if ours else None
 
 
@@ -62,16 +58,16 @@ def check(todo: Sequence[Draft], to_come: int, parallel: int | None) -> None:
         UsageError: it is none.
     """
     if to_come:
-        raise UsageError(
-            "launcher", "slurm", "an array has all of its jobs from the beginning, and this search "
-            "asks for each when others have ended", "hydra/sweeper=random; or, in an allocation of "
-            "one node (salloc), launcher=local", "launcher=local",
+        refuse(
+            "launcher", "an array has all of its jobs from the beginning, and this search "
+            "asks for each when others have ended", "slurm",
+            accepted="hydra/sweeper=random; or, in an allocation of one node (salloc), "
+            "launcher=local", typed="launcher=local",
         )  # fmt: skip
     if len(_arrays(todo)) > 1 and parallel is not None:
-        raise UsageError(
-            "sweep.parallel", parallel, "jobs that need unlike nodes are several arrays, which "
-            "have no limit in common", "null", "sweep.parallel=null",
-        )  # fmt: skip
+        refuse("sweep.parallel",
+               "jobs that need unlike nodes are several arrays, which have no limit in common",
+               parallel, accepted="null", typed="sweep.parallel=null")  # fmt: skip
 
 
 def _launcher(draft: Draft) -> Slurm:

@@ -17,7 +17,7 @@ from dtrain.config.schema import Config
 from dtrain.controller.folders import open_existing, unwritable
 from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.compose import Draft
-from dtrain.errors import USAGE, DamagedFile, UsageError
+from dtrain.errors import USAGE, DamagedFile, refuse
 from dtrain.files import reading, writing
 from dtrain.run import identity, journal, schemas
 from dtrain.run.folder import FORMAT, RunDir, write_json
@@ -259,11 +259,9 @@ def read(folder: Path) -> Record:
         except OSError as error:
             raise unwritable("sweep.resume", folder, "it cannot be read", error) from None
     if data is None:
-        raise UsageError(
-            "sweep.resume", folder, f"is not the folder of a sweep (it has no {FILE})",
-            "a folder that a sweep printed as its sweep folder",
-            "sweep.resume=outputs/multirun/DATE/TIME_NAME",
-        )  # fmt: skip
+        refuse("sweep.resume", f"is not the folder of a sweep (it has no {FILE})", folder,
+               accepted="a folder that a sweep printed as its sweep folder",
+               hint="sweep.resume=outputs/multirun/DATE/TIME_NAME")  # fmt: skip
     check(data, folder / FILE)
     return Record(folder, data, resumed=True)
 
@@ -283,11 +281,9 @@ def arguments(given: list[str]) -> list[str]:
     overrides, config_dir = consent.accept("sweep.resume", folder, command, given)
     for key, value in words.items():
         if not key.startswith("-") and key.split(".")[0] != "tracking" and key not in _FREE:
-            raise UsageError(
-                key, value, "would change the jobs of a sweep that is resumed",
-                "sweep.parallel, sweep.fail_fast, sweep.baseline, tracking",
-                f"sweep.resume={folder} without {key}=..., or a new sweep",
-            )  # fmt: skip
+            refuse(key, "would change the jobs of a sweep that is resumed", value,
+                   accepted="sweep.parallel, sweep.fail_fast, sweep.baseline, tracking",
+                   hint=f"sweep.resume={folder} without {key}=..., or a new sweep")  # fmt: skip
     kept = [
         override
         for override in overrides

@@ -21,7 +21,7 @@ import pyarrow.csv as pacsv
 
 from dtrain.data.files import DataFile
 from dtrain.data.tabular.arrow import sentence
-from dtrain.errors import DataError, UsageError, typed
+from dtrain.errors import DataError, UsageError, refuse, typed
 
 #: What is typed for the separator that no shell has a plain way to type.
 TAB = "tab"
@@ -133,10 +133,9 @@ def unreadable(file: DataFile, kind: str, error: BaseException) -> UsageError:
             problem = f"is no text in {getattr(error, 'encoding', 'UTF-8')}"
         hint = "dataset.encoding=NAME, such as cp1252, utf-16-le or shift_jis"
     accepted = {"CSV": "a text table with a header line", "JSON lines": "an object in each line"}
-    return UsageError(
-        "dataset.path", file.name, f"cannot be read as {kind} ({problem})",
-        accepted.get(kind, f"{'an' if kind[0] == 'A' else 'a'} {kind} file"), hint,
-    )  # fmt: skip
+    return UsageError("dataset.path", f"cannot be read as {kind} ({problem})", file.name,
+                      accepted=accepted.get(kind, f"{'an' if kind[0] == 'A' else 'a'} {kind} file"),
+                      hint=hint)  # fmt: skip
 
 
 def is_not_decoded(error: BaseException) -> bool:
@@ -150,10 +149,8 @@ def refuse_lines(file: DataFile, problem: str, hint: str) -> NoReturn:
     Raises:
         UsageError: always.
     """
-    raise UsageError(
-        "dataset.path", file.name, f"cannot be read as CSV ({problem})",
-        "a line of names, and rows of as many cells", hint,
-    )  # fmt: skip
+    refuse("dataset.path", f"cannot be read as CSV ({problem})", file.name,
+           accepted="a line of names, and rows of as many cells", typed=hint)  # fmt: skip
 
 
 def skipping(lines: int | Sequence[int]) -> str:
@@ -169,9 +166,10 @@ def opened(file: DataFile) -> IO[bytes]:
     """
     path = file.local()
     if path.suffix.lower() in (".xlsx", ".xlsm", ".xls", ".ods"):
-        raise UsageError(
-            "dataset.path", file.name, "is a workbook, and no text", "a sheet of it, as CSV",
-            "pandas.read_excel(FILE).to_csv('a.csv', index=False), and dataset.path=a.csv",
+        refuse(
+            "dataset.path", "is a workbook, and no text", file.name,
+            accepted="a sheet of it, as CSV",
+            hint="pandas.read_excel(FILE).to_csv('a.csv', index=False), and dataset.path=a.csv",
         )  # fmt: skip
     with file.open() as stream:
         head = stream.read(8)
@@ -187,10 +185,9 @@ def opened(file: DataFile) -> IO[bytes]:
 def _unzipped(file: DataFile, whole: zipfile.ZipFile) -> IO[bytes]:
     names = [name for name in whole.namelist() if not re.search(r"(^|/)(__MACOSX/|\.)|/$", name)]
     if len(names) != 1:
-        raise UsageError(
-            "dataset.path", file.name, f"has {len(names)} files in it ({', '.join(names[:3])})",
-            "a packed file with one table in it", "a file that is unpacked",
-        )  # fmt: skip
+        refuse("dataset.path", f"has {len(names)} files in it ({', '.join(names[:3])})", file.name,
+               accepted="a packed file with one table in it",
+               hint="a file that is unpacked")  # fmt: skip
     return whole.open(names[0])
 
 
@@ -242,9 +239,8 @@ def dialect_of(file: DataFile, reading: Reading) -> Dialect:
     records = tables[separator]
     first, *rest = records or [[]]
     if not first:
-        raise UsageError(
-            "dataset.path", file.name, "has no rows", "a table", "dataset.path=FILE.csv"
-        )
+        refuse("dataset.path", "has no rows", file.name, accepted="a table",
+               hint="dataset.path=FILE.csv")  # fmt: skip
     names, has_names = [name.strip() for name in first], reading.header
     if has_names is None and not (has_names := not _are_values(first)):
         notices.append(

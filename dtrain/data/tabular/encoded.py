@@ -84,10 +84,9 @@ class Fit:
 
 
 def _constant(name: str, value: str) -> UsageError:
-    return UsageError(
-        "dataset.target", name, f"is {value} in every row, so there is nothing to learn",
-        "a target of two values or more", "dataset.target=COLUMN",
-    )  # fmt: skip
+    return UsageError("dataset.target", f"is {value} in every row, so there is nothing to learn",
+                      name, accepted="a target of two values or more",
+                      hint="dataset.target=COLUMN")  # fmt: skip
 
 
 class EncodedSource(TableSource):

@@ -25,7 +25,7 @@ from dtrain.data.tabular.arrow import column_of, is_list
 from dtrain.data.tabular.dialects import Reading
 from dtrain.data.tabular.reader import ArrowTable
 from dtrain.data.tabular.table import Column
-from dtrain.errors import DataError, UsageError, nearest
+from dtrain.errors import DataError, UsageError, nearest, refuse
 
 _SHAPED = ("Array2D", "Array3D", "Array4D", "Array5D")
 _MEDIA = ("Image", "Audio", "Video", "Pdf", "Mesh")
@@ -78,12 +78,11 @@ class HubTable(ArrowTable):
         title = None if shown is None else ", ".join(file.name for file in shown[:3])
         super().__init__([_Copy(path, title or path) for path in paths], Reading("arrow"), own)
         if len(self) != part.num_rows:
-            raise UsageError(
-                "dataset.path", str(Path(paths[0]).parent),
-                f"its files have {len(self):,} rows, and the dataset {part.num_rows:,} of them",
-                "a dataset that is flattened (flatten_indices) before it is saved",
-                "dataset.path=FOLDER",
-            )  # fmt: skip
+            refuse("dataset.path",
+                   f"its files have {len(self):,} rows, and the dataset {part.num_rows:,} of them",
+                   str(Path(paths[0]).parent),
+                   accepted="a dataset that is flattened (flatten_indices) before it is saved",
+                   hint="dataset.path=FOLDER")  # fmt: skip
         for name in ("__key__", "__url__"):  # of tar files: what their examples are called
             self.columns.pop(name, None)
         if shown is not None:
@@ -119,10 +118,9 @@ def opened(
         UsageError: the package is not installed, there is no such dataset, or it has no such split.
     """
     if (path is None) == (name is None):
-        raise UsageError(
-            "dataset.path", path, "no dataset is named" if path is None else "a name is given, too",
-            "dataset.path=FOLDER, or dataset.name=NAME", "dataset.path=FOLDER dataset.name=null",
-        )  # fmt: skip
+        refuse("dataset.path", "no dataset is named" if path is None else "a name is given, too",
+               path, accepted="dataset.path=FOLDER, or dataset.name=NAME",
+               hint="dataset.path=FOLDER dataset.name=null")  # fmt: skip
     paths = [path] if isinstance(path, str) else path or [""]
     if all(each.endswith(".tar") for each in paths):
         whole, held = each_of(lambda some: _tar_table(files(some)), path, validation)
@@ -139,17 +137,15 @@ def opened(
         if value not in splits:
             near = nearest(value, splits) or "NAME"
             problem = f"{shown} has no such split"
-            raise UsageError(key, value, problem, ", ".join(splits), f"{key}={near}")
+            refuse(key, problem, value, accepted=", ".join(splits), typed=f"{key}={near}")
         if any(splits[value] is part for part in parts):
-            raise UsageError(
-                key, value, "is the split that is trained on", "another split", f"{key}=null"
-            )
+            refuse(key, "is the split that is trained on", value, accepted="another split",
+                   typed=f"{key}=null")  # fmt: skip
         parts.append(splits[value])
     if not all(part.cache_files for part in parts):
-        raise UsageError(
-            "dataset.path", shown, "has no file with rows", "a folder that save_to_disk has "
-            "written", "dataset.path=FOLDER",
-        )  # fmt: skip
+        refuse("dataset.path", "has no file with rows", shown,
+               accepted="a folder that save_to_disk has written",
+               hint="dataset.path=FOLDER")  # fmt: skip
     return HubTable(parts[0]), HubTable(parts[1]) if len(parts) > 1 else None
 
 
@@ -174,7 +170,8 @@ def _refusing(key: str, value: str, problem: str, accepted: str, hint: str) -> I
         yield
     except Exception as error:
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise UsageError(key, value, f"{problem} ({reason})", accepted, hint) from None
+        raise UsageError(key, f"{problem} ({reason})", value, accepted=accepted,
+                         typed=hint) from None  # fmt: skip
 
 
 def _folder(path: str) -> Any:
@@ -184,7 +181,7 @@ def _folder(path: str) -> Any:
     accepted = "a folder that save_to_disk has written"
     if not Path(path).is_dir():
         problem = f"there is no such folder (looked in {Path.cwd()})"
-        raise UsageError(key, path, problem, accepted, hint)
+        refuse(key, problem, path, accepted=accepted, typed=hint)
     with _refusing(key, path, "cannot be read as a dataset of Hugging Face's", accepted, hint):
         dataset = package.load_from_disk(path)
     return dict(dataset) if isinstance(dataset, package.DatasetDict) else dataset

@@ -23,7 +23,7 @@ from dtrain.data.tabular import arrow, dialects, text
 from dtrain.data.tabular.arrow import UNREADABLE, MappedFile, Part, damaged
 from dtrain.data.tabular.dialects import Reading
 from dtrain.data.tabular.table import Column, Pieces, Table
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, refuse
 
 #: Extensions by format.
 EXTENSIONS = {
@@ -203,10 +203,8 @@ def _part_of(file: DataFile, reading: Reading) -> Part:
     own = {"csv": dialects.KEYS, "json": ("encoding",)}.get(kind, ())
     for key in dialects.KEYS:
         if key not in own and (value := getattr(reading, key)) is not None:
-            raise UsageError(
-                f"dataset.{key}", value, f"{file.name} is read as {kind}, which has no such thing",
-                "tables of text", f"dataset.{key}=null",
-            )  # fmt: skip
+            refuse(f"dataset.{key}", f"{file.name} is read as {kind}, which has no such thing",
+                   value, accepted="tables of text", typed=f"dataset.{key}=null")  # fmt: skip
     if kind == "parquet":
         return _parquet(file)
     return _arrow(file) if kind == "arrow" else _text(file, kind, reading)
@@ -399,11 +397,9 @@ def files_of(path: str | Sequence[str], format: str | None) -> list[DataFile]:
         if len(kinds) > 1:
             problem = f"the folder has files of several formats ({', '.join(sorted(kinds))})"
             hint = f"'dataset.path={path}/*.{sorted(kinds)[0]}'"
-            raise UsageError("dataset.path", path, problem, "files of one format", hint)
+            refuse("dataset.path", problem, path, accepted="files of one format", typed=hint)
         if not inside:
-            raise UsageError(
-                "dataset.path", path, "is a folder without a table", ", ".join(extensions),
-                "dataset.path=FILE",
-            )  # fmt: skip
+            refuse("dataset.path", "is a folder without a table", path,
+                   accepted=", ".join(extensions), hint="dataset.path=FILE")  # fmt: skip
         return files(inside)
     return files(path)

@@ -18,7 +18,7 @@ from dtrain.data.nest import Ragged
 from dtrain.data.sources import Info, Source
 from dtrain.data.tabular.table import Names, Pieces, Role, Table
 from dtrain.data.target_kind import FEW, Counted
-from dtrain.errors import DataError, UsageError, typed
+from dtrain.errors import DataError, refuse, typed
 
 #: Rows that are examples: their numbers, or a function that draws them when they are needed.
 Rows = np.ndarray | Callable[[], np.ndarray]
@@ -72,7 +72,7 @@ class TableSource(Source):
             if not rest:
                 problem = f"{table.files[0].name} has no other columns than the targets"
                 key, accepted = "dataset.inputs", "columns that are inputs"
-                raise UsageError(key, "null", problem, accepted, f"{key}=COLUMN")
+                refuse(key, problem, "null", accepted=accepted, hint=f"{key}=COLUMN")
         self.inputs = Role(inputs, "dataset.inputs", table, cells=self.encodes)
         self._names = self._columns(None if self.encodes else self.inputs, self.target, self.weight)
 
@@ -171,11 +171,12 @@ class TableSource(Source):
         if self.is_worded(name):
             numbers = {word: number for number, word in enumerate(self.words(name).tolist())}
             if len(numbers) > 2 and self.target is not None and self.target.is_joined(name):
-                raise UsageError(
-                    "dataset.target", self.target.names, "the columns of a list become one array, "
-                    f"and {name} holds {len(numbers)} different texts",
-                    "columns with one number, or one of two texts, a row in a list; others by a "
-                    "name: {NAME: COLUMN}", "dataset.target=COLUMN",
+                refuse(
+                    "dataset.target", "the columns of a list become one array, "
+                    f"and {name} holds {len(numbers)} different texts", self.target.names,
+                    accepted="columns with one number, or one of two texts, a row in a list; "
+                    "others by a "
+                    "name: {NAME: COLUMN}", hint="dataset.target=COLUMN",
                 )  # fmt: skip
             texts = self._texts(values, name, rows)
             targets = np.array([numbers.get(text, -1) for text in texts], np.int64)
@@ -269,12 +270,10 @@ class TableSource(Source):
                  for row, t in zip(rows.tolist(), encoding.texts(part), strict=True))  # fmt: skip
         place = self.table.where(next(row for row, text in whole if text == cell))
         hint = typed("dataset.columns", {name: "number"})
-        raise UsageError(
-            "dataset.target", name, f"{place} has {cell!r}, and {sum(numbers.numbers.values()):,} "
-            "rows have numbers, which would be classes in the order of the alphabet",
-            f"numbers; or classes: {typed('dataset.columns', {name: 'category'})}",
-            f"{hint} dataset.on_error=skip" if empty else hint,
-        )  # fmt: skip
+        refuse("dataset.target", f"{place} has {cell!r}, and {sum(numbers.numbers.values()):,} "
+               "rows have numbers, which would be classes in the order of the alphabet", name,
+               accepted=f"numbers; or classes: {typed('dataset.columns', {name: 'category'})}",
+               hint=f"{hint} dataset.on_error=skip" if empty else hint)  # fmt: skip
 
     def _whole_column(self, name: str) -> np.ndarray | None:
         """Return a column of the table, of all rows that are examples; None where it has none.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.files import DataFile
-from dtrain.errors import UsageError, nearest, typed
+from dtrain.errors import nearest, refuse, typed
 
 #: Names of columns for one role: one, a list of numbers that are put side by side, or by name.
 Names = str | Sequence[str] | Mapping[str, Any] | None
@@ -186,10 +186,9 @@ class Role:
         for name in self.columns() if self.weights else ():
             numbers = [n for n, c in columns.items() if c.is_number and not c.is_ragged]
             if name not in numbers:
-                raise UsageError(
-                    self.key, name, f"holds {described(columns[name])}, and weights are numbers",
-                    ", ".join(numbers) or "null", f"{self.key}=null",
-                )  # fmt: skip
+                refuse(self.key, f"holds {described(columns[name])}, and weights are numbers", name,
+                       accepted=", ".join(numbers) or "null",
+                       typed=f"{self.key}=null")  # fmt: skip
 
     def columns(self) -> list[str]:
         """Return the names of all columns, each once."""
@@ -218,17 +217,17 @@ class Role:
                     (column.is_cell if self.cells else column.is_single)
                     or (self.labels and is_text)
                 ):
-                    raise UsageError(
-                        self.key, self.names, "the columns of a list become one array, and "
-                        f"{name} holds {described(column)}",
-                        "columns with one number a row in a list; others by a name: {NAME: COLUMN}",
-                        f"'{self.key}={{{self._by_names(part)}}}'",
+                    refuse(
+                        self.key,
+                        f"the columns of a list become one array, and {name} holds "
+                        f"{described(column)}", self.names,
+                        accepted="columns with one number a row in a list; others by a name: "
+                        "{NAME: COLUMN}", typed=f"'{self.key}={{{self._by_names(part)}}}'",
                     )  # fmt: skip
         else:
-            raise UsageError(
-                self.key, self.names, "names no columns",
-                "a column, a list of columns, or columns by name", f"{self.key}=COLUMN",
-            )  # fmt: skip
+            refuse(self.key, "names no columns", self.names,
+                   accepted="a column, a list of columns, or columns by name",
+                   hint=f"{self.key}=COLUMN")  # fmt: skip
 
     def _by_names(self, names: Sequence[str]) -> str:
         """Return all columns of a list by names: those of one number a row are one array."""
@@ -240,15 +239,16 @@ class Role:
     def _check_name(self, name: str) -> None:
         table, key = self.table, self.key
         if name in table.refused:
-            raise UsageError(
-                key, name, table.refused[name], "columns of numbers, booleans, text, bytes, or "
-                "lists of numbers, alike in all files", f"{key}=COLUMN",
+            refuse(
+                key, table.refused[name], name,
+                accepted="columns of numbers, booleans, text, bytes, or lists of numbers, alike "
+                "in all files", hint=f"{key}=COLUMN",
             )  # fmt: skip
         if name not in table.columns:
             near = nearest(name, table.columns) or "COLUMN"
             hint = typed(key, near) if self.names == name else f"{near} in place of {name}"
             problem = f"{table.files[0].name} has no such column"
-            raise UsageError(key, name, problem, ", ".join(table.columns), hint)
+            refuse(key, problem, name, accepted=", ".join(table.columns), hint=hint)
 
 
 def flat(names: Names, lists: bool = True) -> Iterator[str]:

@@ -20,7 +20,7 @@ from dtrain.config.objective import Mode
 from dtrain.config.search_space import check_grid
 from dtrain.controller.sweep import options
 from dtrain.controller.sweep.search import Random, Source, Tpe
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 
 class SweepLauncher(Launcher):
@@ -63,11 +63,12 @@ class GridSweeper(BasicSweeper):
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
         for each in overrides:
             if each.is_interval_sweep():
-                raise UsageError(
-                    each.get_key_element(), each.get_value_string(),
-                    "has no end of values, and hydra/sweeper=grid tries all", "a,b,c, range(a,b,c) "
-                    "or choice(a,b,c); or hydra/sweeper=random, which draws",
-                    "hydra/sweeper=random hydra.sweeper.trials=20",
+                refuse(
+                    each.get_key_element(),
+                    "has no end of values, and hydra/sweeper=grid tries all",
+                    each.get_value_string(),
+                    accepted="a,b,c, range(a,b,c) or choice(a,b,c); or hydra/sweeper=random, "
+                    "which draws", typed="hydra/sweeper=random hydra.sweeper.trials=20",
                 )  # fmt: skip
         check_grid(overrides)
         [jobs] = self.split_arguments(overrides, max_batch_size=None)
@@ -94,10 +95,9 @@ class SearchSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
         if not isinstance(launcher, SweepLauncher):
-            raise UsageError(
-                "hydra/launcher", config.hydra.runtime.choices["hydra/launcher"],
-                "cannot run a search", "dtrain", "hydra/launcher=dtrain",
-            )  # fmt: skip
+            refuse("hydra/launcher", "cannot run a search",
+                   config.hydra.runtime.choices["hydra/launcher"], accepted="dtrain",
+                   typed="hydra/launcher=dtrain")  # fmt: skip
         self._launcher = launcher
 
     def sweep(self, arguments: list[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.errors import CheckpointError, UsageError
+from dtrain.errors import CheckpointError, refuse
 from dtrain.files import reading
 from dtrain.run.checkpoint import store, writer
 from dtrain.run.checkpoint.arrays import names
@@ -34,10 +34,9 @@ def choose(folder: Path, word: str | int | None, mode: str) -> list[Path]:
     """
     paths, _ = store.candidates(folder)
     if not paths:
-        raise UsageError(
-            "checkpoint", word or "latest", f"{folder} holds no checkpoint",
-            "a run that saved one", "a run with checkpoint.every_epochs=1",
-        )  # fmt: skip
+        refuse("checkpoint", f"{folder} holds no checkpoint", word or "latest",
+               accepted="a run that saved one",
+               hint="a run with checkpoint.every_epochs=1")  # fmt: skip
     by_step = {step_of(path): path for path in sorted(paths, key=step_of)}
     if word == "all":
         return list(by_step.values())
@@ -47,20 +46,17 @@ def choose(folder: Path, word: str | int | None, mode: str) -> list[Path]:
         if best is not None:
             return [by_step[best]]
         if word == "best":
-            raise UsageError(
-                "checkpoint", word, "no checkpoint of the run has an objective",
-                "latest, all, or a step", "checkpoint=latest",
-            )  # fmt: skip
+            refuse("checkpoint", "no checkpoint of the run has an objective", word,
+                   accepted="latest, all, or a step", typed="checkpoint=latest")  # fmt: skip
     if word in (None, "latest"):
         return [paths[0]]
     step = int(word) if str(word).isdecimal() else -1
     if step not in by_step:
         steps = list(map(str, by_step))
         shown = steps if len(steps) <= 10 else [*steps[:5], "...", *steps[-4:]]
-        raise UsageError(
-            "checkpoint", word, "the run has no such checkpoint",
-            f"{', '.join(WORDS)}, or a step of {', '.join(shown)}", "checkpoint=latest",
-        )  # fmt: skip
+        refuse("checkpoint", "the run has no such checkpoint", word,
+               accepted=f"{', '.join(WORDS)}, or a step of {', '.join(shown)}",
+               typed="checkpoint=latest")  # fmt: skip
     return [by_step[step]]
 
 
@@ -110,10 +106,8 @@ def only(folder: Path, word: str | int | None, mode: str) -> Path:
         UsageError: there is none, or it means several.
     """
     if word == "all":
-        raise UsageError(
-            "checkpoint", "all", "means several checkpoints, and this command takes one",
-            "best, latest or a step", "checkpoint=best",
-        )  # fmt: skip
+        refuse("checkpoint", "means several checkpoints, and this command takes one", "all",
+               accepted="best, latest or a step", typed="checkpoint=best")  # fmt: skip
     return choose(folder, word, mode)[0]
 
 
@@ -132,10 +126,9 @@ def check_weights(path: Path, weights: str) -> None:
     if weights != "ema" or (names := _names(path)) is None:
         return
     if not any(name.startswith("optimizer/") and is_average(name) for name in names):
-        raise UsageError(
-            "weights", "ema", f"checkpoint {path.name} has no averages of its weights",
-            "raw, or a run with optimizer.use_ema=true", "weights=raw",
-        )  # fmt: skip
+        refuse("weights", f"checkpoint {path.name} has no averages of its weights", "ema",
+               accepted="raw, or a run with optimizer.use_ema=true",
+               typed="weights=raw")  # fmt: skip
 
 
 def of_module(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 #: Copies of a weight are alike where they differ by so much of its largest element: devices of
 #: several kinds may round otherwise.
@@ -23,10 +23,12 @@ def check_alike(
     with np.errstate(invalid="ignore"):  # of what is not finite other checks tell
         differ = np.any(np.abs(other - own) > COPIES * np.max(np.abs(own), initial=0.0))
     if differ:
-        raise UsageError(
-            "model", type(model).__name__,
+        refuse(
+            "model",
             f"its step changes {variable.path} otherwise on each replica, as noise does that is "
             "drawn for weights or gradients: replicas draw what is for examples",
-            "a step that changes weights by what tapes give and what is the same on all replicas, "
-            "or one replica", "strategy=one_device",
+            type(model).__name__,
+            accepted="a step that changes weights by what tapes give and what is the same on all "
+            "replicas, "
+            "or one replica", typed="strategy=one_device",
         )  # fmt: skip

@@ -28,7 +28,7 @@ from dtrain.data.mixture import Concatenated, by_member, members_of
 from dtrain.data.nest import Ragged
 from dtrain.data.sources import Arrays, Source, Splits, Windows
 from dtrain.data.streams import Stream
-from dtrain.errors import DataError, UsageError
+from dtrain.errors import DataError, refuse
 
 #: Held while a source in Python is read: what is trained on and what is evaluated on are read side
 #: by side, and may come from one open file.
@@ -86,11 +86,9 @@ def read(source: Source, rows: np.ndarray, key: Key) -> Example:
     example = taken(source, rows, key)
     for name, leaf in example.leaves.items():
         if isinstance(leaf, Ragged):
-            raise UsageError(
-                "dataset.pad", "null", f"{label(name)} has rows of different lengths",
-                "a length for each such input or target: {NAME: {length: 128}}",
-                f"dataset.pad={{{place(name)}:{{length:128}}}}",
-            )  # fmt: skip
+            refuse("dataset.pad", f"{label(name)} has rows of different lengths", "null",
+                   accepted="a length for each such input or target: {NAME: {length: 128}}",
+                   typed=f"dataset.pad={{{place(name)}:{{length:128}}}}")  # fmt: skip
     return example.map(_array)
 
 
@@ -101,10 +99,9 @@ def refuse_texts(array: np.ndarray, framework: str) -> None:
         UsageError: the array has texts.
     """
     if array.dtype.kind in "OSU":
-        raise UsageError(
-            "dataset", "texts", f"are no numbers, and {framework} computes with numbers alone",
-            "numbers, such as of tokens, or a backend that has texts", "backend=tensorflow",
-        )  # fmt: skip
+        refuse("dataset", f"are no numbers, and {framework} computes with numbers alone", "texts",
+               accepted="numbers, such as of tokens, or a backend that has texts",
+               typed="backend=tensorflow")  # fmt: skip
 
 
 def _array(value: Any) -> np.ndarray:
@@ -254,11 +251,9 @@ def as_arrays(splits: Splits, target: str) -> Splits:
             problem = "is a tf.data.Dataset"
         elif not any(each.of_tensors_alone for each in split.transforms):
             return split
-        raise UsageError(
-            "dataset", target, f"{problem}, and this backend does without TensorFlow",
-            "arrays, tables, images, text, and sources and generators in Python",
-            "backend=tensorflow",
-        )  # fmt: skip
+        refuse("dataset", f"{problem}, and this backend does without TensorFlow", target,
+               accepted="arrays, tables, images, text, and sources and generators in Python",
+               typed="backend=tensorflow")  # fmt: skip
 
     train, validation = (by_member(each, checked) for each in (splits.train, splits.validation))
     return dataclasses.replace(splits, train=train, validation=validation)
@@ -298,8 +293,6 @@ def refuse_unlike(number: int, first: tuple[Any, ...], other: tuple[Any, ...]) -
     """
     difference = spec_difference(spec_of(first), spec_of(other))
     if difference is not None:
-        raise UsageError(
-            "dataset.members", f"member {number + 1}", f"{difference}, unlike the first",
-            "members whose examples have one structure, shape and type",
-            "datasets with the same inputs and targets",
-        )  # fmt: skip
+        refuse("dataset.members", f"{difference}, unlike the first", f"member {number + 1}",
+               accepted="members whose examples have one structure, shape and type",
+               hint="datasets with the same inputs and targets")  # fmt: skip

@@ -21,7 +21,7 @@ from dtrain.data.files import DataFile, reading
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream, examples_in
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.base import Tasks
@@ -169,10 +169,10 @@ def check_past(
     sentence = "; ".join(f"the {split} data {changed}" for split, changed in changes.items())
     if changes and not (accepted or forked):
         problem = sentence if len(changes) > 1 else f"the data {next(iter(changes.values()))}"
-        raise UsageError(
-            "dataset", ", ".join(changes), f"{problem} when the checkpoint was saved",
-            "the data that the run began with",
-            "dataset.accept_changes=true to continue with other data, or fork=RUN_DIR",
+        refuse(
+            "dataset", f"{problem} when the checkpoint was saved", ", ".join(changes),
+            accepted="the data that the run began with",
+            hint="dataset.accept_changes=true to continue with other data, or fork=RUN_DIR",
         )  # fmt: skip
     return sentence or None
 
@@ -196,10 +196,11 @@ def check_hosts(by_split: dict[str, dict[str, Any]], tasks: Tasks, cluster: Clus
             if differs is not None:
                 data = "training" if split == "train" else split
                 differs = differs.replace("where it is", "where the chief has")
-                raise UsageError(
-                    "dataset", name, f"the {data} data is not the chief's: this task {differs}",
-                    "the same data on every host; a stream that is shuffled, by a seed",
-                    "copy the chief's files to every host, or use a path that all of them share",
+                refuse(
+                    "dataset", f"the {data} data is not the chief's: this task {differs}", name,
+                    accepted="the same data on every host; a stream that is shuffled, by a seed",
+                    hint="copy the chief's files to every host, or use a path that all of them "
+                    "share",
                 )  # fmt: skip
 
 
@@ -218,11 +219,9 @@ def check_stream(splits: Splits, alone: bool) -> str | None:
         if not isinstance(source, Stream) or source.steady is not False:
             continue
         if not alone:
-            raise UsageError(
-                "dataset", f"{split} stream", "gives other examples each time it is read, and "
-                "every host reads it", "a stream that is the same for all",
-                "a seed for its shuffle, or for the generator's own draws",
-            )  # fmt: skip
+            refuse("dataset", "gives other examples each time it is read, and every host reads it",
+                   f"{split} stream", accepted="a stream that is the same for all",
+                   hint="a seed for its shuffle, or for the generator's own draws")  # fmt: skip
         return (
             f"the {split} stream gives other examples each time it is read: a resumed run does not "
             "continue where it was; give its shuffle a seed"

@@ -29,7 +29,7 @@ from dtrain.data.streams import Stream, examples_in, settle_streams
 from dtrain.data.tabular.encoded import unseen
 from dtrain.data.target_kind import Counted, ignored_label
 from dtrain.data.transforms import padded, weighted
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.data import data_identity, reading
 from dtrain.task.data.inputs import Augment
@@ -94,10 +94,9 @@ def _loaded(config: Config, trains: bool, encoding: Encoding | None) -> Data:
         splits = dataclasses.replace(splits, classes=splits.classes.without(ignored))
     splits = padded(splits, options.pad)
     if options.on_error is OnError.skip and isinstance(splits.train, DecodedImages):
-        raise UsageError(
-            "dataset.on_error", "skip", "images that are all decoded first cannot be left out one "
-            "by one", "dataset.cache=none, or fail", "dataset.cache=none",
-        )  # fmt: skip
+        refuse("dataset.on_error",
+               "images that are all decoded first cannot be left out one by one", "skip",
+               accepted="dataset.cache=none, or fail", typed="dataset.cache=none")  # fmt: skip
     pool = Pool(splits, options.workers, node)
     splits = pool.splits
     notices: list[str | None] = [*splits.notices, *pool.notices]
@@ -135,21 +134,17 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
         UsageError: there is nothing to train on, or to evaluate on where that was asked for.
     """
     if not isinstance(splits.train, Stream) and not len(splits.train):
-        raise UsageError(
-            "dataset", "0 examples", "there is nothing to train on", "one example or more",
-            "a dataset that has some",
-        )  # fmt: skip
+        refuse("dataset", "there is nothing to train on", "0 examples",
+               accepted="one example or more", hint="a dataset that has some")  # fmt: skip
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
     key = "validation" if node.get("validation") else None
     if key or "validation_split" not in node:
-        raise UsageError(
-            f"dataset.{key}" if key else "dataset", node[key] if key else "of the dataset",
-            "the validation has no example", "one or more, or no validation",
-            f"dataset.{key}=null" if key
-            else "have the dataset return None for it, or what to train on alone",
-        )  # fmt: skip
+        refuse(f"dataset.{key}" if key else "dataset", "the validation has no example",
+               node[key] if key else "of the dataset", accepted="one or more, or no validation",
+               hint=f"dataset.{key}=null" if key
+               else "have the dataset return None for it, or what to train on alone")  # fmt: skip
     return dataclasses.replace(splits, validation=None)
 
 
@@ -158,10 +153,10 @@ def _sound(source: Any) -> tuple[Any, str | None]:
     if source is None:
         return None, None
     if isinstance(source, Stream | Mixture):
-        raise UsageError(
-            "dataset.on_error", "skip", "examples of a stream or a mixture cannot be left out "
-            "before they are read", "a dataset with random access", "dataset.on_error=fail",
-        )  # fmt: skip
+        refuse("dataset.on_error",
+               "examples of a stream or a mixture cannot be left out before they are read", "skip",
+               accepted="a dataset with random access",
+               typed="dataset.on_error=fail")  # fmt: skip
     bad = list(reading.bad_examples(source, np.arange(len(source))))
     if not bad:
         return source, None
@@ -178,25 +173,21 @@ def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if options.balance:
         labels = None if isinstance(splits.train, Stream | Mixture) else splits.train.info.labels()
         if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
-            raise UsageError(
-                "dataset.balance", "true", "the classes of the examples are not known without "
-                "their inputs", "a dataset whose target is one column of classes",
-                "dataset.balance=false",
-            )  # fmt: skip
+            refuse("dataset.balance",
+                   "the classes of the examples are not known without their inputs", "true",
+                   accepted="a dataset whose target is one column of classes",
+                   typed="dataset.balance=false")  # fmt: skip
         return Balanced(labels, seed)
     if isinstance(splits.train, Stream):
         if options.shuffle not in (Shuffle.auto, Shuffle.none):
-            raise UsageError(
-                "dataset.shuffle", options.shuffle.name, "a stream has an order of its own",
-                "auto, none, or tf.data's shuffle with a seed", "dataset.shuffle=auto",
-            )  # fmt: skip
+            refuse("dataset.shuffle", "a stream has an order of its own", options.shuffle.name,
+                   accepted="auto, none, or tf.data's shuffle with a seed",
+                   typed="dataset.shuffle=auto")  # fmt: skip
         return None
     every = members_of(splits.train)
     if options.shuffle is Shuffle.blocks and all(each.info.blocks() is None for each in every):
-        raise UsageError(
-            "dataset.shuffle", "blocks", "each example of this dataset is read by itself",
-            "auto, examples, none", "dataset.shuffle=examples",
-        )  # fmt: skip
+        refuse("dataset.shuffle", "each example of this dataset is read by itself", "blocks",
+               accepted="auto, examples, none", typed="dataset.shuffle=examples")  # fmt: skip
     return order_of(splits.train, options.shuffle, options.window, seed)
 
 
@@ -264,10 +255,8 @@ def count_streams(splits: Splits, config: Config) -> tuple[str, ...]:
         if about is not None:
             problem = f"how many examples the {about[0]:,} batches of the stream have is not known"
         steps = 100 if about is None else max(1, about[0] * about[1] // trainer.batch_size)
-        raise UsageError(
-            "trainer.steps_per_epoch", "null", problem,
-            "the steps of an epoch", f"trainer.steps_per_epoch={steps}",
-        )  # fmt: skip
+        refuse("trainer.steps_per_epoch", problem, "null", accepted="the steps of an epoch",
+               typed=f"trainer.steps_per_epoch={steps}")  # fmt: skip
     return (_STREAM_NOTICE.format("batches" if train.is_batched() else "single examples"),)
 
 
@@ -309,10 +298,9 @@ class Layer:
     def __init__(self, layer: keras.Layer, key: str):
         kind = type(layer).__name__
         if kind in self.REFUSED:
-            raise UsageError(
-                key, kind, self.REFUSED[kind], "layers that change one example by its seed",
-                f"the configuration without {key}",
-            )  # fmt: skip
+            refuse(key, self.REFUSED[kind], kind,
+                   accepted="layers that change one example by its seed",
+                   hint=f"the configuration without {key}")  # fmt: skip
         self._layer = layer
         self._seeds = _PositionSeed(0)
         for part in _layers(layer):
@@ -342,10 +330,9 @@ class Layer:
         bounds = [tuple(getattr(part, "value_range", (0, 1))) for part in _layers(self._layer)]
         high = max(high for _, high in bounds)
         if high == 255 and x.size and x.max() <= 1.0:
-            raise UsageError(
-                f"{key}.value_range", "[0, 255]", f"the examples are {x.min():.4g} to "
-                f"{x.max():.4g}", "[0, 1] for these", f"value_range: [0, 1], in the node of {key}",
-            )  # fmt: skip
+            refuse(f"{key}.value_range", f"the examples are {x.min():.4g} to {x.max():.4g}",
+                   "[0, 255]", accepted="[0, 1] for these",
+                   hint=f"value_range: [0, 1], in the node of {key}")  # fmt: skip
 
 
 def _layers(layer: keras.Layer) -> Iterator[keras.Layer]:

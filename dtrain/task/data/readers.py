@@ -31,7 +31,7 @@ from dtrain.data import generators
 from dtrain.data.mixture import by_member
 from dtrain.data.sources import Source, Splits, View
 from dtrain.data.streams import Stream
-from dtrain.errors import DataError, DtrainError, UsageError
+from dtrain.errors import DataError, DtrainError, UsageError, refuse
 from dtrain.host import python_path, terminal, usage
 from dtrain.task.data.reader import (
     Frame,
@@ -87,10 +87,9 @@ class Pool:
 
     def __init__(self, splits: Splits, workers: int, node: Mapping[str, Any]):
         if workers and isinstance(splits.train, Stream):
-            raise UsageError(
-                KEY, workers, "a stream has an order of its own, in which one after the other is "
-                "read", "0, or a dataset with random access", f"{KEY}=0",
-            )  # fmt: skip
+            refuse(KEY, "a stream has an order of its own, in which one after the other is read",
+                   workers, accepted="0, or a dataset with random access",
+                   typed=f"{KEY}=0")  # fmt: skip
         self._sources = in_python(splits) if workers else []
         self._training = len(in_python(Splits(splits.train))) if workers else 0
         self._making = (dict(node), splits.validation is not None)
@@ -130,9 +129,9 @@ class Pool:
                     self._children.append(Child(f"reader {number + 1} of {self.workers}"))
                 except OSError as error:
                     raise UsageError(
-                        KEY, self.workers, f"process {number + 1} cannot be started "
-                        f"({error.strerror})", "fewer, such as one for each core",
-                        f"{KEY}={os.cpu_count()}",
+                        KEY, f"process {number + 1} cannot be started ({error.strerror})",
+                        self.workers, accepted="fewer, such as one for each core",
+                        typed=f"{KEY}={os.cpu_count()}",
                     ) from None  # fmt: skip
             if frame is None:
                 self._ask("make", *self._making)
@@ -176,10 +175,11 @@ class Pool:
                 self._ask("make", *self._making)
                 problem = self._answers(own)
         if problem is not None:
-            raise UsageError(
-                KEY, self.workers, problem,
-                "data that is the same whenever and wherever it is read; what changes examples at "
-                "random is dataset.augment", f"{KEY}=0",
+            refuse(
+                KEY, problem, self.workers,
+                accepted="data that is the same whenever and wherever it is read; what changes "
+                "examples at "
+                "random is dataset.augment", typed=f"{KEY}=0",
             )  # fmt: skip
         for child in self._children:
             self._free.put(child)

@@ -13,7 +13,7 @@ from dtrain.config.names import AUTO
 from dtrain.config.schema import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
@@ -82,8 +82,8 @@ def model(
         except Exception as error:
             if y is None and isinstance(error, UsageError) and error.key == "model.classes":
                 raise UsageError(
-                    "dataset.target", "null", "no target is named, and this model predicts one",
-                    "a column, or what the dataset calls it", "dataset.target=COLUMN",
+                    "dataset.target", "no target is named, and this model predicts one", "null",
+                    accepted="a column, or what the dataset calls it", hint="dataset.target=COLUMN",
                 ) from None  # fmt: skip
             if counts == [None] and not isinstance(error, DtrainError):
                 error.add_note(_without_classes(y))
@@ -94,10 +94,9 @@ def model(
             hint = "the model behind `return` in the function" if built is None else "model=cnn"
             if any(kind.__module__ == "torch.nn.modules.module" for kind in type(built).__mro__):
                 hint = "backend=torch"
-            raise UsageError(
-                "model._target_", config.model._target_, f"returned {type(built).__name__}",
-                "a function or class that makes a keras.Model", hint,
-            )  # fmt: skip
+            refuse("model._target_", f"returned {type(built).__name__}", config.model._target_,
+                   accepted="a function or class that makes a keras.Model",
+                   hint=hint)  # fmt: skip
         if trains:
             refuse_methods(built, "fit", "make_train_function")
         if splits.validation is not None:
@@ -192,13 +191,13 @@ def refuse_methods(built: keras.Model, *methods: str) -> None:
     """
     for name in methods:
         if has_own(built, name):
-            raise UsageError(
-                "model", f"{type(built).__name__}.{name}",
+            refuse(
+                "model",
                 "is a method of its own that would never be called: dtrain has a loop of its own, "
-                "which calls the model's steps",
-                "train_step, test_step, predict_step, compute_loss, compute_metrics, "
+                "which calls the model's steps", f"{type(built).__name__}.{name}",
+                accepted="train_step, test_step, predict_step, compute_loss, compute_metrics, "
                 "get_metrics_result, and callbacks",
-                f"what {name} does, in a {_STEP_OF[name]} of the class",
+                hint=f"what {name} does, in a {_STEP_OF[name]} of the class",
             )  # fmt: skip
 
 
@@ -228,10 +227,9 @@ def _shapes(splits: Splits, config: Config) -> Any:
     """
     target, x = config.model["_target_"], reading.specs(splits.train, 1)[0]
     if nest.is_nest(x) and target.startswith("dtrain.models."):
-        raise UsageError(
-            "model._target_", target, f"takes one input, and the dataset has {nest.outline(x)}",
-            "a dataset with one input, or a model of your own", "dataset.inputs=COLUMN",
-        )  # fmt: skip
+        refuse("model._target_", f"takes one input, and the dataset has {nest.outline(x)}", target,
+               accepted="a dataset with one input, or a model of your own",
+               hint="dataset.inputs=COLUMN")  # fmt: skip
     return nest.mapped(lambda leaf: tuple(leaf.shape[1:]), x)
 
 
@@ -241,10 +239,9 @@ def _check_plain(built: keras.Model, strategy: Backend) -> None:
     if plain and not strategy.abilities.plain_variables:
         of_keras = isinstance(plain[0][1], keras.Variable)
         kind = "keras.Variable of no layer" if of_keras else "tf.Variable"
-        raise UsageError(
-            "model", plain[0][0], f"is a {kind}, which this strategy has no place for",
-            "self.add_weight(..., trainable=False), or another strategy", "strategy=mirrored",
-        )  # fmt: skip
+        refuse("model", f"is a {kind}, which this strategy has no place for", plain[0][0],
+               accepted="self.add_weight(..., trainable=False), or another strategy",
+               typed="strategy=mirrored")  # fmt: skip
 
 
 def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
@@ -255,10 +252,10 @@ def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
     if built.optimizer is None and not (
         has_own(built, "train_step") and strategy.abilities.several_optimizers
     ):
-        raise UsageError(
-            "model", type(built).__name__, "was compiled without an optimizer",
-            "a model with one, or with a train_step of its own and a strategy for several "
-            "optimizers", "optimizer=adam with a model that is not compiled",
+        refuse(
+            "model", "was compiled without an optimizer", type(built).__name__,
+            accepted="a model with one, or with a train_step of its own and a strategy for several "
+            "optimizers", hint="optimizer=adam with a model that is not compiled",
         )  # fmt: skip
 
 
@@ -275,10 +272,9 @@ def optimizer(
         UsageError: there is no node, its schedule lacks a rate, or Keras does not take its values.
     """
     if not node or "_target_" not in node:  # with ~optimizer its schedule is still there
-        raise UsageError(
-            "optimizer", None, "there is none to compile the model with",
-            "an optimizer, or a model that its own function compiles", "optimizer=adam",
-        )  # fmt: skip
+        refuse("optimizer", "there is none to compile the model with", None,
+               accepted="an optimizer, or a model that its own function compiles",
+               typed="optimizer=adam")  # fmt: skip
     node = dict(node)
     schedule = node.pop("schedule", None)
     plain = runtime().PLAIN
@@ -291,10 +287,9 @@ def optimizer(
     if schedule is not None:
         names = ("learning_rate", "total_steps")
         if rate is None and schedule["_target_"].startswith("dtrain."):
-            raise UsageError(
-                "optimizer.learning_rate", None, "the schedule needs the highest rate",
-                "a number above 0", "optimizer.learning_rate=0.001",
-            )  # fmt: skip
+            refuse("optimizer.learning_rate", "the schedule needs the highest rate", None,
+                   accepted="a number above 0",
+                   typed="optimizer.learning_rate=0.001")  # fmt: skip
         if schedule["_target_"].startswith("keras."):
             names = ("initial_learning_rate", "decay_steps")
         derived = dict(zip(names, (rate, total_steps), strict=True))
@@ -325,10 +320,9 @@ def _predicted(built: keras.Model, x: Any) -> Any:
             raise
         # Keras' own message has the whole example in it.
         raise UsageError(
-            "model", built.name,
-            f"takes inputs of shape {wanted}, and the dataset has {(None, *shape[1:])}",
-            "a model for the inputs of the dataset",
-            "keras.Input(input_shape) in the function of the model, which is given the shape",
+            "model", f"takes inputs of shape {wanted}, and the dataset has {(None, *shape[1:])}",
+            built.name, accepted="a model for the inputs of the dataset",
+            hint="keras.Input(input_shape) in the function of the model, which is given the shape",
         ) from error  # fmt: skip
     for variable, value in before:
         variable.assign(value)

@@ -16,7 +16,7 @@ from dtrain.data import nest
 from dtrain.data.mixture import Mixture
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import FIRST, Stream, examples_in
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import framework_errors
@@ -46,12 +46,13 @@ def check_loss(built: keras.Model, configured: bool) -> str | None:
     of_losses = map(keras_internals.trainable_inside, keras.tree.flatten(built.loss))
     for path, variable in () if own_step else itertools.chain(*of_losses):
         if id(variable) not in trained:
-            raise UsageError(
-                "trainer.loss" if configured else "model", path,
+            refuse(
+                "trainer.loss" if configured else "model",
                 "is a variable of the loss that could be trained, and the optimizer is given those "
-                "of the model", "a variable that stays as it is (trainable=False, or "
+                "of the model", path,
+                accepted="a variable that stays as it is (trainable=False, or "
                 "requires_grad=False), or, of a plain module, a loss that is a torch.nn.Module",
-                "the variable in a layer of the model",
+                hint="the variable in a layer of the model",
             )  # fmt: skip
     of_loss = [v.name for v in built.trainable_variables if v.name.startswith("trainer.loss")]
     return f"the loss is trained with the model: {', '.join(of_loss)}" if of_loss else None
@@ -82,11 +83,10 @@ def check_labels(built: keras.Model, predicted: Any, config: Config, splits: Spl
             _check_range(_labels(split), width, node.get("ignore_class"))
     classes = splits.count_classes() if width is not None and loss == LABELS_LOSS else None
     if classes is not None and width is not None and classes > width:
-        raise UsageError(
-            "model", f"{width} outputs", f"the labels of the dataset go up to {classes - 1}, and "
-            f"{LABELS_LOSS} takes an output for each class",
-            f"a model with {classes} outputs or more", _hint(config, width, classes),
-        )  # fmt: skip
+        refuse("model", f"the labels of the dataset go up to {classes - 1}, and "
+               f"{LABELS_LOSS} takes an output for each class", f"{width} outputs",
+               accepted=f"a model with {classes} outputs or more",
+               typed=_hint(config, width, classes))  # fmt: skip
 
 
 def check_targets(built: keras.Model, config: Config, splits: Splits) -> None:
@@ -112,10 +112,9 @@ def check_targets(built: keras.Model, config: Config, splits: Splits) -> None:
         return
     if len(labels) > 1 and (labels == labels[0]).all():
         value = next(iter(splits.train.info.class_names()), f"{labels[0]:g}")
-        raise UsageError(
-            "dataset", f"target {value}", f"all {len(labels):,} examples have it, so there is "
-            "nothing to learn", "examples of two classes or more", "a dataset that has them",
-        )  # fmt: skip
+        refuse("dataset", f"all {len(labels):,} examples have it, so there is nothing to learn",
+               f"target {value}", accepted="examples of two classes or more",
+               hint="a dataset that has them")  # fmt: skip
 
 
 def _hint(config: Config, width: int, classes: int) -> str:
@@ -159,8 +158,8 @@ def label_error(problem: str, width: int | None) -> UsageError:
     """Return the refusal of labels that are no classes."""
     accepted = "0, 1, ..." if width is None else f"0 to {width - 1}, of {width} outputs"
     return UsageError(
-        "dataset", "labels", f"{problem}; classes count from 0", accepted,
-        "y - 1 in the dataset, where they count from 1; "
+        "dataset", f"{problem}; classes count from 0", "labels", accepted=accepted,
+        hint="y - 1 in the dataset, where they count from 1; "
         "'trainer.loss={_target_:keras.losses.SparseCategoricalCrossentropy,ignore_class:-1}', "
         "where -1 is of examples without a label",
     )  # fmt: skip
@@ -191,12 +190,10 @@ def _check_whole(labels: Any) -> None:
     first = labels[:_LOOKED_AT]
     fractions = first[first % 1 != 0]
     if fractions.size:
-        raise UsageError(
-            "trainer.loss", LABELS_LOSS,
-            f"is of classes (0, 1, ...), and targets are numbers such as {fractions[0]:.4g}",
-            "a loss of numbers, and metrics of numbers",
-            "trainer.loss=mse 'trainer.metrics=[mae]'",
-        )  # fmt: skip
+        refuse("trainer.loss",
+               f"is of classes (0, 1, ...), and targets are numbers such as {fractions[0]:.4g}",
+               LABELS_LOSS, accepted="a loss of numbers, and metrics of numbers",
+               typed="trainer.loss=mse 'trainer.metrics=[mae]'")  # fmt: skip
 
 
 def stateful_layers(built: keras.Model) -> list[keras.Layer]:
@@ -229,25 +226,21 @@ def check_stateful(
     name, batch = layers[0].name, config.trainer.batch_size
     held = examples_in(splits.validation) or 0
     if strategy.replicas > 1 or not strategy.abilities.sequential:
-        raise UsageError(
-            "model", name, "is stateful: its state is that of the rows of the last batch, of which "
-            "each replica or worker would have others",
-            "stateful=False, or a strategy of one replica", "strategy=one_device",
-        )  # fmt: skip
+        refuse("model", "is stateful: its state is that of the rows of the last batch, of which "
+               "each replica or worker would have others", name,
+               accepted="stateful=False, or a strategy of one replica",
+               typed="strategy=one_device")  # fmt: skip
     if batch != rows:
-        raise UsageError(
-            "trainer.batch_size", batch, f"{name} is stateful, and the model takes {rows} examples",
-            "as many as the model's inputs have", f"trainer.batch_size={rows}",
-        )  # fmt: skip
+        refuse("trainer.batch_size", f"{name} is stateful, and the model takes {rows} examples",
+               batch, accepted="as many as the model's inputs have",
+               typed=f"trainer.batch_size={rows}")  # fmt: skip
     if held % batch:
-        raise UsageError(
-            "dataset", f"{held:,} validation examples",
-            f"{name} is stateful, and their last batch has {held % batch} examples and not "
-            f"{batch}; Keras' fit fails there as well",
-            f"a multiple of {batch} examples to validate on, or stateful=False",
-            "dataset.validation_examples=0" if "validation_examples" in config.dataset else
-            f"a split with {held - held % batch:,} validation examples",
-        )  # fmt: skip
+        refuse("dataset",
+               f"{name} is stateful, and their last batch has {held % batch} examples and not "
+               f"{batch}; Keras' fit fails there as well", f"{held:,} validation examples",
+               accepted=f"a multiple of {batch} examples to validate on, or stateful=False",
+               hint="dataset.validation_examples=0" if "validation_examples" in config.dataset else
+               f"a split with {held - held % batch:,} validation examples")  # fmt: skip
 
 
 #: Losses of probabilities, by their names in small letters without underscores.

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from dtrain.config.schema import Config, FineTuning
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
@@ -65,10 +65,9 @@ class FreezeSchedule:
         self._set(self._frozen_in(last))  # the others never have slots
         self.trained = list(model.trainable_variables)
         if self._touched and not self.trained:
-            raise UsageError(
-                FREEZE, keys.freeze, "leaves nothing to be trained", "patterns of some weights",
-                "'finetune.freeze=[]'",
-            )  # fmt: skip
+            refuse(FREEZE, "leaves nothing to be trained", keys.freeze,
+                   accepted="patterns of some weights",
+                   typed="'finetune.freeze=[]'")  # fmt: skip
 
     def _frozen_in(self, epoch: int) -> list[Weight]:
         """Return the weights that are frozen in an epoch, from 1."""
@@ -117,11 +116,9 @@ class FreezeSchedule:
         now = self._digests()
         for path, before in self._sums.items():
             if now.get(path, before) != before:
-                raise UsageError(
-                    FREEZE, path, "is frozen, and the model's own step or layer assigns it",
-                    "layers that assign nothing where they are not trainable",
-                    "a pattern without it",
-                )  # fmt: skip
+                refuse(FREEZE, "is frozen, and the model's own step or layer assigns it", path,
+                       accepted="layers that assign nothing where they are not trainable",
+                       hint="a pattern without it")  # fmt: skip
         self._sums = {}
 
     def _digests(self) -> dict[str, int]:
@@ -146,10 +143,9 @@ def prepare(model: keras.Model, keys: FineTuning) -> None:
         UsageError: as of :class:`FreezeSchedule`.
     """
     if keys.unfreeze and not keys.freeze:
-        raise UsageError(
-            UNFREEZE, keys.unfreeze, "unfreezes what nothing has frozen",
-            "finetune.freeze with what is not trained before", "'finetune.freeze=[REGEX]'",
-        )  # fmt: skip
+        refuse(UNFREEZE, "unfreezes what nothing has frozen", keys.unfreeze,
+               accepted="finetune.freeze with what is not trained before",
+               typed="'finetune.freeze=[REGEX]'")  # fmt: skip
     if not keys.freeze:
         return
     # Not an attribute that Keras tracks: it would be looked through where the model is saved.
@@ -202,19 +198,18 @@ def _check_unfreezing(
         for optimizer in optimizers.named(model).values():
             count = getattr(optimizer, "gradient_accumulation_steps", None) or 1
             if (int(epoch) - 1) * steps_per_epoch % count:
-                raise UsageError(
-                    "optimizer.gradient_accumulation_steps", count,
+                refuse(
+                    "optimizer.gradient_accumulation_steps",
                     f"the {(int(epoch) - 1) * steps_per_epoch} steps before epoch {epoch}, which "
-                    "unfreezes weights, are no whole number of updates",
-                    "a number that divides them", "optimizer.gradient_accumulation_steps=null",
+                    "unfreezes weights, are no whole number of updates", count,
+                    accepted="a number that divides them",
+                    typed="optimizer.gradient_accumulation_steps=null",
                 )  # fmt: skip
     if unfreeze and not strategy.abilities.retraces:
-        raise UsageError(
-            "strategy", config.strategy.name,
-            "has steps that cannot be traced anew for finetune.unfreeze",
-            "a strategy whose steps can, or a run for each phase: fork=RUN_DIR",
-            "strategy=mirrored",
-        )  # fmt: skip
+        refuse("strategy", "has steps that cannot be traced anew for finetune.unfreeze",
+               config.strategy.name,
+               accepted="a strategy whose steps can, or a run for each phase: fork=RUN_DIR",
+               typed="strategy=mirrored")  # fmt: skip
 
 
 def _matching(patterns: list[str], candidates: list[Weight], key: str) -> list[Weight]:
@@ -240,12 +235,10 @@ def _check_statistics(
             moved = not flags[id(variable)] and keras.backend.is_float_dtype(variable.dtype)
             base = f"{LORA}kernel_a" in {v.name for v in variables}  # a kernel with LoRA
             if moved and not base and id(variable) in chosen and others and layer.trainable:
-                raise UsageError(
-                    FREEZE, chosen[id(variable)].path,
-                    "is no weight, and stays as it is where all of its layer is frozen",
-                    f"a pattern of all of {layer.name}, with {', '.join(others)}",
-                    f"'finetune.freeze=[{layer.name}]'",
-                )  # fmt: skip
+                refuse(FREEZE, "is no weight, and stays as it is where all of its layer is frozen",
+                       chosen[id(variable)].path,
+                       accepted=f"a pattern of all of {layer.name}, with {', '.join(others)}",
+                       typed=f"'finetune.freeze=[{layer.name}]'")  # fmt: skip
 
 
 def enable_lora(model: keras.Model, rules: list[Any]) -> None:
@@ -266,10 +259,9 @@ def enable_lora(model: keras.Model, rules: list[Any]) -> None:
     able = [(path, layer) for path, layer in walk(model) if hasattr(layer, "enable_lora")]
     paths = [path for path, _ in able]
     if not able:
-        raise UsageError(
-            _LORA, rules[0]["path"], "no layer of this model has enable_lora",
-            "a model with Dense, EinsumDense, Embedding or convolutions", "'finetune.lora=[]'",
-        )  # fmt: skip
+        refuse(_LORA, "no layer of this model has enable_lora", rules[0]["path"],
+               accepted="a model with Dense, EinsumDense, Embedding or convolutions",
+               typed="'finetune.lora=[]'")  # fmt: skip
     chosen = choose(
         rules, paths, "layer with enable_lora", lambda rule: (rule["path"], rule["rank"]), _LORA
     )
@@ -279,10 +271,9 @@ def enable_lora(model: keras.Model, rules: list[Any]) -> None:
         try:
             layer.enable_lora(rule[1])
         except (ValueError, NotImplementedError) as error:
-            raise UsageError(
-                _LORA, rule[0], f"the layer {path} cannot have it ({error})",
-                listed(paths), "'finetune.lora=[]'",
-            ) from None  # fmt: skip
+            raise UsageError(_LORA, f"the layer {path} cannot have it ({error})", rule[0],
+                             accepted=listed(paths),
+                             typed="'finetune.lora=[]'") from None  # fmt: skip
 
 
 def scale_rates(model: keras.Model, rules: list[Any]) -> None:
@@ -304,11 +295,9 @@ def scale_rates(model: keras.Model, rules: list[Any]) -> None:
         return
     by_path = optimizers.named(model)
     if list(by_path) != ["optimizer"]:
-        raise UsageError(
-            RATES, rules[0]["path"],
-            f"the model has {len(by_path)} optimizers ({', '.join(by_path)})",
-            "a model with the one of compile", "'finetune.learning_rates=[]'",
-        )  # fmt: skip
+        refuse(RATES, f"the model has {len(by_path)} optimizers ({', '.join(by_path)})",
+               rules[0]["path"], accepted="a model with the one of compile",
+               typed="'finetune.learning_rates=[]'")  # fmt: skip
     slots = {id(variable): index for index, variable in enumerate(trained(model))}
     able = [weight for weight in weights(model) if id(weight.variable) in slots]
     chosen = choose(

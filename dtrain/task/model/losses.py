@@ -22,7 +22,7 @@ from dtrain.data.encoding import Encoding, Target
 from dtrain.data.options import Task
 from dtrain.data.sources import Arrays, Splits
 from dtrain.data.target_kind import Counted
-from dtrain.errors import DataError, UsageError, nearest
+from dtrain.errors import DataError, UsageError, nearest, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
@@ -183,8 +183,8 @@ def _has_fractions(source: Any) -> bool:
 def _named(value: Any, key: str) -> Any:
     """Return a loss or metric: a name that Keras knows, or a node with a target."""
     if isinstance(value, dict) and "_target_" not in value:
-        raise UsageError(key, value, "has no _target_", "a name, or a node with _target_",
-                         f"'{key}={{_target_:keras.losses.Huber}}'")  # fmt: skip
+        refuse(key, "has no _target_", value, accepted="a name, or a node with _target_",
+               typed=f"'{key}={{_target_:keras.losses.Huber}}'")  # fmt: skip
     return targets.instantiate(value, key) if isinstance(value, dict) else value
 
 
@@ -320,9 +320,9 @@ def loss_of(value: Any) -> Any:
             return keras.losses.get(value) and value
         except ValueError:
             raise UsageError(
-                "trainer.loss", value, "is no loss that Keras knows",
-                "a name of keras.losses, or a node with _target_",
-                "trainer.loss=sparse_categorical_crossentropy",
+                "trainer.loss", "is no loss that Keras knows", value,
+                accepted="a name of keras.losses, or a node with _target_",
+                typed="trainer.loss=sparse_categorical_crossentropy",
             ) from None  # fmt: skip
     if isinstance(value, functools.partial) and not (value.args or value.keywords):
         value = value.func  # Keras can save its name with the model
@@ -372,8 +372,8 @@ def build_metrics(
             ) from None  # fmt: skip
         if getattr(getattr(y, "dtype", None), "kind", "") in ("O", "S", "U"):
             raise UsageError(
-                "dataset", "labels", f"are {nest.outline(y)}", "whole numbers, from 0 on",
-                "numpy.unique(y, return_inverse=True)[1] in the dataset",
+                "dataset", f"are {nest.outline(y)}", "labels", accepted="whole numbers, from 0 on",
+                hint="numpy.unique(y, return_inverse=True)[1] in the dataset",
             ) from None  # fmt: skip
         if not has_own(built, "train_step"):
             usual: dict[str, Any] = {
@@ -430,10 +430,11 @@ def _refused(
             f"{key}={each}" if isinstance(each, str) else f"'{key}=[{', '.join(each)}]'"
             for key, each in words.items()
         )
-        return UsageError(f"trainer.{name}", value, problem, accepted, " ".join(typed) + more)
+        return UsageError(f"trainer.{name}", problem, value, accepted=accepted,
+                          hint=" ".join(typed) + more)  # fmt: skip
     written = ", ".join(f"{key}={each!r}" for key, each in usual.items())
     hint = f"{written}{more} in the compile of the model's function"
-    return UsageError("model", f"compile({name}={value})", problem, accepted, hint)
+    return UsageError("model", problem, f"compile({name}={value})", accepted=accepted, hint=hint)
 
 
 def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
@@ -465,10 +466,9 @@ def check_losses(built: keras.Model, y: Any, predicted: Any, config: Config) -> 
     """
     losses, outputs = config.trainer.loss, len(keras.tree.flatten(predicted))
     if isinstance(losses, list) and len(losses) != outputs:
-        raise UsageError(
-            "trainer.loss", losses, f"the model has {outputs} outputs and not {len(losses)}",
-            "a loss for each output", "trainer.loss=sparse_categorical_crossentropy",
-        )  # fmt: skip
+        refuse("trainer.loss", f"the model has {outputs} outputs and not {len(losses)}", losses,
+               accepted="a loss for each output",
+               typed="trainer.loss=sparse_categorical_crossentropy")  # fmt: skip
     own = has_own(built, "train_step", "compute_loss")
     if outputs < 2 or own or y is None or nest.is_nest(y) or not nest.is_nest(predicted):
         return
@@ -479,14 +479,15 @@ def check_losses(built: keras.Model, y: Any, predicted: Any, config: Config) -> 
         if isinstance(predicted, dict):
             name = "logits" if "logits" in predicted else first
             hint = f"'trainer.loss={{{name}: {losses}}}' 'trainer.metrics={{{name}: []}}'"
-        raise UsageError(
-            "trainer.loss", losses, f"the targets are one array, and the model returns {shape}: it "
-            "is not said to which output they belong", "a loss by the name of an output, one "
-            "output, or a training_step(self, batch) of a plain module", hint,
-        )  # fmt: skip
+        refuse("trainer.loss", f"the targets are one array, and the model returns {shape}: it "
+               "is not said to which output they belong", losses,
+               accepted="a loss by the name of an output, one "
+               "output, or a training_step(self, batch) of a plain module",
+               hint=hint)  # fmt: skip
     if isinstance(metrics, dict) and any(v for k, v in metrics.items() if k != first):
-        raise UsageError(
-            "trainer.metrics", metrics, "the targets are one array, which Keras compares with the "
-            f"output {first} alone", "targets by the names of all outputs, or no metrics",
-            "'trainer.metrics={" + ", ".join(f"{name}: []" for name in metrics) + "}'",
+        refuse(
+            "trainer.metrics",
+            f"the targets are one array, which Keras compares with the output {first} alone",
+            metrics, accepted="targets by the names of all outputs, or no metrics",
+            typed="'trainer.metrics={" + ", ".join(f"{name}: []" for name in metrics) + "}'",
         )  # fmt: skip

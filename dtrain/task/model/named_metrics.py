@@ -295,7 +295,8 @@ def _update(
         if not takes.own or sample_weight is None:
             raise
         raise UsageError(
-            "trainer.metrics", metric.name, "has no value for each example, and the loss ignores "
-            "some of them", "a metric of Keras', or a function that returns a number for each "
-            "example", "keras.ops.mean(..., axis=-1)",
+            "trainer.metrics", "has no value for each example, and the loss ignores some of them",
+            metric.name,
+            accepted="a metric of Keras', or a function that returns a number for each example",
+            hint="keras.ops.mean(..., axis=-1)",
         ) from None  # fmt: skip

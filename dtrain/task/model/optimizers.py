@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from dtrain.config.schema import Config
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.backends.tracing import now
 
@@ -118,12 +118,11 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], confi
                 optimizer.build(list({id(v): v for v in updated}.values()))
     others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
     if others and not strategy.abilities.several_optimizers:
-        raise UsageError(
-            "strategy", config.strategy.name,
-            f"the model has more than one optimizer ({', '.join(others)}), and only that of "
-            "compile would be right on it",
-            "a model with one, or a strategy for several", "strategy=mirrored",
-        )  # fmt: skip
+        refuse("strategy",
+               f"the model has more than one optimizer ({', '.join(others)}), and only that of "
+               "compile would be right on it", config.strategy.name,
+               accepted="a model with one, or a strategy for several",
+               typed="strategy=mirrored")  # fmt: skip
     for optimizer in (main, *others.values()):
         if optimizer is not None:
             strategy.prepare(optimizer)

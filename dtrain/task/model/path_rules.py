@@ -97,4 +97,4 @@ def listed(paths: Sequence[str]) -> str:
 def refused(value: Any, problem: str, accepted: str, key: str = KEY) -> UsageError:
     """Return the error of a rule that cannot be followed."""
     hint = "strategy.rules=auto" if key == KEY else f"'{key}=[]'"
-    return UsageError(key, value, problem, accepted, hint)
+    return UsageError(key, problem, value, accepted=accepted, typed=hint)

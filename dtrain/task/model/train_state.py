@@ -213,8 +213,8 @@ def restore_chosen(model: keras.Model, strategy: Backend, saved: Checkpoint, wei
     except CheckpointError as error:
         key, value = ("weights", "ema") if averaged else ("checkpoint", saved.path)
         raise UsageError(
-            key, value, str(error), "the model of the run",
-            f"python -m dtrain checkpoint {saved.path} to see its weights",
+            key, str(error), value, accepted="the model of the run",
+            hint=f"python -m dtrain checkpoint {saved.path} to see its weights",
         ) from None  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 NAME = "mlflow"
 
@@ -87,12 +87,13 @@ class Logged(importlib.abc.MetaPathFinder):
                     return original(*args, **kwargs)
                 if name != "start_run":
                     return getattr(self, name)(*args, **kwargs)
-                raise UsageError(
-                    "mlflow", name, "would begin another run of MLflow's beside the "
-                    "one of this training, which the controller writes",
-                    "mlflow.log_metric and log_metrics in a callback, which are numbers of this "
+                refuse(
+                    "mlflow", "would begin another run of MLflow's beside the "
+                    "one of this training, which the controller writes", name,
+                    accepted="mlflow.log_metric and log_metrics in a callback, which are numbers "
+                    "of this "
                     "run; or a run of your own, in a store that you name",
-                    "mlflow.set_tracking_uri(ADDRESS) before it",
+                    hint="mlflow.set_tracking_uri(ADDRESS) before it",
                 )  # fmt: skip
 
             return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dtrain.config.schema import Config
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.strategy_plan import StrategyPlan
 
@@ -70,10 +70,11 @@ class ShardedPlan(PerDevice):
             UsageError: the chief has parts of them alone.
         """
         if config.tracking.histograms and len(cluster.tasks) > 1:
-            raise UsageError(
-                "tracking.histograms", True, "no process has all of a variable with strategy=fsdp "
-                f"in {len(cluster.tasks)} processes", "false, or one process",
-                "tracking.histograms=false",
+            refuse(
+                "tracking.histograms",
+                f"no process has all of a variable with strategy=fsdp in {len(cluster.tasks)} "
+                "processes",
+                True, accepted="false, or one process", typed="tracking.histograms=false",
             )  # fmt: skip
 
     def rows(self, cluster: Cluster) -> dict[str, str]:
@@ -121,11 +122,10 @@ class MeshPlan(PerDevice):
         batch, model = self._batch, self._model
         product = (batch or 1) * (model or 1)
         if devices % product or (batch and model and devices != product):
-            raise UsageError(
-                "strategy.mesh", f"{{batch: {batch or 'null'}, model: {model or 'null'}}}",
-                f"does not multiply out to the {devices} devices of the run",
-                "batch x model = devices, null for the rest", f"hardware.devices={product}",
-            )  # fmt: skip
+            refuse("strategy.mesh", f"does not multiply out to the {devices} devices of the run",
+                   f"{{batch: {batch or 'null'}, model: {model or 'null'}}}",
+                   accepted="batch x model = devices, null for the rest",
+                   typed=f"hardware.devices={product}")  # fmt: skip
         return batch or devices // product
 
     def rows(self, cluster: Cluster) -> dict[str, str]:
@@ -187,35 +187,27 @@ class ParameterServerPlan(StrategyPlan):
         """
         workers, devices = self._workers, max(task.devices for task in cluster.tasks)
         if devices != 1:
-            raise UsageError(
-                "hardware.devices", devices, "a worker of strategy=ps computes on one device",
-                "1, and more workers",
-                f"hardware.devices=1 strategy.workers={workers * devices}",
-            )  # fmt: skip
+            refuse("hardware.devices", "a worker of strategy=ps computes on one device", devices,
+                   accepted="1, and more workers",
+                   typed=f"hardware.devices=1 strategy.workers={workers * devices}")  # fmt: skip
         if self._update == "sync" and self._max_staleness is not None:
-            raise UsageError(
-                "strategy.max_staleness", self._max_staleness,
-                "a synchronous update is never stale", "null, or strategy.update=async",
-                "strategy.update=async",
-            )  # fmt: skip
+            refuse("strategy.max_staleness", "a synchronous update is never stale",
+                   self._max_staleness, accepted="null, or strategy.update=async",
+                   typed="strategy.update=async")  # fmt: skip
         if self._update == "async" and self._backup_workers:
-            raise UsageError(
-                "strategy.backup_workers", self._backup_workers,
-                "asynchronous updates do not wait", "0, or strategy.update=sync",
-                "strategy.update=sync",
-            )  # fmt: skip
+            refuse("strategy.backup_workers", "asynchronous updates do not wait",
+                   self._backup_workers, accepted="0, or strategy.update=sync",
+                   typed="strategy.update=sync")  # fmt: skip
         if self._backup_workers >= workers:
-            raise UsageError(
-                "strategy.backup_workers", self._backup_workers,
-                f"would drop the gradients of all {workers} workers",
-                f"up to {workers - 1}", f"strategy.backup_workers={workers - 1}",
-            )  # fmt: skip
+            refuse("strategy.backup_workers", f"would drop the gradients of all {workers} workers",
+                   self._backup_workers, accepted=f"up to {workers - 1}",
+                   typed=f"strategy.backup_workers={workers - 1}")  # fmt: skip
         accumulated = config.optimizer.get("gradient_accumulation_steps")
         if accumulated is not None and self._update == "async":
-            raise UsageError(
-                "optimizer.gradient_accumulation_steps", accumulated,
+            refuse(
+                "optimizer.gradient_accumulation_steps",
                 "asynchronous workers would add their gradients, of other weights each, to one sum",
-                "null, or strategy.update=sync", "strategy.update=sync",
+                accumulated, accepted="null, or strategy.update=sync", typed="strategy.update=sync",
             )  # fmt: skip
 
     def size(self) -> tuple[str, int]:
@@ -243,17 +235,15 @@ class TpuPlan(PerDevice):
             UsageError: the precision, or a batch of a validation that the cores cannot share.
         """
         if config.hardware.precision.name == "mixed_float16":
-            raise UsageError(
-                "hardware.precision", "mixed_float16", "a TPU computes in bfloat16",
-                "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
-            )  # fmt: skip
+            refuse("hardware.precision", "a TPU computes in bfloat16", "mixed_float16",
+                   accepted="float32, mixed_bfloat16",
+                   typed="hardware.precision=mixed_bfloat16")  # fmt: skip
         held, cores = config.trainer.validation_batch_size, cluster.replicas
         if held is not None and held % cores:
-            raise UsageError(
-                "trainer.validation_batch_size", held,
-                f"{cores} cores of a TPU cannot share it evenly",
-                f"multiples of {cores}, or null", "trainer.validation_batch_size=null",
-            )  # fmt: skip
+            refuse("trainer.validation_batch_size",
+                   f"{cores} cores of a TPU cannot share it evenly", held,
+                   accepted=f"multiples of {cores}, or null",
+                   typed="trainer.validation_batch_size=null")  # fmt: skip
 
     def rows(self, cluster: Cluster) -> dict[str, str]:
         """Return that this has not been tried."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from dtrain import secrets
 from dtrain.config import targets
-from dtrain.errors import CheckpointError, UsageError
+from dtrain.errors import CheckpointError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.model import object_state, train_state
 from dtrain.task.model.object_state import PLAIN, Kept, Owner, is_state
@@ -43,10 +43,9 @@ def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
             path = folder / FOLDER / str(node.get(name, default))
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.resolve() != folder.resolve() / path.relative_to(folder):
-                raise UsageError(
-                    f"{key}.{name}", node.get(name), "a link leads out of the run folder",
-                    "a folder without links", f"{name}=another.keras",
-                )  # fmt: skip
+                refuse(f"{key}.{name}", "a link leads out of the run folder", node.get(name),
+                       accepted="a folder without links",
+                       typed=f"{name}=another.keras")  # fmt: skip
             node[name] = str(path)
         callbacks.append(targets.instantiate(node, key))
     return callbacks
@@ -254,12 +253,11 @@ class _Unchanged(keras.callbacks.Callback):
         before, self._before = self._before, now if self._before is None else None
         if before is not None and before != now:
             does = "compiles the model anew" if before[0] != now[0] else "changes what is trainable"
-            raise UsageError(
-                "trainer.callbacks", ", ".join(self._names),
-                f"one of them {does} in the middle of a training, whose step is traced already",
-                "finetune.unfreeze={EPOCH: [REGEX]}, or a run for each phase",
-                "fork=RUN_DIR with a model whose layers are trainable",
-            )  # fmt: skip
+            refuse("trainer.callbacks",
+                   f"one of them {does} in the middle of a training, whose step is traced already",
+                   ", ".join(self._names),
+                   accepted="finetune.unfreeze={EPOCH: [REGEX]}, or a run for each phase",
+                   hint="fork=RUN_DIR with a model whose layers are trainable")  # fmt: skip
 
 
 def _values(callback: keras.callbacks.Callback, hidden: bool = False) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from dtrain.config.schema import Config
-from dtrain.errors import CheckpointError, DamagedFile, UsageError
+from dtrain.errors import CheckpointError, DamagedFile, UsageError, refuse
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.checkpoint import Checkpoint
@@ -96,10 +96,9 @@ def _initial(rundir: RunDir, value: str, journal: Journal) -> Checkpoint:
     source = initial.find(str(path)) if path.exists() else None
     if source is None or checkpoint.digest(source.arrays) != before["digest"]:
         problem = "is gone" if source is None else "has other weights than when this run began"
-        raise UsageError(
-            "init.weights", path, f"{problem}, and this run has no checkpoint of its own",
-            "the weights that it began with", f"init.weights={value} in a new run",
-        )  # fmt: skip
+        refuse("init.weights", f"{problem}, and this run has no checkpoint of its own", path,
+               accepted="the weights that it began with",
+               hint=f"init.weights={value} in a new run")  # fmt: skip
     return source
 
 
@@ -121,10 +120,9 @@ def restore(
     forked = restored.path.parent != rundir.checkpoints
     if forked and restored.step >= schedule.total_steps:
         epochs = restored.step // schedule.steps_per_epoch
-        raise UsageError(
-            "trainer.epochs", schedule.epochs, f"the fork begins after {epochs} epochs",
-            f"{epochs + 1} or more", f"trainer.epochs={epochs + schedule.epochs}",
-        )  # fmt: skip
+        refuse("trainer.epochs", f"the fork begins after {epochs} epochs", schedule.epochs,
+               accepted=f"{epochs + 1} or more",
+               typed=f"trainer.epochs={epochs + schedule.epochs}")  # fmt: skip
     arrays = restored.arrays
     if restored.meta.get("swapped"):  # as they were when it was taken
         arrays = train_state.exchange_averages(model, arrays)
@@ -134,8 +132,9 @@ def restore(
         if not forked:
             raise
         raise UsageError(
-            "fork", restored.path, str(error), "a checkpoint of a model with the same weights",
-            f"python -m dtrain checkpoint {restored.path} to see its weights",
+            "fork", str(error), restored.path,
+            accepted="a checkpoint of a model with the same weights",
+            hint=f"python -m dtrain checkpoint {restored.path} to see its weights",
         ) from None  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from dtrain.config import forms
 from dtrain.config.schema import Config
 from dtrain.data.prepare import evaluated
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.folder import RunDir
 
 #: Points of training metrics in a run, about, where ``trainer.log_every_steps`` is null.
@@ -86,10 +86,9 @@ def make_schedule(
     total = trainer.epochs * per_epoch
     trace = config.tracking.profile_steps
     if trace and trace[1] > total:  # of a dataset whose length the plan did not know
-        raise UsageError(
-            "tracking.profile_steps", list(trace), f"the run has {total:,} steps",
-            "a first and a last step of the run", "tracking.profile_steps=null",
-        )  # fmt: skip
+        refuse("tracking.profile_steps", f"the run has {total:,} steps", list(trace),
+               accepted="a first and a last step of the run",
+               typed="tracking.profile_steps=null")  # fmt: skip
     return Schedule(
         epochs=trainer.epochs,
         steps_per_epoch=per_epoch,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import keras
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.train.step_schedule import Schedule
@@ -30,10 +30,8 @@ def check_validation(schedule: Schedule, dataset: str) -> None:
     """
     if schedule.validation_examples:
         return
-    raise UsageError(
-        "dataset", dataset, f"has no validation to evaluate on, or {WITHOUT_LOSS}",
-        "a dataset with a validation", "dataset.validation=FILE",
-    )  # fmt: skip
+    refuse("dataset", f"has no validation to evaluate on, or {WITHOUT_LOSS}", dataset,
+           accepted="a dataset with a validation", hint="dataset.validation=FILE")  # fmt: skip
 
 
 def evaluate(

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.errors import DamagedFile, NotPromoted, UsageError
+from dtrain.errors import DamagedFile, NotPromoted, refuse
 from dtrain.files import locks, writing
 from dtrain.host.packages import version
 from dtrain.run import exports, registry
@@ -223,11 +223,9 @@ class Models:
             return Other(str(found.version), run, _read_metrics(found.tags))
         if condition.alias == moved:
             return None
-        raise UsageError(
-            "if", condition, f"no version of {name} has the alias {condition.alias}",
-            "an alias that is there, the one that is to be moved, or a number",
-            f"'if={condition.metric}{condition.relation}@{moved}'",
-        )  # fmt: skip
+        refuse("if", f"no version of {name} has the alias {condition.alias}", condition,
+               accepted="an alias that is there, the one that is to be moved, or a number",
+               typed=f"'if={condition.metric}{condition.relation}@{moved}'")  # fmt: skip
 
 
 def _same(version: Any) -> dict[str, str]:

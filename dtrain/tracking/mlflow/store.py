@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from dtrain import secrets
 from dtrain.config import environment, load
 from dtrain.config.schema import Config
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, refuse
 from dtrain.files import locks, writing
 from dtrain.run import schemas
 from dtrain.run.exports import FORMATS
@@ -241,12 +241,12 @@ class Store:
         parts = found.removeprefix(wanted).split("/")
         if found.startswith(wanted) and parts[0] == "" and ".." not in map(unquote, parts):
             return
-        raise UsageError(
-            "tracking.experiment", self._config.tracking.experiment,
+        refuse(
+            "tracking.experiment",
             f"{store} keeps its files in {found}, and not beside itself: it was moved or copied, "
-            "or another user made it",
-            "an experiment that is not there yet, or another store",
-            "tracking.experiment=NAME of a new one; to sync, --uri sqlite:////PATH/OF/new.db",
+            "or another user made it", self._config.tracking.experiment,
+            accepted="an experiment that is not there yet, or another store",
+            hint="tracking.experiment=NAME of a new one; to sync, --uri sqlite:////PATH/OF/new.db",
         )  # fmt: skip
 
     def points(self, run_id: str, points: list[tuple[str, float, int, int]]) -> None:
@@ -303,11 +303,9 @@ class Registered:
     def __init__(self, text: str, address: str | None):
         match = _FORM.fullmatch(text)
         if match is None:
-            raise UsageError(
-                "MODEL", text, "is no model of a registry",
-                "models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID",
-                "python -m dtrain serve models:/NAME@champion",
-            )  # fmt: skip
+            refuse("MODEL", "is no model of a registry", text,
+                   accepted="models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID",
+                   hint="python -m dtrain serve models:/NAME@champion")  # fmt: skip
         self._text = text
         self.name: str | None = match["name"]
         self.alias: str | None = match["alias"]
@@ -377,8 +375,7 @@ class Registered:
 def _embedded(text: str) -> str:
     store = Path("outputs", "mlflow.db").absolute()
     if not store.is_file():
-        raise UsageError(
-            "tracking.uri", "", f"{store} is not there, so that the store of {text} is not known",
-            "the address of a tracking store", "tracking.uri=sqlite:////PATH/OF/mlflow.db",
-        )  # fmt: skip
+        refuse("tracking.uri", f"{store} is not there, so that the store of {text} is not known",
+               "", accepted="the address of a tracking store",
+               hint="tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip
     return f"sqlite:///{store}"

@@ -13,7 +13,7 @@ from typing import Any
 from dtrain.controller.launchers.agents import mirror
 from dtrain.controller.launchers.agents.stream import Message, Stream, Transport
 from dtrain.controller.launchers.cluster_env.tf_config import joined
-from dtrain.errors import DtrainError, TrainingError, UsageError
+from dtrain.errors import DtrainError, TrainingError, UsageError, refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.mirror import Receiver
 
@@ -334,20 +334,17 @@ def in_file(path: str) -> list[tuple[str, int]]:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is no text"
-        raise UsageError(
-            key, path, f"cannot be read ({why})", "a file with a line for each host: host slots=N",
-            f"{key}=FILE",
-        ) from None  # fmt: skip
+        raise UsageError(key, f"cannot be read ({why})", path,
+                         accepted="a file with a line for each host: host slots=N",
+                         hint=f"{key}=FILE") from None  # fmt: skip
     slots: dict[str, int] = {}
     for number, line in enumerate(lines[:_MOST], 1):
         name, _, options = line.partition("#")[0].strip().partition(" ")
         if not name:
             continue
         if _OPTION.sub("", options).strip():
-            raise UsageError(
-                key, path, f"line {number} is {line.strip()!r}", "host slots=N in each line",
-                f"{name} slots=1",
-            )  # fmt: skip
+            refuse(key, f"line {number} is {line.strip()!r}", path,
+                   accepted="host slots=N in each line", hint=f"{name} slots=1")  # fmt: skip
         host, room = _parsed(key, name)
         given = _SLOTS.findall(re.sub(r"max[-_]slots\s*=\s*[0-9]+", "", options))
         slots[host] = slots.get(host, 0) + (int(given[0]) if given else room)
@@ -357,7 +354,7 @@ def in_file(path: str) -> list[tuple[str, int]]:
 def _parsed(key: str, text: str) -> tuple[str, int]:
     found = _HOST.fullmatch(str(text).strip())
     if found is None or int(found["slots"] or 1) == 0:
-        raise UsageError(key, text, "is no host", _ACCEPTED, "'launcher.hosts=[a,b:2]'")
+        refuse(key, "is no host", text, accepted=_ACCEPTED, typed="'launcher.hosts=[a,b:2]'")
     return (found["user"] or "") + (found["six"] or found["name"]), int(found["slots"] or 1)
 
 
@@ -365,8 +362,7 @@ def _once(key: str, found: list[tuple[str, int]]) -> list[tuple[str, int]]:
     for place, (name, slots) in enumerate(found):
         if name in [other for other, _ in found[:place]]:
             more = slots + next(room for other, room in found if other == name)
-            raise UsageError(
-                key, name, "is given twice", "each host once, with the number of its tasks",
-                f"{name}:{more}",
-            )  # fmt: skip
+            refuse(key, "is given twice", name,
+                   accepted="each host once, with the number of its tasks",
+                   hint=f"{name}:{more}")  # fmt: skip
     return found

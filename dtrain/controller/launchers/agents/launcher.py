@@ -14,7 +14,7 @@ from dtrain.controller.launchers.agents.host import Host, Inbox, Lost, placed
 from dtrain.controller.launchers.agents.stream import BEAT, Message, Transport
 from dtrain.controller.launchers.base import Launcher, LocalProcesses
 from dtrain.controller.resources.devices import Machine
-from dtrain.errors import TrainingError, UsageError
+from dtrain.errors import TrainingError, refuse
 from dtrain.host import frameworks
 from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
@@ -142,13 +142,12 @@ class Agents(Launcher, LocalProcesses):
         hosts, tasks = self.connect(), len(cluster.tasks)
         places, wanted = sum(host.slots for host in hosts), tasks // cluster.together
         if places < wanted:
-            raise UsageError(
-                "launcher.hosts", ",".join(f"{h.name}:{h.slots}" for h in hosts),
-                f"the job (strategy={facts['strategy.name']}) has {tasks} tasks, and there are "
-                f"places for {places * cluster.together}",
-                f"places for {tasks}, such as {hosts[0].name}:{wanted}",
-                f"'launcher.hosts=[{hosts[0].name}:{wanted}]'",
-            )  # fmt: skip
+            refuse("launcher.hosts",
+                   f"the job (strategy={facts['strategy.name']}) has {tasks} tasks, and there are "
+                   f"places for {places * cluster.together}",
+                   ",".join(f"{h.name}:{h.slots}" for h in hosts),
+                   accepted=f"places for {tasks}, such as {hosts[0].name}:{wanted}",
+                   typed=f"'launcher.hosts=[{hosts[0].name}:{wanted}]'")  # fmt: skip
         self._compare(hosts, cluster)
         self.where = hosts[0].name
         return self.place(cluster)
@@ -159,10 +158,9 @@ class Agents(Launcher, LocalProcesses):
         for host in hosts:
             problem = facts.framework_problem(framework, host.facts, here)
             if problem is not None:
-                raise UsageError(
-                    "launcher.hosts", host.name, f"cannot be used: {problem[0]}",
-                    f"hosts with the same {framework.title} as this machine", problem[1],
-                )  # fmt: skip
+                refuse("launcher.hosts", f"cannot be used: {problem[0]}", host.name,
+                       accepted=f"hosts with the same {framework.title} as this machine",
+                       typed=problem[1])  # fmt: skip
 
     def prepare(self, cluster: Cluster) -> None:
         """Have the agents begin to import the framework."""

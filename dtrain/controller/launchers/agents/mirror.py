@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dtrain.controller.launchers.agents.stream import Stream, packed
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError, refuse
 from dtrain.files import locks, writing
 from dtrain.run.folder import RunDir
 from dtrain.run.mirror import OF_COMMANDS, PIECE, Changes, Part, Receiver
@@ -228,11 +228,10 @@ def archive(folder: Path) -> bytes:
             tar.add(folder / name, str(name), recursive=False)
             if held.tell() > MOST or sum(sizes.values()) > 4 * MOST:
                 largest = max(sizes, key=lambda each: sizes[each])
-                raise UsageError(
-                    "launcher.sync", "true", f"the files of {folder} are more than {MOST >> 20} "
-                    f"MiB, packed; the largest is {largest}", "code, without data",
-                    "the file in .gitignore, or launcher.sync=false",
-                )  # fmt: skip
+                refuse("launcher.sync", f"the files of {folder} are more than {MOST >> 20} "
+                       f"MiB, packed; the largest is {largest}", "true",
+                       accepted="code, without data",
+                       hint="the file in .gitignore, or launcher.sync=false")  # fmt: skip
     return held.getvalue()
 
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.run.cluster import Cluster, Task
 
 
@@ -121,10 +121,11 @@ class Ranked(ABC):
         """
         started = self.started()
         if started is None:
-            raise UsageError(
-                "launcher.environment", type(self).__name__,
-                f"the environment says nothing of {self.name}", f"a command that {self.name} "
-                "starts, or launcher=auto, which looks for it", "launcher=auto",
+            refuse(
+                "launcher.environment", f"the environment says nothing of {self.name}",
+                type(self).__name__,
+                accepted=f"a command that {self.name} starts, or launcher=auto, which looks for it",
+                typed="launcher=auto",
             )  # fmt: skip
         check(started, planned, strategy, on_hosts)
         if started.addresses:
@@ -146,19 +147,17 @@ def check(started: Started, planned: Cluster, strategy: str, on_hosts: bool) -> 
     if len(tasks) == 1 and not on_hosts:
         if number == 1:
             return
-        raise UsageError(
-            "strategy", strategy, f"is one process, and {started.what} has "
-            f"{number or 'several'} tasks, each of which would train by itself",
-            f"a strategy of several tasks, or {_tasks(1, started)}", "strategy=multiworker",
-        )  # fmt: skip
+        refuse("strategy", f"is one process, and {started.what} has "
+               f"{number or 'several'} tasks, each of which would train by itself", strategy,
+               accepted=f"a strategy of several tasks, or {_tasks(1, started)}",
+               typed="strategy=multiworker")  # fmt: skip
     if number is not None and number != len(tasks):
         raise _other_number(number, started, planned, strategy)
     if not 0 <= started.rank < len(tasks):
-        raise UsageError(
-            "launcher.environment", started.what, f"this command is task {started.rank}, counted "
-            f"from 0, and {len(tasks)} are planned",
-            f"{len(tasks)} commands", f"hardware.hosts={started.rank + 1}",
-        )  # fmt: skip
+        refuse("launcher.environment",
+               f"this command is task {started.rank}, counted from 0, and {len(tasks)} are planned",
+               started.what, accepted=f"{len(tasks)} commands",
+               typed=f"hardware.hosts={started.rank + 1}")  # fmt: skip
 
 
 def _other_number(number: int, started: Started, planned: Cluster, strategy: str) -> UsageError:
@@ -177,10 +176,10 @@ def _other_number(number: int, started: Started, planned: Cluster, strategy: str
     if planned.together == len(planned.tasks) > 1:  # all on one host
         key = "hardware.devices"
     return UsageError(
-        key, counts["worker"] if "ps" in counts else len(planned.tasks),
-        f"makes {len(roles)} tasks ({wanted}), and {started.what} has {_count(number)}",
-        _tasks(len(roles), started) + (f", or {key}={fits}" if number > beside else ""),
-        f"{key}={fits}" if number > beside else f"a cluster for strategy={strategy}",
+        key, f"makes {len(roles)} tasks ({wanted}), and {started.what} has {_count(number)}",
+        counts["worker"] if "ps" in counts else len(planned.tasks),
+        accepted=_tasks(len(roles), started) + (f", or {key}={fits}" if number > beside else ""),
+        hint=f"{key}={fits}" if number > beside else f"a cluster for strategy={strategy}",
     )  # fmt: skip
 
 
@@ -232,6 +231,7 @@ class Variables:
     def wrong(self, name: str, problem: str) -> UsageError:
         """Return the error of a variable that is not as the platform sets it."""
         return UsageError(
-            name, self.environ.get(name, "(not set)"), f"{problem}, {self.place}",
-            f"what {self.setter} sets; or launcher=local, for this command alone", "launcher=local",
+            name, f"{problem}, {self.place}", self.environ.get(name, "(not set)"),
+            accepted=f"what {self.setter} sets; or launcher=local, for this command alone",
+            typed="launcher=local",
         )  # fmt: skip

@@ -42,7 +42,7 @@ from dtrain.controller.launchers.cluster_env.base import (
     Variables,
 )
 from dtrain.controller.launchers.cluster_env.tf_config import TFConfig, host_port, is_local
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 
 _WORLD = "OMPI_COMM_WORLD"
 #: Names of the number of a run of mpirun: of releases 4 and 5, and of older ones.
@@ -217,10 +217,9 @@ def _number_of(pool: str) -> tuple[int, str]:
 
 def _not_set_by(platform: str, name: str, value: str, problem: str) -> UsageError:
     short = value if len(value) <= 80 else f"{value[:77]}..."
-    return UsageError(
-        name, short, problem, f"what {platform} sets; or launcher=local, for this command alone",
-        "launcher=local",
-    )  # fmt: skip
+    return UsageError(name, problem, short,
+                      accepted=f"what {platform} sets; or launcher=local, for this command alone",
+                      typed="launcher=local")  # fmt: skip
 
 
 INDEX, POD = "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"
@@ -276,10 +275,9 @@ def read_pod(environ: Mapping[str, str], full_name: str) -> Started | None:
     if not domain:
         return None
     if not name.endswith(f"-{index}"):
-        raise UsageError(
-            "HOSTNAME", name, f"is not the host name of pod {index} of an indexed Job",
-            f"JOB-{index}, which Kubernetes gives it", "no spec.hostname in the pod's template",
-        )  # fmt: skip
+        refuse("HOSTNAME", f"is not the host name of pod {index} of an indexed Job", name,
+               accepted=f"JOB-{index}, which Kubernetes gives it",
+               hint="no spec.hostname in the pod's template")  # fmt: skip
     job = name.removesuffix(f"-{index}")
     jobs = variables.number("GLOBAL_REPLICAS", 1)
     if not jobset or jobs == 1:  # one Job, of so many pods as its manifest says

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Mapping
 
 from dtrain.controller.launchers.cluster_env.base import Ranked, Started, Variables
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 #: From this number on a step is none of srun's: a batch script, a shell of salloc (slurm.h).
 _SPECIAL = 0xFFFF_FFF0
@@ -65,11 +65,10 @@ def read(environ: Mapping[str, str]) -> Started | None:
     what = f"SLURM step {job}.{step}"
     rank, number = variables.rank("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     if number > 1 and "SLURM_PTY_PORT" in environ:
-        raise UsageError(
-            "launcher", "auto", f"this shell is one of the {number} tasks of {what}, and a command "
-            "in it starts no others", "a shell of one task, and srun in it; or launcher=local",
-            "srun -n1 --pty bash",
-        )  # fmt: skip
+        refuse("launcher", f"this shell is one of the {number} tasks of {what}, and a command "
+               "in it starts no others", "auto",
+               accepted="a shell of one task, and srun in it; or launcher=local",
+               hint="srun -n1 --pty bash")  # fmt: skip
     nodes = environ.get("SLURM_STEP_NODELIST", "")
     if not (first := first_host(nodes)):
         raise variables.wrong("SLURM_STEP_NODELIST", "names no host")
@@ -103,11 +102,10 @@ def _refuse_one_of_many(job: str, environ: Mapping[str, str]) -> None:
     """Refuse a command that is alone on several nodes."""
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or "1"
     if nodes.isdecimal() and int(nodes) > 1:
-        raise UsageError(
-            "launcher", "auto", f"SLURM job {job} has {nodes} nodes, and this command is on one of "
-            "them: srun starts it on each", "srun; or launcher=local, which leaves the others idle",
-            "srun --ntasks-per-node=1 python -m dtrain ...",
-        )  # fmt: skip
+        refuse("launcher", f"SLURM job {job} has {nodes} nodes, and this command is on one of "
+               "them: srun starts it on each", "auto",
+               accepted="srun; or launcher=local, which leaves the others idle",
+               hint="srun --ntasks-per-node=1 python -m dtrain ...")  # fmt: skip
 
 
 def _address(node: str) -> str | None:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from dtrain.controller.launchers.cluster_env.base import Started
-from dtrain.errors import UsageError, nearest
+from dtrain.errors import UsageError, nearest, refuse
 from dtrain.run.cluster import Cluster, Task
 
 #: Hosts that mean "this machine" on every machine, besides 127.x.
@@ -74,11 +74,9 @@ def read(text: str | None, planned: Cluster, strategy: str, on_hosts: bool) -> t
         UsageError: TF_CONFIG is wrong in itself, or is not the cluster that was planned.
     """
     if len(planned.tasks) == 1 and not on_hosts:
-        raise UsageError(
-            "strategy", strategy, "is one process and has no use for a cluster",
-            "with launcher=env: one of several tasks; with launcher=local: any",
-            "strategy=multiworker, or launcher=local",
-        )  # fmt: skip
+        refuse("strategy", "is one process and has no use for a cluster", strategy,
+               accepted="with launcher=env: one of several tasks; with launcher=local: any",
+               hint="strategy=multiworker, or launcher=local")  # fmt: skip
     value = _parse(text)
     usable = list(dict.fromkeys(["chief", "worker", *(task.role for task in planned.tasks)]))
     addresses: dict[str, list[str]] = {}
@@ -132,21 +130,20 @@ def _wrong(where: str, value: Any, problem: str, hint: str = _EXAMPLE) -> UsageE
     """Return the error of a part of ``TF_CONFIG``, such as ``cluster.worker[0]``."""
     text = " ".join((value if isinstance(value, str) else json.dumps(value)).split())
     return UsageError(
-        f"TF_CONFIG.{where}" if where else "TF_CONFIG",
-        text if len(text) <= 60 else f"{text[:57]}...", problem,
-        "TensorFlow's JSON of cluster and task, the same cluster on every host", hint,
+        f"TF_CONFIG.{where}" if where else "TF_CONFIG", problem,
+        text if len(text) <= 60 else f"{text[:57]}...",
+        accepted="TensorFlow's JSON of cluster and task, the same cluster on every host",
+        typed=hint,
     )  # fmt: skip
 
 
 def _parse(text: str | None) -> dict[str, Any]:
     if text is None or not text.strip():
-        raise UsageError(
-            "TF_CONFIG", "" if text is not None else "(not set)",
-            "the environment says nothing of the cluster that launcher=env is to join",
-            "TensorFlow's JSON, or RANK, WORLD_SIZE and MASTER_ADDR, on every host; or "
-            "launcher=local",
-            _EXAMPLE,
-        )  # fmt: skip
+        refuse("TF_CONFIG",
+               "the environment says nothing of the cluster that launcher=env is to join",
+               "" if text is not None else "(not set)",
+               accepted="TensorFlow's JSON, or RANK, WORLD_SIZE and MASTER_ADDR, on every host; or "
+               "launcher=local", typed=_EXAMPLE)  # fmt: skip
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -83,4 +83,4 @@ def _checked(key: bytes, where: str) -> bytes:
 
 
 def _problem(problem: str, accepted: str, hint: str) -> UsageError:
-    return UsageError("launcher", "env", problem, accepted, hint)
+    return UsageError("launcher", problem, "env", accepted=accepted, typed=hint)

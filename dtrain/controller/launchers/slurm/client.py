@@ -142,10 +142,9 @@ def of_script(script: Path) -> list[QueuedJob]:
     try:
         return [found for found in queue() if found.script == str(script) and not found.ended]
     except Refused as error:
-        raise UsageError(
-            "launcher", "slurm", f"SLURM does not answer: {error}",
-            "a machine that has SLURM's commands", "launcher=auto",
-        ) from None  # fmt: skip
+        raise UsageError("launcher", f"SLURM does not answer: {error}", "slurm",
+                         accepted="a machine that has SLURM's commands",
+                         typed="launcher=auto") from None  # fmt: skip
 
 
 def requeue(job: str) -> None:

@@ -20,7 +20,7 @@ from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.launchers.slurm import client
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.files import writing
 from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
@@ -91,22 +91,19 @@ class Slurm(Elsewhere):
         """Refuse a number of nodes that the tasks cannot be on, and a command in an allocation."""
         tasks, nodes = len(cluster.tasks), self.asked["nodes"]
         if nodes is not None and nodes > tasks:
-            raise UsageError(
-                "launcher.nodes", nodes, f"the job has {tasks} process" + "es" * (tasks > 1),
-                f"up to {tasks}, or null for a node each", "launcher.nodes=null",
-            )  # fmt: skip
+            refuse("launcher.nodes", f"the job has {tasks} process" + "es" * (tasks > 1), nodes,
+                   accepted=f"up to {tasks}, or null for a node each",
+                   typed="launcher.nodes=null")  # fmt: skip
         if (job := os.environ.get("SLURM_JOB_ID")) is not None:
-            raise UsageError(
-                "launcher", "slurm", f"this command is in SLURM job {job}, and submits no other",
-                "srun in front of it; for a sweep -m launcher=local sweep.parallel=N",
-                f"srun --nodes={self._nodes(cluster)} --ntasks={tasks} python -m dtrain ...",
+            refuse(
+                "launcher", f"this command is in SLURM job {job}, and submits no other", "slurm",
+                accepted="srun in front of it; for a sweep -m launcher=local sweep.parallel=N",
+                hint=f"srun --nodes={self._nodes(cluster)} --ntasks={tasks} python -m dtrain ...",
             )  # fmt: skip
         if self.max_restarts:
-            raise UsageError(
-                "launcher.max_restarts", self.max_restarts,
-                "SLURM starts the job again, from its last checkpoint", "launcher.max_requeues",
-                "launcher.max_restarts=0",
-            )  # fmt: skip
+            refuse("launcher.max_restarts", "SLURM starts the job again, from its last checkpoint",
+                   self.max_restarts, accepted="launcher.max_requeues",
+                   typed="launcher.max_restarts=0")  # fmt: skip
         return cluster
 
     def _nodes(self, cluster: Cluster) -> int:
@@ -138,10 +135,9 @@ class Slurm(Elsewhere):
         }
         extra = asked["extra"] or {}
         for name in sorted({*options, "job-name", "array", "output"} & extra.keys()):
-            raise UsageError(
-                f"launcher.extra.{name}", extra[name], "dtrain gives this option itself",
-                "other options of sbatch", f"launcher.extra without {name}",
-            )  # fmt: skip
+            refuse(f"launcher.extra.{name}", "dtrain gives this option itself", extra[name],
+                   accepted="other options of sbatch",
+                   hint=f"launcher.extra without {name}")  # fmt: skip
         return {**options, **extra}
 
     def text(self, folder: Path, cluster: Cluster, name: str) -> str:
@@ -207,11 +203,9 @@ class Slurm(Elsewhere):
             return client.submit(path)
         except client.Refused as error:
             writing.remove(path)
-            raise UsageError(
-                "launcher", "slurm", f"SLURM does not take the job: {error}",
-                "a job that sbatch takes, on a machine that has sbatch",
-                "dry_run=true, which prints the script",
-            ) from None  # fmt: skip
+            raise UsageError("launcher", f"SLURM does not take the job: {error}", "slurm",
+                             accepted="a job that sbatch takes, on a machine that has sbatch",
+                             hint="dry_run=true, which prints the script") from None  # fmt: skip
 
 
 def _directives(options: Mapping[str, Any]) -> list[str]:
@@ -228,10 +222,9 @@ def _directives(options: Mapping[str, Any]) -> list[str]:
             bad = next((c for c in str(value) if c in _UNSAFE), None)
             if bad is not None:
                 name = "output_dir" if key in ("output", "chdir") else f"launcher.extra.{key}"
-                raise UsageError(
-                    name, value, f"a batch script cannot have {bad!r} in an option",
-                    "a value without quotes and backslashes", f"{name}=VALUE",
-                )  # fmt: skip
+                refuse(name, f"a batch script cannot have {bad!r} in an option", value,
+                       accepted="a value without quotes and backslashes",
+                       hint=f"{name}=VALUE")  # fmt: skip
             plain = all(c.isalnum() or c in "/._-:@%,+=[]*" for c in str(value))
             lines.append(f"--{key}={value}" if plain else f"--{key}='{value}'")
     return lines

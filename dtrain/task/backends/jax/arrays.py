@@ -30,7 +30,7 @@ from keras.distribution import DeviceMesh, LayoutMap, TensorLayout
 from dtrain.data import cache, nest
 from dtrain.data.sources import Arrays
 from dtrain.data.transforms import by_batch
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.task.backends.base import Tasks
 from dtrain.task.backends.layouts import Rules
 from dtrain.task.data.batch_reader import refuse_texts
@@ -62,11 +62,9 @@ def _narrowed(leaf: Any) -> np.ndarray:
         limits = np.iinfo(narrow)
         low, high = array.min(), array.max()
         if low < limits.min or high > limits.max:
-            raise UsageError(
-                "dataset", low if low < limits.min else high,
-                "is a whole number of more than 32 bits, which JAX computes with",
-                f"{limits.min} to {limits.max}", "backend=tensorflow",
-            )  # fmt: skip
+            refuse("dataset", "is a whole number of more than 32 bits, which JAX computes with",
+                   low if low < limits.min else high, accepted=f"{limits.min} to {limits.max}",
+                   typed="backend=tensorflow")  # fmt: skip
     return array.astype(narrow)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from dtrain.config.schema import Hardware
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
@@ -176,10 +176,10 @@ def configure(
     devices = _available(kind)
     count = max(1, task.devices)
     if len(devices) < count:
-        raise UsageError(
-            "hardware.devices", count, f"JAX has {len(devices)} devices of kind {kind} here",
-            f"up to {len(devices)}",
-            f"hardware.devices={len(devices)}" if devices else "hardware=cpu",
+        refuse(
+            "hardware.devices", f"JAX has {len(devices)} devices of kind {kind} here", count,
+            accepted=f"up to {len(devices)}",
+            typed=f"hardware.devices={len(devices)}" if devices else "hardware=cpu",
         )  # fmt: skip
     return [f"{device.platform}:{device.id}" for device in devices[:count]]
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from dtrain.data.sources import Source, Splits
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.task import keras_internals
@@ -79,11 +79,11 @@ class OneDevice(Backend):
         check_steps(model)
         for layer in keras_internals.layers(model):
             if getattr(layer, "stateful", False):
-                raise UsageError(
-                    "model", layer.name,
+                refuse(
+                    "model",
                     "is stateful=True, and a step of backend=jax carries no state of layers on to "
-                    "the next batch", "stateful=False, or the backend that does",
-                    "backend=tensorflow",
+                    "the next batch", layer.name,
+                    accepted="stateful=False, or the backend that does", typed="backend=tensorflow",
                 )  # fmt: skip
         if self.layouts is not None:
             self.layouts.check(model)
@@ -97,10 +97,9 @@ class OneDevice(Backend):
             UsageError: the step is to create variables, which none on JAX can.
         """
         if creates:
-            raise UsageError(
-                "model", type(model).__name__, "makes its variables in train_step",
-                "a model whose call, or build, makes them", "a method build(self, input_shape)",
-            )  # fmt: skip
+            refuse("model", "makes its variables in train_step", type(model).__name__,
+                   accepted="a model whose call, or build, makes them",
+                   hint="a method build(self, input_shape)")  # fmt: skip
         state = State(model)
         with optimizers.caught(model) as updates:
             data = narrowed(examples)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import keras
 
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.process import own_code
@@ -37,12 +37,13 @@ def check_steps(model: keras.Model) -> None:
         ]
         if any(p.kind is p.VAR_POSITIONAL for p in parameters) or len(positional) >= 2:
             continue
-        raise UsageError(
-            "model", f"{type(model).__name__}.{name}",
+        refuse(
+            "model",
             f"takes ({', '.join(p.name for p in positional)}), as on another backend of Keras: on "
             f"JAX it is {name}(self, {arguments}), and returns (logs, state)",
-            f"{name}(self, {arguments}), or the backend that it is written for",
-            "backend=tensorflow",
+            f"{type(model).__name__}.{name}",
+            accepted=f"{name}(self, {arguments}), or the backend that it is written for",
+            typed="backend=tensorflow",
         )  # fmt: skip
 
 
@@ -78,11 +79,10 @@ def translated(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(error, TypeError) and "scalar-output" in str(error):
-            raise UsageError(
-                "trainer.loss", name,
-                "has a value for each example, and JAX differentiates one number",
-                "a loss with reduction='sum_over_batch_size' or 'sum'", "backend=tensorflow",
-            ) from None  # fmt: skip
+            raise UsageError("trainer.loss",
+                             "has a value for each example, and JAX differentiates one number",
+                             name, accepted="a loss with reduction='sum_over_batch_size' or 'sum'",
+                             typed="backend=tensorflow") from None  # fmt: skip
         # Keras makes an error anew to add what the layer was given, and fails with those of JAX.
         behind: BaseException | None = error
         while behind is not None and not isinstance(behind, NOT_TRACEABLE):
@@ -91,9 +91,10 @@ def translated(name: str) -> Iterator[None]:
             raise
         reason = str(behind).strip().split("\n")[0].rstrip(".")
         raise UsageError(
-            "model", name,
+            "model",
             f"has code that cannot be compiled for JAX: {reason} {own_code.place(behind)}".rstrip(),
-            "operations of keras.ops or jax.numpy on tensors", "backend=tensorflow",
+            name, accepted="operations of keras.ops or jax.numpy on tensors",
+            typed="backend=tensorflow",
         ) from None  # fmt: skip
 
 
@@ -109,11 +110,11 @@ def _translated(model: keras.Model) -> Iterator[None]:
         yield
     for name, value in _attributes(model).items():
         if isinstance(value, jax.core.Tracer) or value != before.get(name, value):
-            raise UsageError(
-                "model", name,
-                "is set by the step: a compiled step runs such code once, while it is traced",
-                "a variable, self.add_weight(trainable=False), and its assign",
-                "self.add_weight(shape=(), initializer='zeros', trainable=False)",
+            refuse(
+                "model",
+                "is set by the step: a compiled step runs such code once, while it is traced", name,
+                accepted="a variable, self.add_weight(trainable=False), and its assign",
+                hint="self.add_weight(shape=(), initializer='zeros', trainable=False)",
             )  # fmt: skip
 
 

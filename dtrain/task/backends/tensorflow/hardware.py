@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from dtrain.config.schema import Hardware, Kind
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.tensorflow import keras_internals
 from dtrain.task.process import signals
@@ -65,9 +65,10 @@ def configure(
         return [f"CPU:{index}" for index in range(count)]
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < task.devices:
-        raise UsageError(
-            "hardware.devices", task.devices, f"TensorFlow sees {len(gpus)} GPUs here",
-            f"up to {len(gpus)}", "hardware=cpu" if not gpus else f"hardware.devices={len(gpus)}",
+        refuse(
+            "hardware.devices", f"TensorFlow sees {len(gpus)} GPUs here", task.devices,
+            accepted=f"up to {len(gpus)}",
+            typed="hardware=cpu" if not gpus else f"hardware.devices={len(gpus)}",
         )  # fmt: skip
     tf.config.set_visible_devices(gpus[: task.devices], "GPU")
     for gpu in gpus[: task.devices]:

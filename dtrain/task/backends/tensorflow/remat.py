@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.tensors import total
@@ -61,10 +61,9 @@ def computed_twice(layer: keras.Layer) -> Callable[..., Any]:
             with contexts.replaced(passed), stateless as scope:
                 outputs = call(*positional, **named)
             if scope.state_mapping.keys() - {id(v) for v, _ in before}:
-                raise UsageError(
-                    "hardware.remat", layer.name, "changes variables that are not its own",
-                    "layers that do not: it would happen twice", "'hardware.remat=[]'",
-                )  # fmt: skip
+                refuse("hardware.remat", "changes variables that are not its own", layer.name,
+                       accepted="layers that do not: it would happen twice",
+                       typed="'hardware.remat=[]'")  # fmt: skip
             return outputs, _summed(scope.losses if added else [])
 
         outputs, again = tf.recompute_grad(compute)(*(arguments[i] for i in floats))

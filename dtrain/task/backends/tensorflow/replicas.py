@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data.streams import Stream
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
 from dtrain.task.backends.base import Backend, Tasks
@@ -104,12 +104,12 @@ class Replicas(Backend):
             return
         for layer in keras_internals.layers(model):
             if getattr(layer, "synchronized", False):
-                raise UsageError(
-                    "model", type(model).__name__,
+                refuse(
+                    "model",
                     f"{type(layer).__name__} {layer.name} is synchronized=True: it normalises by "
-                    "the global batch, of which each worker has a part",
-                    "synchronized=False, one worker, or a strategy whose replicas meet in a step",
-                    "strategy=multiworker",
+                    "the global batch, of which each worker has a part", type(model).__name__,
+                    accepted="synchronized=False, one worker, or a strategy whose replicas meet "
+                    "in a step", typed="strategy=multiworker",
                 )  # fmt: skip
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends import row_steps, rows
 from dtrain.task.backends.tensorflow.tensors import fresh, joined, total
@@ -259,12 +259,11 @@ class Norms(row_steps.Norms):
 
         def note(gradients: list[Any], scale: Any, dynamic: bool) -> None:
             if tf.compat.v1.get_default_graph() is not graph:
-                raise UsageError(
-                    "trainer.log", "gradient_norm",
-                    "the model's train_step applies gradients inside tf.cond, a loop or a "
-                    "tf.function of its own", "weight_norm and update_ratio",
-                    "trainer.log=[weight_norm]",
-                )  # fmt: skip
+                refuse("trainer.log",
+                       "the model's train_step applies gradients inside tf.cond, a loop or a "
+                       "tf.function of its own", "gradient_norm",
+                       accepted="weight_norm and update_ratio",
+                       typed="trainer.log=[weight_norm]")  # fmt: skip
             if gradients:
                 square = total(_squares(gradients, [each.device for each in gradients]))
                 square = square / tf.square(tf.cast(scale, tf.float32))

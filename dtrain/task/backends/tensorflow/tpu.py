@@ -21,7 +21,7 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
@@ -59,15 +59,15 @@ class StaticSteps(Steps):
         if held is None:
             return
         if isinstance(held, Stream):
-            raise UsageError(
-                "strategy", "tpu", "the validation is a stream, of whose last batch a part goes to "
-                "each core", "a validation with random access, or none", "strategy=mirrored",
-            )  # fmt: skip
+            refuse("strategy",
+                   "the validation is a stream, of whose last batch a part goes to each core",
+                   "tpu", accepted="a validation with random access, or none",
+                   typed="strategy=mirrored")  # fmt: skip
         if inputs.stretches is not None:
-            raise UsageError(
-                "evaluate.by", "strategy=tpu", "slices are evaluated in batches of many sizes, "
-                "and XLA must know every size", "another strategy", "strategy=one_device",
-            )  # fmt: skip
+            refuse("evaluate.by",
+                   "slices are evaluated in batches of many sizes, and XLA must know every size",
+                   "strategy=tpu", accepted="another strategy",
+                   typed="strategy=one_device")  # fmt: skip
 
         def stretch(first: int, examples: int, batch: int) -> Any:
             part = Stretch(held, first, examples)
@@ -190,16 +190,14 @@ class TPU(Strategy):
             words = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(":")
             reason = textwrap.shorten(words, 120, placeholder="...")
             raise UsageError(
-                "strategy.tpu", tpu or "null", f"TensorFlow finds no such TPU ({reason})",
-                "local, with a TPU and TensorFlow for it (tensorflow-tpu), a name, or grpc://HOST:PORT",
-                "strategy=mirrored",
+                "strategy.tpu", f"TensorFlow finds no such TPU ({reason})", tpu or "null",
+                accepted="local, with a TPU and TensorFlow for it (tensorflow-tpu), a name, or grpc://HOST:PORT",
+                typed="strategy=mirrored",
             ) from None  # fmt: skip
         cores = len(tf.config.list_logical_devices("TPU"))
         if cores != len(devices):
-            raise UsageError(
-                "hardware.devices", len(devices), f"this TPU has {cores} cores", f"{cores}",
-                f"hardware.devices={cores}",
-            )  # fmt: skip
+            refuse("hardware.devices", f"this TPU has {cores} cores", len(devices),
+                   accepted=f"{cores}", typed=f"hardware.devices={cores}")  # fmt: skip
         super().__init__(tf.distribute.TPUStrategy(resolver))
 
     def steps(self, model: keras.Model, inputs: Inputs, jit_compile: bool) -> StaticSteps:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dtrain.data import nest
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task.data.batch_reader import refuse_texts
 
 #: What types become that PyTorch has not, or that weights have not.
@@ -35,10 +35,8 @@ def _changed(leaf: Any) -> np.ndarray:
     if dtype is None:
         return array
     if array.dtype == np.uint64 and array.size and array.max() > (most := np.iinfo(np.int64).max):
-        raise UsageError(
-            "dataset", array.max(), "is a whole number that PyTorch has no type for",
-            f"up to {most}", "backend=tensorflow",
-        )  # fmt: skip
+        refuse("dataset", "is a whole number that PyTorch has no type for", array.max(),
+               accepted=f"up to {most}", typed="backend=tensorflow")  # fmt: skip
     return array.astype(dtype)
 
 

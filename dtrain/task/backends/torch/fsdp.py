@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run import checkpoint
 from dtrain.task import keras_internals
 from dtrain.task.backends.torch.arrays import whole
@@ -52,21 +52,20 @@ class FullySharded(OneDevice):
             UsageError: it is no plain module, or it has sparse gradients.
         """
         if not isinstance(model, PlainModel):
-            raise UsageError(
-                "strategy", "fsdp", f"{type(model).__name__} is a model of Keras', and PyTorch "
-                "shards plain modules (torch.nn.Module)",
-                "a function that returns a module, or the backend that shards models of Keras'",
-                "backend=jax",
+            refuse(
+                "strategy", f"{type(model).__name__} is a model of Keras', and PyTorch "
+                "shards plain modules (torch.nn.Module)", "fsdp",
+                accepted="a function that returns a module, or the backend that shards models of "
+                "Keras'", typed="backend=jax",
             )  # fmt: skip
         super().place(model)
         if self._mesh is None:
             return
         for name, each in model.module.named_modules():
             if getattr(each, "sparse", False) is True:
-                raise UsageError(
-                    "model", f"{name}.sparse", "gives sparse gradients, which PyTorch does not "
-                    "divide into parts", "sparse=False, or strategy=mirrored", "strategy=mirrored",
-                )  # fmt: skip
+                refuse("model", "gives sparse gradients, which PyTorch does not divide into parts",
+                       f"{name}.sparse", accepted="sparse=False, or strategy=mirrored",
+                       typed="strategy=mirrored")  # fmt: skip
         for part in model.parts.values():
             for unit in _units(part):
                 fully_shard(unit, mesh=self._mesh)
@@ -90,11 +89,10 @@ class FullySharded(OneDevice):
             UsageError: it is one.
         """
         if keras_internals.is_of_keras(type(optimizer)) and self._mesh is not None:
-            raise UsageError(
-                "optimizer", type(optimizer).__name__, "is an optimizer of Keras', and weights in "
-                "parts are updated by PyTorch's", "torch.optim.*",
-                "optimizer=custom optimizer._target_=torch.optim.AdamW",
-            )  # fmt: skip
+            refuse("optimizer",
+                   "is an optimizer of Keras', and weights in parts are updated by PyTorch's",
+                   type(optimizer).__name__, accepted="torch.optim.*",
+                   typed="optimizer=custom optimizer._target_=torch.optim.AdamW")  # fmt: skip
 
     @torch.no_grad()
     def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:

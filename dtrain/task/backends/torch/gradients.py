@@ -26,7 +26,7 @@ import keras
 import torch
 from torch import distributed
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task.backends import across
 from dtrain.task.backends.torch.keras_internals import change, divide_added_losses, is_transformed
 from dtrain.task.backends.tracing import now, tracing
@@ -332,10 +332,9 @@ def _of_classes(
         input, target, weight, size_average, ignore_index, reduce, reduction, **options
     )
     if step is not None and (size_average is not None or reduce is not None):
-        raise UsageError(
-            "trainer.loss", original.__name__, "is called with size_average or reduce, which "
-            "PyTorch has deprecated", "reduction", "reduction='mean'",
-        )  # fmt: skip
+        refuse("trainer.loss",
+               "is called with size_average or reduce, which PyTorch has deprecated",
+               original.__name__, accepted="reduction", typed="reduction='mean'")  # fmt: skip
     if reduction != "mean" or target.is_floating_point():  # probabilities are never ignored
         return loss
     counts = target != ignore_index

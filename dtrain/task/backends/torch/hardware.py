@@ -21,7 +21,7 @@ import torch
 from torch import distributed
 
 from dtrain.config.schema import Hardware, Kind
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
 from dtrain.task.backends.torch import gradients
@@ -150,10 +150,9 @@ def configure(
     device = "cpu"  # not cpu:0, which is another device to PyTorch than that of its tensors
     if cluster.device_kind == "gpu" and task.devices:
         if not torch.cuda.device_count():
-            raise UsageError(
-                "hardware", "gpu", "PyTorch has no GPU here", "a machine with one, or hardware=cpu",
-                "hardware=cpu",
-            )  # fmt: skip
+            refuse("hardware", "PyTorch has no GPU here", "gpu",
+                   accepted="a machine with one, or hardware=cpu",
+                   typed="hardware=cpu")  # fmt: skip
         device = "cuda:0"  # of those of the host the launcher leaves it one
         torch.cuda.set_device(device)
         if deterministic:

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import torch
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task.backends.torch.keras_internals import summed_states
 
 #: How first parameters begin by which a function says that it is given outputs first, as PyTorch's
@@ -51,25 +51,23 @@ class Loss(keras.losses.Loss):
         """
         name, y_true = self.name, keras.ops.convert_to_tensor(y_true)
         if sample_weight is not None:
-            raise UsageError(
-                "dataset", "weights", f"{name} takes no weights of examples",
-                "a loss of Keras', or a module with a training_step", "trainer.loss=mse",
-            )  # fmt: skip
+            refuse("dataset", f"{name} takes no weights of examples", "weights",
+                   accepted="a loss of Keras', or a module with a training_step",
+                   typed="trainer.loss=mse")  # fmt: skip
         shapes = tuple(y_true.shape), tuple(y_pred.shape)
         of_numbers = y_true.is_floating_point() or OF_NUMBERS.fullmatch(name) is not None
         if shapes[0] != shapes[1] and (of_numbers or shapes[1] == (*shapes[0], 1)):
-            raise UsageError(
-                "trainer.loss", name,
-                f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
-                "PyTorch would compare each with all", "outputs of the targets' shape",
-                "outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
+            refuse(
+                "trainer.loss", f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
+                "PyTorch would compare each with all", name,
+                accepted="outputs of the targets' shape",
+                hint="outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
             )  # fmt: skip
         loss = self.function(y_pred, y_true.to(y_pred.dtype) if of_numbers else y_true.long())
         if loss.ndim:
-            raise UsageError(
-                "trainer.loss", name, f"has the shape {tuple(loss.shape)}, and is to be one number",
-                "a loss with reduction=mean or sum", "reduction='mean'",
-            )  # fmt: skip
+            refuse("trainer.loss", f"has the shape {tuple(loss.shape)}, and is to be one number",
+                   name, accepted="a loss with reduction=mean or sum",
+                   typed="reduction='mean'")  # fmt: skip
         return loss
 
 
@@ -107,10 +105,10 @@ class Metric(keras.metrics.Metric):
             self.separate = not kind.startswith("Multiclass")
         states = summed_states(metric)
         if states is None:
-            raise UsageError(
-                "trainer.metrics", kind, "has states that are no sums: it keeps all examples, say",
-                "metrics of torchmetrics whose states are sums, and those of Keras'",
-                "thresholds: 100, where the metric keeps examples for want of it",
+            refuse(
+                "trainer.metrics", "has states that are no sums: it keeps all examples, say", kind,
+                accepted="metrics of torchmetrics whose states are sums, and those of Keras'",
+                hint="thresholds: 100, where the metric keeps examples for want of it",
             )  # fmt: skip
         # Keras would wrap a module that is an attribute.
         object.__setattr__(self, "metric", metric.to(keras.ops.zeros([]).device))
@@ -134,10 +132,9 @@ class Metric(keras.metrics.Metric):
             UsageError: what it is given has weights.
         """
         if sample_weight is not None:
-            raise UsageError(
-                "trainer.metrics", self.name, "takes no weights, and masked outputs have some",
-                "a metric of Keras'", "'trainer.metrics=[accuracy]'",
-            )  # fmt: skip
+            refuse("trainer.metrics", "takes no weights, and masked outputs have some", self.name,
+                   accepted="a metric of Keras'",
+                   typed="'trainer.metrics=[accuracy]'")  # fmt: skip
         y_true = keras.ops.convert_to_tensor(y_true)
         self._load()
         type(self.metric).update(
@@ -156,10 +153,9 @@ class Metric(keras.metrics.Metric):
         self._load()
         result = type(self.metric).compute(self.metric)
         if not isinstance(result, torch.Tensor) or result.numel() != 1:
-            raise UsageError(
-                "trainer.metrics", self.name, "has several numbers as its result, and a run logs "
-                "one", "a metric with one number", "average: macro",
-            )  # fmt: skip
+            refuse("trainer.metrics", "has several numbers as its result, and a run logs one",
+                   self.name, accepted="a metric with one number",
+                   hint="average: macro")  # fmt: skip
         return result.reshape([])
 
 

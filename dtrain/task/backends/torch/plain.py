@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import torch
 
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.step_logs import LOSS_WEIGHT
 from dtrain.task.backends.torch import gradients
@@ -144,10 +144,12 @@ class PlainModel(keras.Model):
         if inspect.isfunction(loss):
             first = next(iter(inspect.signature(loss).parameters), "")
             if not first.startswith(TARGETS_FIRST):
-                raise UsageError(
-                    "trainer.loss", loss.__name__, f"has {first!r} as its first parameter, which "
-                    "says neither outputs nor targets", "loss(outputs, targets), as PyTorch's, or "
-                    "loss(y_true, y_pred), as Keras'", f"def {loss.__name__}(outputs, targets):",
+                refuse(
+                    "trainer.loss",
+                    f"has {first!r} as its first parameter, which says neither outputs nor targets",
+                    loss.__name__,
+                    accepted="loss(outputs, targets), as PyTorch's, or loss(y_true, y_pred), as "
+                    "Keras'", hint=f"def {loss.__name__}(outputs, targets):",
                 )  # fmt: skip
         super().compile(*args, **options)
         if getattr(self.optimizer, "gradient_accumulation_steps", None):
@@ -241,11 +243,12 @@ class PlainModel(keras.Model):
             signature.bind(**x)
         except TypeError:
             raise UsageError(
-                "model", f"{type(self.module).__name__}.forward{signature}",
-                f"the dataset gives inputs by name: {', '.join(x)}",
-                f"forward({', '.join(['self', *x])}); items (inputs, targets) of the dataset; or "
+                "model", f"the dataset gives inputs by name: {', '.join(x)}",
+                f"{type(self.module).__name__}.forward{signature}",
+                accepted=f"forward({', '.join(['self', *x])}); items (inputs, targets) of the "
+                "dataset; or "
                 "a training_step(self, batch), which is given items as they are",
-                f"return item[{next(iter(x))!r}], targets in the dataset",
+                hint=f"return item[{next(iter(x))!r}], targets in the dataset",
             ) from None  # fmt: skip
 
     def _enter(self, training: bool | None) -> None:
@@ -327,11 +330,11 @@ class SteppingModel(PlainModel):
         loss = next((numbers.pop(key) for key in ("loss", f"{PREFIX}loss") if key in numbers), None)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
-            raise UsageError(
-                "model", f"{type(self.module).__name__}.{name}",
-                f"returns {type(returned).__name__}{shape}, and a step returns its loss",
-                "a tensor of one number, or {'loss': tensor, NAME: tensor, ...}", "return loss",
-            )  # fmt: skip
+            refuse("model",
+                   f"returns {type(returned).__name__}{shape}, and a step returns its loss",
+                   f"{type(self.module).__name__}.{name}",
+                   accepted="a tensor of one number, or {'loss': tensor, NAME: tensor, ...}",
+                   hint="return loss")  # fmt: skip
         numbers = {key: torch.as_tensor(value) for key, value in numbers.items()}
         return loss.reshape([]), numbers, loss
 
@@ -350,11 +353,10 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
     for is_last in (False, True):
         lazy = [n for n, each in module.state_dict(keep_vars=True).items() if _is_lazy(each)]
         if lazy and is_last:
-            raise UsageError(
-                "model", f"{type(module).__name__}.{lazy[0]}", "is lazy, and forward(x) does not "
-                "reach it", "layers with sizes, or a forward that calls all that are lazy",
-                "torch.nn.Linear(in_features, out_features)",
-            )  # fmt: skip
+            refuse("model", "is lazy, and forward(x) does not reach it",
+                   f"{type(module).__name__}.{lazy[0]}",
+                   accepted="layers with sizes, or a forward that calls all that are lazy",
+                   hint="torch.nn.Linear(in_features, out_features)")  # fmt: skip
         if lazy:
             # A module of steps alone has no forward: the next turn refuses its lazy layers.
             with torch.no_grad(), contextlib.suppress(NotImplementedError):
@@ -390,20 +392,18 @@ def as_model(built: Any, precision: str, x: Any) -> Any:
         return built
     name = type(built).__name__
     if precision == "mixed_float16":
-        raise UsageError(
-            "hardware.precision", precision, f"{name} is a plain module, whose loss is not scaled",
-            "float32, mixed_bfloat16", "hardware.precision=mixed_bfloat16",
-        )  # fmt: skip
+        refuse("hardware.precision", f"{name} is a plain module, whose loss is not scaled",
+               precision, accepted="float32, mixed_bfloat16",
+               typed="hardware.precision=mixed_bfloat16")  # fmt: skip
     for step in STEPS:
         if hasattr(built, step):
             needed = required(getattr(built, step))
             if len(needed) != 1:
-                raise UsageError(
-                    "model", f"{name}.{step}", f"takes ({', '.join(needed)}), perhaps as a "
-                    "LightningModule's does, whose other methods would not be called",
-                    f"{step}(self, batch) of a torch.nn.Module, where batch is (x, y)",
-                    f"def {step}(self, batch):",
-                )  # fmt: skip
+                refuse("model", f"takes ({', '.join(needed)}), perhaps as a "
+                       "LightningModule's does, whose other methods would not be called",
+                       f"{name}.{step}",
+                       accepted=f"{step}(self, batch) of a torch.nn.Module, where batch is (x, y)",
+                       hint=f"def {step}(self, batch):")  # fmt: skip
     module = built.to(keras.ops.zeros([]).device)
     _make_lazy_parameters(module, x)
     kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
@@ -428,11 +428,12 @@ def check_parameters(model: Any) -> None:
     for name, each in named_parameters(model) if variables else ():
         own = variables.get(name)
         if own is None or own.value is not each or each.requires_grad > own.trainable:
-            raise UsageError(
-                "model", name, "is replaced, or begins to be trained, in a step: the optimizer, "
-                "checkpoints and replicas have what was there before",
-                "a parameter that is there from the beginning, and with torch.no_grad() a copy_ "
-                "into it; finetune.unfreeze", "register_buffer for what a step assigns",
+            refuse(
+                "model", "is replaced, or begins to be trained, in a step: the optimizer, "
+                "checkpoints and replicas have what was there before", name,
+                accepted="a parameter that is there from the beginning, and with torch.no_grad() "
+                "a copy_ "
+                "into it; finetune.unfreeze", hint="register_buffer for what a step assigns",
             )  # fmt: skip
 
 
@@ -449,11 +450,9 @@ def compile_forward(model: keras.Model, several: bool) -> None:
     """
     for each in (unwrapped(model) if several else torch.nn.Identity()).modules():
         if isinstance(each, STATISTICS):
-            raise UsageError(
-                "trainer.compile", True, f"{type(each).__name__} normalises by the batch of all "
-                "processes, and torch.compile compiles no exchange between them",
-                "false, or one process", "trainer.compile=false",
-            )  # fmt: skip
+            refuse("trainer.compile", f"{type(each).__name__} normalises by the batch of all "
+                   "processes, and torch.compile compiles no exchange between them", True,
+                   accepted="false, or one process", typed="trainer.compile=false")  # fmt: skip
     if isinstance(model, PlainModel):
         object.__setattr__(model, "_forward", torch.compile(model.module))
     else:

@@ -12,7 +12,7 @@ import torch
 
 from dtrain.data import nest
 from dtrain.data.sources import Source
-from dtrain.errors import UsageError, behind
+from dtrain.errors import UsageError, behind, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
 from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
@@ -247,11 +247,10 @@ class _Step:
         for name, each in named:
             is_whole = isinstance(output, torch.Tensor) and whole(output) is output
             if is_whole and whole(each) is each and each.data_ptr() == output.data_ptr():
-                raise UsageError(
-                    "model", name, "is assigned in a step, where FSDP throws away what it has "
-                    "gathered", "a buffer (register_buffer), or another strategy",
-                    "strategy=mirrored",
-                )  # fmt: skip
+                refuse("model",
+                       "is assigned in a step, where FSDP throws away what it has gathered", name,
+                       accepted="a buffer (register_buffer), or another strategy",
+                       typed="strategy=mirrored")  # fmt: skip
 
     def _named(self, outcome: _Outcome) -> _Outcome:
         """Leave out what gradients are taken of where that is another number of things in parts."""
@@ -276,12 +275,14 @@ class _Step:
             across.check_gradients_of_examples(self.model, across.Value(NORM, one, two, mean))
         differs = np.isclose(one, two) and abs(own - mean) > across.TOLERANCE * abs(mean)
         if self._tasks.sum([differs]) != [0]:
-            raise UsageError(
-                "model", f"{type(self.model).__name__}.train_step",
+            refuse(
+                "model",
                 "gives its optimizer other gradients on each replica: torch.func and jacobians of "
                 "torch.autograd.functional take them of the replica's own examples",
-                "gradients of loss.backward() or torch.autograd.grad, or dtrain.replicas.mean of "
-                "each gradient", "strategy=one_device",
+                f"{type(self.model).__name__}.train_step",
+                accepted="gradients of loss.backward() or torch.autograd.grad, or "
+                "dtrain.replicas.mean of "
+                "each gradient", typed="strategy=one_device",
             )  # fmt: skip
 
     def _outcome(self, batch: Any, number: int, step: Any = None) -> _Outcome:

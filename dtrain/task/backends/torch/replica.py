@@ -10,7 +10,7 @@ import keras
 import torch
 from torch import distributed
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Tasks
 from dtrain.task.backends.copies import check_alike
@@ -222,19 +222,15 @@ def exchange(name: str, x: Any) -> Any:
     x = keras.ops.convert_to_tensor(x)
     if name == "gather":
         if x.ndim == 0:
-            raise UsageError(
-                "model", "dtrain.replicas.gather", "is given a scalar, which has no rows",
-                "a tensor [examples, ...]", "dtrain.replicas.sum",
-            )  # fmt: skip
+            refuse("model", "is given a scalar, which has no rows", "dtrain.replicas.gather",
+                   accepted="a tensor [examples, ...]", hint="dtrain.replicas.sum")  # fmt: skip
         sizes = gradients.gathered(torch.tensor([len(x)], device=x.device)).reshape(-1).tolist()
         padded = torch.nn.functional.pad(x, [0, 0] * (x.ndim - 1) + [0, max(sizes) - len(x)])
         rows = gradients.gathered(padded)
         return torch.cat([part[:size] for part, size in zip(rows, sizes, strict=True)])
     if x.dtype == torch.bool:
-        raise UsageError(
-            "model", f"dtrain.replicas.{name}", "is given bool", "a tensor of numbers",
-            "keras.ops.cast(x, 'float32')",
-        )  # fmt: skip
+        refuse("model", "is given bool", f"dtrain.replicas.{name}", accepted="a tensor of numbers",
+               hint="keras.ops.cast(x, 'float32')")  # fmt: skip
     every = gradients.gathered(x)
     if name == "sum":
         return every.sum(0)

@@ -144,7 +144,8 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
 
 
 def _refused(problem: str, accepted: str) -> UsageError:
-    return UsageError("dataset.augment", "...", problem, accepted, "backend=tensorflow")
+    return UsageError("dataset.augment", problem, "...", accepted=accepted,
+                      typed="backend=tensorflow")  # fmt: skip
 
 
 _profiles: list[Any] = []

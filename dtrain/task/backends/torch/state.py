@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from dtrain.config import targets
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run import initial
 from dtrain.task.model import object_state
 from dtrain.task.model.object_state import Owner
@@ -182,10 +182,9 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
         self._weights = list(variables)
         object.__setattr__(self, "inner", self._make(self._weights))
         if isinstance(self.inner, torch.optim.LBFGS):
-            raise UsageError(
-                "optimizer", "LBFGS", "calls the loss several times for an update",
-                "an optimizer of gradients", "optimizer._target_=torch.optim.AdamW",
-            )  # fmt: skip
+            refuse("optimizer", "calls the loss several times for an update", "LBFGS",
+                   accepted="an optimizer of gradients",
+                   typed="optimizer._target_=torch.optim.AdamW")  # fmt: skip
         make = self._make_schedule
         self._schedule = None if make is None else make(self.inner)
         self.built = True
@@ -322,10 +321,9 @@ def optimizer(
             return None
     elif first not in PARAMETERS:
         if first in ("model", "module"):
-            raise UsageError(
-                "optimizer._target_", name, f"takes the {first}, and is given its parameters",
-                ", ".join(PARAMETERS), f"def {target.__name__}(named_parameters, ...):",
-            )  # fmt: skip
+            refuse("optimizer._target_", f"takes the {first}, and is given its parameters", name,
+                   accepted=", ".join(PARAMETERS),
+                   hint=f"def {target.__name__}(named_parameters, ...):")  # fmt: skip
         return None
     if schedule is not None:
         _check_schedule(schedule, name)
@@ -340,11 +338,9 @@ def optimizer(
         values = named if first == PARAMETERS[-1] else [value for _, value in named]
         made = targets.instantiate(node, "optimizer", **{first: values})
         if not isinstance(made, torch.optim.Optimizer):
-            raise UsageError(
-                "optimizer._target_", name, f"returned {type(made).__name__}",
-                "a function that returns an optimizer of PyTorch's",
-                "return torch.optim.AdamW(...)",
-            )  # fmt: skip
+            refuse("optimizer._target_", f"returned {type(made).__name__}", name,
+                   accepted="a function that returns an optimizer of PyTorch's",
+                   hint="return torch.optim.AdamW(...)")  # fmt: skip
         return made
 
     def make_schedule(inner: Any) -> Any:
@@ -358,10 +354,8 @@ def optimizer(
 
 def _limit(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise UsageError(
-            f"optimizer.{name}", value, "is no limit of gradients", "a number above 0",
-            f"optimizer.{name}=1.0",
-        )  # fmt: skip
+        refuse(f"optimizer.{name}", "is no limit of gradients", value, accepted="a number above 0",
+               typed=f"optimizer.{name}=1.0")  # fmt: skip
     return float(value)
 
 
@@ -369,17 +363,17 @@ def _check_schedule(schedule: Mapping[str, Any], name: str) -> None:
     target = targets.locate(schedule["_target_"], "optimizer.schedule._target_")
     kinds = torch.optim.lr_scheduler
     if target is kinds.ReduceLROnPlateau:
-        raise UsageError(
-            "optimizer.schedule._target_", schedule["_target_"],
+        refuse(
+            "optimizer.schedule._target_",
             "waits for what an epoch has measured, and a schedule is stepped after each update",
-            "the callback of that name, or another schedule",
-            "optimizer.schedule=null "
+            schedule["_target_"], accepted="the callback of that name, or another schedule",
+            typed="optimizer.schedule=null "
             "'trainer.callbacks=[{_target_: keras.callbacks.ReduceLROnPlateau, monitor: loss}]'",
         )  # fmt: skip
     if not (isinstance(target, type) and issubclass(target, kinds.LRScheduler)):
-        raise UsageError(
-            "optimizer.schedule._target_", schedule["_target_"],
-            f"is for an optimizer of Keras', and {name} is one of PyTorch's",
-            "torch.optim.lr_scheduler.*, or an optimizer of Keras'",
-            "optimizer.schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR",
+        refuse(
+            "optimizer.schedule._target_",
+            f"is for an optimizer of Keras', and {name} is one of PyTorch's", schedule["_target_"],
+            accepted="torch.optim.lr_scheduler.*, or an optimizer of Keras'",
+            typed="optimizer.schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR",
         )  # fmt: skip

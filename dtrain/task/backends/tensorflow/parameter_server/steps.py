@@ -18,7 +18,7 @@ import tensorflow as tf
 from dtrain.data import nest
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
-from dtrain.errors import UsageError
+from dtrain.errors import UsageError, refuse
 from dtrain.task.backends.metric_sums import Sums
 from dtrain.task.backends.tensorflow import input_pipeline
 from dtrain.task.backends.tensorflow.reading import tensor_specs
@@ -175,9 +175,11 @@ def check_whole(applied: list[Any], taped: list[Any]) -> None:
 
 def _refused(does: str) -> UsageError:
     return UsageError(
-        "strategy", "ps", f"the model's step {does}",
-        "a train_step that applies what the tape gives, as Keras' own does (global_clipnorm of the "
-        "optimizer clips), or a strategy whose replicas meet in a step", "strategy=multiworker",
+        "strategy", f"the model's step {does}", "ps",
+        accepted="a train_step that applies what the tape gives, as Keras' own does "
+        "(global_clipnorm of the "
+        "optimizer clips), or a strategy whose replicas meet in a step",
+        typed="strategy=multiworker",
     )  # fmt: skip
 
 
@@ -327,11 +329,9 @@ class CoordinatedSteps(Steps):
             return [], [], vector
         if len(scope.updates) != 1:
             times = len(scope.updates)
-            raise UsageError(
-                "strategy", "ps", f"the model's train_step applies gradients {times} times",
-                "a train_step that calls self.optimizer.apply or apply_gradients once",
-                "strategy=mirrored",
-            )  # fmt: skip
+            refuse("strategy", f"the model's train_step applies gradients {times} times", "ps",
+                   accepted="a train_step that calls self.optimizer.apply or apply_gradients once",
+                   typed="strategy=mirrored")  # fmt: skip
         [update] = scope.updates
         if replicas > 1:
             check_whole(update.gradients, [gradient for gradient, _ in of_tapes])

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Abilities
@@ -105,19 +105,20 @@ class ParameterServer(Strategy):
         """
         inside = optimizers.held(keras_internals.updating(optimizer))
         if self._update == "async" and inside:
-            raise UsageError(
-                "strategy.update", "async",
+            refuse(
+                "strategy.update",
                 f"the model's optimizer has others inside ({', '.join(inside)}), and workers that "
-                "do not wait for each other would lose some of their counts",
-                "sync, or an optimizer without others inside", "strategy.update=sync",
+                "do not wait for each other would lose some of their counts", "async",
+                accepted="sync, or an optimizer without others inside",
+                typed="strategy.update=sync",
             )  # fmt: skip
         accumulates = keras_internals.updating(optimizer).gradient_accumulation_steps
         if self._update == "async" and accumulates:
-            raise UsageError(
-                "strategy.update", "async",
+            refuse(
+                "strategy.update",
                 "the model's optimizer accumulates gradients, and all workers would add to one sum",
-                "sync, or an optimizer without gradient_accumulation_steps",
-                "strategy.update=sync",
+                "async", accepted="sync, or an optimizer without gradient_accumulation_steps",
+                typed="strategy.update=sync",
             )  # fmt: skip
         tf_internals.take_gradients_as_they_are(optimizer)
 

@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain.data import nest
-from dtrain.errors import UsageError
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
 from dtrain.task.backends.across import Kept, Value
@@ -293,11 +292,9 @@ def undisturbed(
     context, original = tf.distribute.ReplicaContext, tf.distribute.ReplicaContext.all_reduce
 
     def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise UsageError(
-            "model", type(model).__name__,
-            "adds up over the replicas itself (all_reduce), and workers do not meet",
-            "a strategy whose replicas meet in a step", "strategy=multiworker",
-        )  # fmt: skip
+        refuse("model", "adds up over the replicas itself (all_reduce), and workers do not meet",
+               type(model).__name__, accepted="a strategy whose replicas meet in a step",
+               typed="strategy=multiworker")  # fmt: skip
 
     if not strategy.abilities.exchanges:
         context.all_reduce = refuse

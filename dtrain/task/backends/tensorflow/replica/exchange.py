@@ -114,4 +114,5 @@ def _check_exchanges(step: gradients.Step, name: str) -> None:
 
 
 def _refused(name: str, problem: str, accepted: str) -> UsageError:
-    return UsageError("model", f"dtrain.replicas.{name}", problem, accepted, "strategy=one_device")
+    return UsageError("model", problem, f"dtrain.replicas.{name}", accepted=accepted,
+                      typed="strategy=one_device")  # fmt: skip

@@ -216,9 +216,8 @@ def _structure(call: _Call) -> Any:
 
 
 def _refused(does: str, accepted: str) -> UsageError:
-    return UsageError(
-        "model", "train_step", does, f"{accepted}, or one replica", "strategy=one_device"
-    )
+    return UsageError("model", does, "train_step", accepted=f"{accepted}, or one replica",
+                      typed="strategy=one_device")  # fmt: skip
 
 
 def on_one_device(model: keras.Model, examples: int, seed: int) -> GlobalBatch:

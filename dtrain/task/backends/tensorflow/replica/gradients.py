@@ -182,7 +182,7 @@ class Step:
             what: it needs, and why it is not there.
             accepted: what it may do instead.
         """
-        return UsageError("strategy", "ps", what, accepted, "strategy=multiworker")
+        return UsageError("strategy", what, "ps", accepted=accepted, typed="strategy=multiworker")
 
 
 def replica_step(
@@ -278,9 +278,10 @@ def meeting(does: str, why: str, accepted: str) -> Iterator[None]:
         if "merge_call" not in str(error):
             raise
         raise UsageError(
-            "model", "train_step",
+            "model",
             f"{does} inside tf.cond, a loop or a tf.function of its own, where the replicas cannot "
-            f"meet {why}", f"{accepted}, or one replica", "strategy=one_device",
+            f"meet {why}", "train_step", accepted=f"{accepted}, or one replica",
+            typed="strategy=one_device",
         ) from None  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.errors import UsageError
+from dtrain.errors import refuse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,12 +140,11 @@ def shuffle(draw: Draw, x: Any, axis: int, seed: Any) -> Any:
     if axis in (0, -x.shape.rank):
         _, pieces = draw.place(shape_of(x)[0])
         if not is_known(pieces) or pieces > 1:
-            raise UsageError(
-                "model", "keras.random.shuffle",
-                "orders the examples of a batch, and each replica has its part of them alone; "
-                "keras.layers.MixUp and CutMix call it",
-                "a model without it, or one replica", "strategy=one_device",
-            )  # fmt: skip
+            refuse("model",
+                   "orders the examples of a batch, and each replica has its part of them alone; "
+                   "keras.layers.MixUp and CutMix call it", "keras.random.shuffle",
+                   accepted="a model without it, or one replica",
+                   typed="strategy=one_device")  # fmt: skip
     return draw.original(x, axis, seed)
 
 
