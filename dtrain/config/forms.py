@@ -303,6 +303,9 @@ METRIC = matching(
 )  # fmt: skip
 STORE = Form(f"null, or an address of {', '.join(_STORES)}", _store, "http://HOST:PORT")
 NODE = Form("a node with _target_", node_problem)
+OWN = Form(
+    "names and values", lambda value: None if isinstance(value, dict) else "is no mapping", "{}"
+)
 AUGMENT = one_or_list(
     "a node with _target_, or a list of them", NODE, 1000, "[{_target_: keras.layers.RandomFlip}]"
 )

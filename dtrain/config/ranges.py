@@ -151,7 +151,7 @@ def within(
 
 def formed(default: Any, rule: Rule) -> Any:
     """Return a field of a dataclass whose values follow ``rule``."""
-    if isinstance(default, list):
+    if isinstance(default, list | dict):
         return dataclasses.field(default_factory=default.copy, metadata={METADATA: rule})
     return dataclasses.field(default=default, metadata={METADATA: rule})
 

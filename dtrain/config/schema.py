@@ -421,6 +421,7 @@ class Config(Section):
         fork: run folder (latest: the newest) or its checkpoint, whose weights begin a new run.
         record_code: record commit, changes and untracked files for replay.
         dry_run: print the plan and stop.
+        project: keys of your own, for references such as ${project.paths.data}.
     """
 
     model: Open = formed(MISSING, NODE)
@@ -447,3 +448,4 @@ class Config(Section):
     fork: str | None = formed(None, PATH)
     record_code: bool = True
     dry_run: bool = False
+    project: dict[str, Any] = formed({}, forms.OWN)

@@ -46,6 +46,7 @@ OUTSIDE = (
     "launcher",
     "checkpoint",
     "sweep",
+    "project",  # what refers to it has the value
 )
 
 
