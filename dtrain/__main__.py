@@ -16,7 +16,7 @@ from dtrain import errors
 from dtrain.config import removed
 from dtrain.errors import UsageError, nearest
 from dtrain.files.addresses import is_far
-from dtrain.host import terminal
+from dtrain.host import pyproject, terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
@@ -64,6 +64,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     try:
         removed.check_command(first)
         removed.check(arguments[1:] if first in COMMANDS else arguments, first)
+        pyproject.extend_trust()
     except UsageError as refused:
         print(f"error: {refused}", file=sys.stderr)
         return refused.exit_code
