@@ -21,10 +21,10 @@ from dtrain.host import pyproject, terminal
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "replay",
+    "serve", "doctor", "replay", "init",
 )  # fmt: skip
 #: Those that are given no run.
-_NO_RUN = ("data", "doctor")
+_NO_RUN = ("data", "doctor", "init")
 
 
 def main() -> int:

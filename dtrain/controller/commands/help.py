@@ -36,6 +36,7 @@ commands:
   predict RUN                 predict rows with a checkpoint of a run
   serve RUN|models:/...       serve a model over HTTP, and newer versions as they appear
   doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
+  init DIR                    write a project that trains: model, data, experiment, test
   replay RUN                  repeat a run with the code that it used, and compare the results
 
 options:
