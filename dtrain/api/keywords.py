@@ -17,6 +17,7 @@ from typing import Any
 from dtrain.config import schema
 from dtrain.config.overrides import key_of, parse
 from dtrain.errors import UsageError, nearest, refuse
+from dtrain.host import pyproject
 from dtrain.run.folder import CHECKS
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
@@ -230,7 +231,7 @@ def place(overrides: Iterable[str]) -> str:
         UsageError: it is no folder of this machine.
     """
     given = {key_of(text): (parse(text).value or "").strip("'\"") for text in overrides}
-    found = given.get("output_dir", "outputs")
+    found = given.get("output_dir") or pyproject.output_dir()
     if "://" in found or "${" in found:
         refuse("output_dir", "is not where the Python API can follow a run", found,
                accepted="a folder of this machine",

@@ -38,6 +38,8 @@ class RunCommand(cli.OneConfiguration):
         run: a run folder, or one of its checkpoints.
     """
 
+    of_project = False  # the run has recorded it
+
     def __init__(self, run: str):
         self._run = run
         self.rundir, self._chosen = resume.origin(run)

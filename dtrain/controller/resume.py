@@ -16,7 +16,7 @@ from dtrain.config import consent, schema, suggest, tree
 from dtrain.config.node import Unresolvable, to_plain
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.tree import Config
-from dtrain.controller import latest
+from dtrain.controller import latest, project
 from dtrain.controller.folders import lock, open_existing, read_command, runs_below
 from dtrain.controller.launchers import external
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest, refuse
@@ -113,9 +113,7 @@ def of_run(
     flags = []
     if config_dir and not any(override.startswith(("--config-dir", "-cd")) for override in given):
         flags = ["--config-dir", config_dir]
-    # ORDER: flags stand before the first override: Hydra takes no two groups of overrides.
-    first = next((i for i, w in enumerate(given) if "=" in w and not w.startswith("-")), 0)
-    return [*flags, *given[:first], *kept, *given[first:]]
+    return project.in_front(flags, kept, given)
 
 
 def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:

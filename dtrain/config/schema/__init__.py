@@ -66,6 +66,8 @@ class Config(Group):
     """When checkpoints are saved, and which are kept."""
     sweep: Annotated[Sweep, scope("command", "once", "training")] = Sweep()
     """Many jobs by one command (-m)."""
+    project: Annotated[dict[str, Plain], scope("record")] = {}
+    """Keys of your own, for references such as ${project.paths.data}."""
     name: Annotated[FileName, scope("record")]
     """Name of the run; by default the chosen model and strategy."""
     backend: Annotated[Literal["tensorflow", "jax", "torch", "auto"], scope("host")] = "auto"

@@ -11,6 +11,7 @@ from dtrain import errors
 from dtrain.config import schema, suggest
 from dtrain.config.help import help_of, keys
 from dtrain.config.overrides import parse
+from dtrain.controller import project
 from dtrain.errors import UsageError, refuse
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
@@ -35,6 +36,7 @@ commands:
   predict RUN                 predict rows with a checkpoint of a run
   serve RUN|models:/...       serve a model over HTTP, and newer versions as they appear
   doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
+  init DIR                    write a project that trains: model, data, experiment, test
   replay RUN                  repeat a run with the code that it used, and compare the results
 
 options:
@@ -68,25 +70,14 @@ def main(arguments: list[str]) -> int:
             if installed is not None or name in ("tensorflow", "keras"):  # others are extras
                 print(f"{name} {installed or 'is not installed'}")
         return errors.OK
-    folder = _config_dir(arguments)
-    asked = [
-        argument for argument in arguments if not argument.startswith("-") and argument != folder
-    ]
     try:
+        folder = project.config_dir(arguments)
+        asked = [word for word in arguments if not word.startswith("-") and word != folder]
         print(_keys(asked) if asked else overview(folder))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return errors.OK
-
-
-def _config_dir(arguments: list[str]) -> str | None:
-    for argument, value in zip(arguments, [*arguments[1:], None], strict=True):
-        if argument in ("--config-dir", "-cd"):
-            return value
-        if argument.startswith("--config-dir="):
-            return argument.partition("=")[2]
-    return None
 
 
 def _keys(asked: list[str]) -> str:

@@ -35,7 +35,7 @@ from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.supervisor import Signals
 from dtrain.errors import UsageError, printable, refuse
 from dtrain.files import writing
-from dtrain.host import git, packages, python_path
+from dtrain.host import git, packages, pyproject, python_path
 from dtrain.run import code
 from dtrain.run.code import Record, Tree
 from dtrain.run.folder import RunDir, short
@@ -267,7 +267,7 @@ def replay(state: State) -> int:
     for note in notes(state, code):
         _say(f"note: {note}")
     name = folders.check_name(f"{time.strftime('%H-%M-%S')}_{config.name}_replay")
-    folder = Path("outputs", time.strftime("%Y-%m-%d"), name).absolute()
+    folder = Path(pyproject.output_dir(), time.strftime("%Y-%m-%d"), name).absolute()
     if os.path.lexists(folder):
         folder = folder.with_name(f"{name}-{os.getpid()}")
     then = state.record["folder"]

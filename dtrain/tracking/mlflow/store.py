@@ -24,6 +24,7 @@ from dtrain.config import environment, tree
 from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, refuse
 from dtrain.files import locks, writing
+from dtrain.host import pyproject
 from dtrain.run import schemas
 from dtrain.run.exports import FORMATS
 from dtrain.run.folder import write_json
@@ -373,7 +374,7 @@ class Registered:
 
 
 def _embedded(text: str) -> str:
-    store = Path("outputs", "mlflow.db").absolute()
+    store = Path(pyproject.output_dir(), "mlflow.db").absolute()
     if not store.is_file():
         refuse("tracking.uri", f"{store} is not there, so that the store of {text} is not known",
                "", accepted="the address of a tracking store",
