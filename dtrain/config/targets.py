@@ -121,7 +121,7 @@ def _allow(target: str, key: str, wanted: tuple[kinds.Kind, ...]) -> None:
             near = nearest(target.rpartition(".")[2], kinds.CALLBACKS)
             hint = f"_target_: keras.callbacks.{near}, or {hint}" if near else hint
         refuse(key, f"is no {what} that a configuration may name", target,
-               accepted="; ".join(kind.accepted for kind in wanted or tuple(kinds.PLACES.values())),
+               accepted="; ".join(kind.accepted for kind in wanted or kinds.EVERY),
                hint=hint)  # fmt: skip
 
 
