@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
-from dtrain.config import groups, load, schema, targets, values
+from dtrain.config import groups, load, schema, targets, trust, values
 from dtrain.config.presets import datasets
 from dtrain.data.holdout import Holdout
 from dtrain.data.options import Options
@@ -62,7 +62,7 @@ def composed(*overrides: str) -> schema.Config:
 def checked(config: Any) -> None:
     """Check what was composed."""
     values.check(config)
-    targets.check(targets.plain(config))
+    trust.check(targets.plain(config))
 
 
 def node(*overrides: str) -> Any:
@@ -87,7 +87,7 @@ def test_every_preset_composes_and_passes_the_checks(preset: str) -> None:
 
 def parameters(targets: list[str]) -> dict[str, dict[str, Any]]:
     """Return the default of each parameter of functions and classes; "???" where it has none."""
-    from dtrain.config.targets import locate
+    from dtrain.config.trust import locate
 
     found = {t: inspect.signature(locate(t, "key")).parameters.values() for t in targets}
     return {

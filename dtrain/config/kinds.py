@@ -37,6 +37,9 @@ class Kind:
     package: str = "keras"
 
 
+#: dtrain, Keras, PyTorch and its metrics, of which some names may be given without trust, and all
+#: only one by one. Their functions check their arguments, or fail over them.
+KNOWN = ("dtrain", "keras", "torch", "torchmetrics")
 #: Keras' layers that run code which a file or an argument brings.
 _CODE = r"Lambda|TFSMLayer|TorchModuleWrapper|FlaxLayer|JaxLayer"
 _CLASS = r"[A-Z]\w*"

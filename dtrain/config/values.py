@@ -22,7 +22,7 @@ from hydra.core.override_parser.types import Sweep
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import environment, groups, load, names, schema, strategies, suggest, targets
+from dtrain.config import groups, load, names, private, schema, strategies, suggest, targets, trust
 from dtrain.config.presets.datasets import Dataset
 from dtrain.config.presets.debug import TRAIN
 from dtrain.config.ranges import Range, Rule, accepted, optional, rule, typed
@@ -302,12 +302,12 @@ def settle(node: DictConfig) -> Config:
     refuse_unknown(node)
     load.check_sizes(node)
     try:
-        environment.resolve(node)
+        private.resolve(node)
     except OmegaConfBaseException:
         load.check_references(node)  # finds the key, which the exception does not say
         raise
     plain = targets.plain(node)
-    targets.check(plain)
+    trust.check(plain)
     check(node)
     names.check(plain)
     if HydraConfig.initialized():

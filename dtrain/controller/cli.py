@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import consent, environment, groups, guard, load, preset_files
+from dtrain.config import groups, guard, load, preset_files, private, trust
 from dtrain.config.explain import explain
 from dtrain.config.schema import Config
 from dtrain.config.values import settle
@@ -118,7 +118,7 @@ def composed(given: list[str], command: Command) -> int:
     given = [groups.option_as_text(override) for override in given]
     sys.argv[1:] = given
     try:
-        consent.begin(given, _config_dir(given))
+        trust.begin(given, _config_dir(given))
         sys.argv[1:] = command.arguments(given)
         preset_files.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
@@ -128,7 +128,7 @@ def composed(given: list[str], command: Command) -> int:
         _print(error, command)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        explained = consent.own_error(error) or explain(error, sys.argv[1:])
+        explained = private.own_error(error) or explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
         _print(explained, command)
@@ -220,7 +220,7 @@ def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
-        environment.as_written(overrides, node),
+        private.as_written(overrides, node),
         sources.get("command-line"), load.address(config),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import consent, load, section, suggest
+from dtrain.config import load, private, section, suggest
 from dtrain.config.overrides import key_of, parse
 from dtrain.config.schema import Config
 from dtrain.controller import latest
@@ -43,7 +43,7 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
         for override in overrides
         if key_of(override) not in OF_ONE_COMMAND and not key_of(override).startswith("sweep.")
     ]
-    return {"format": FORMAT, **consent.signed(kept, config_dir, uri)}
+    return {"format": FORMAT, **private.sign_command(kept, config_dir, uri)}
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -105,7 +105,7 @@ def of_run(
     if past is None or not rundir.config.is_file():
         raise _no_run(key, folder, rundir, f"{key}=" if typed is None else typed)
     refuse_derived(key, folder, past)
-    overrides, config_dir = consent.accept(key, folder, past, given)
+    overrides, config_dir = private.accept(key, folder, past, given)
     kept = [
         override
         for override in overrides

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import consent, groups, load, section, targets
+from dtrain.config import groups, load, private, section, targets
 from dtrain.config.schema import Config
 from dtrain.controller import backend, logging_models, starting
 from dtrain.controller.job import Job
@@ -57,13 +57,13 @@ def check_address(config: Config) -> None:
     """
     uri = load.address(config)
     if uri is not None and make_tracker(config).address is not None:
-        consent.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
+        private.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
     for key, value in _texts(section.plain(config.dataset), "dataset"):
         if is_address(value):
-            consent.check_named(key, value, f"{key}={value}")
+            private.check_named(key, value, f"{key}={value}")
     for name, value in groups.of_hosts(section.plain(config.launcher)):
         key = f"launcher.{name}"
-        consent.check_named(key, value, f"{key}=..., or launcher=local")
+        private.check_named(key, value, f"{key}=..., or launcher=local")
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dtrain import errors, secrets
-from dtrain.config import load, targets
+from dtrain.config import load, targets, trust
 from dtrain.config.schema import Backend as Backends
 from dtrain.config.schema import Config
 from dtrain.data import generators
@@ -83,7 +83,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             config.hardware, cluster, task, config.trainer.deterministic, peer_timeout
         )
         if task.serves:
-            kind: Any = targets.locate(config.strategy._target_, "strategy._target_")
+            kind: Any = trust.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))
             return errors.OK
         past = None

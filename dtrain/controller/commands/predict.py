@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import load, targets
+from dtrain.config import load, trust
 from dtrain.config.schema import Config, Launcher
 from dtrain.config.section import Node
 from dtrain.controller.commands import of_run
@@ -115,7 +115,7 @@ class Predict(Derived):
             names = [field.name for field in dataclasses.fields(Launcher)]
             shared = {name: config.launcher[name] for name in names}
             config.launcher = Node({**shared, "_target_": _LOCAL})
-        launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
+        launcher: Any = trust.locate(config.launcher["_target_"], "launcher._target_")
         if isinstance(launcher, type) and issubclass(launcher, Env):
             refuse("launcher",
                    "starts tasks that share each batch, and a worker of predict is by itself",

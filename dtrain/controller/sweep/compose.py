@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent, environment, given, groups, guard, load, targets, values
+from dtrain.config import given, groups, guard, load, private, targets, values
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
 from dtrain.config.values import settle
@@ -152,7 +152,7 @@ class Composer:
             config = settle(node)
             check_address(config)
             check_name(config.name)
-            words = environment.as_written(list(overrides), node)
+            words = private.as_written(list(overrides), node)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -231,7 +231,7 @@ class Composer:
         hydra = [override for override in typed["hydra"] if not override.startswith("hydra.mode=")]
         given = [*hydra, *typed["task"]]
         if self._first is not None:
-            given = environment.as_written(given, self._first[0])
+            given = private.as_written(given, self._first[0])
         kept = []
         for override in given:
             key, value = _key_and_value(override)
@@ -239,7 +239,7 @@ class Composer:
                 override = f"fork={self._pinned[value]}"
             if key not in resume.OF_ONE_COMMAND:
                 kept.append(override)
-        return consent.signed(kept, self._master.config_dir, None)
+        return private.sign_command(kept, self._master.config_dir, None)
 
 
 def common_name(names: Sequence[str]) -> str:

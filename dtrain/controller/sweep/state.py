@@ -10,7 +10,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dtrain.config import consent, load, section
+from dtrain.config import load, private, section
 from dtrain.config.objective import AUTO
 from dtrain.config.overrides import parse
 from dtrain.config.schema import Config
@@ -278,7 +278,7 @@ def arguments(given: list[str]) -> list[str]:
     if folder == "null":
         return given
     command = read(Path(folder)).data["command"]
-    overrides, config_dir = consent.accept("sweep.resume", folder, command, given)
+    overrides, config_dir = private.accept("sweep.resume", folder, command, given)
     for key, value in words.items():
         if not key.startswith("-") and key.split(".")[0] != "tracking" and key not in _FREE:
             refuse(key, "would change the jobs of a sweep that is resumed", value,
