@@ -152,6 +152,9 @@ def test_a_variable_opens_more(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_command_leaves_nothing_to_the_next() -> None:
     trust.begin(["model._target_=ttimm.create_model", "name=${oc.env:HOME}"])
     assert call("ttimm.create_model") == "x" and private.allowed("HOME")
+    with trust.begun():
+        assert not private.allowed("HOME")
+    assert private.allowed("HOME")
     trust.begin(["model=cnn"])
     assert not private.allowed("HOME")
     with pytest.raises(UsageError):

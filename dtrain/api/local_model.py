@@ -78,9 +78,10 @@ def _trusting(rundir: RunDir, trusted: Iterable[str]) -> Iterator[None]:
     try:
         os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
         command = read_command(rundir) or {}
-        own = private.grant_own(command)
-        given.offer(rundir.path, command.get("overrides", []), own)
-        yield
+        with trust.begun():
+            own = private.grant_own(command)
+            given.offer(rundir.path, command.get("overrides", []), own)
+            yield
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)

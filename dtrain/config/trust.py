@@ -11,6 +11,7 @@ so may a defect in TensorFlow, Keras or another library that reads a file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -18,7 +19,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,16 @@ def command() -> Command:
     if (current := _command.get()) is None:
         _command.set(current := Command())
     return current
+
+
+@contextlib.contextmanager
+def begun() -> Iterator[None]:
+    """Begin a command that names nothing, which ends with the block."""
+    token = _command.set(Command())
+    try:
+        yield
+    finally:
+        _command.reset(token)
 
 
 def is_trusted(target: str) -> bool:
