@@ -79,11 +79,7 @@ def mean(x: Any) -> Any:
 
 def _exchanged(name: str, x: Any) -> Any:
     if isinstance(x, keras.KerasTensor):
-        refuse(
-            "model",
-            "is called while a functional model is put together, and would never be called again",
-            f"dtrain.replicas.{name}",
-            accepted="a call in a loss, a train_step, or the call of a layer or model",
-            typed="strategy=one_device",
-        )  # fmt: skip
+        refuse("model", "is called while a functional model is put together, and never again",
+               f"dtrain.replicas.{name}", accepted="a call in a loss, a train_step or a layer's "
+               "call", typed="strategy=one_device")  # fmt: skip
     return runtime().exchange(name, x)

@@ -151,9 +151,8 @@ def _strategy(config: Config, cluster: Cluster, task: Task, devices: list[str]) 
     )
     if strategy.replicas != cluster.replicas:
         plan = "OneReplica" if strategy.replicas == 1 else "PerDevice"
-        refuse("strategy.plan",
-               f"{type(strategy).__name__} has {strategy.replicas} replicas, and the plan has "
-               f"{cluster.replicas}", config.strategy.plan["_target_"],
+        refuse("strategy.plan", f"has {cluster.replicas} replicas, and {type(strategy).__name__} "
+               f"{strategy.replicas}", config.strategy.plan["_target_"],
                accepted="a plan of the strategy's own replicas",
                typed=f"strategy.plan._target_=dtrain.task.strategies.plans.{plan}")  # fmt: skip
     return strategy

@@ -18,8 +18,9 @@ import keras
 import numpy as np
 
 from dtrain.data import nest
-from dtrain.errors import UsageError, refuse
+from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.step_logs import adds_up, has_own, is_mean, leaves, named
 from dtrain.task.model import optimizers
 
@@ -307,10 +308,8 @@ def check_layers(model: keras.Model) -> None:
     """
     for layer in keras_internals.layers(model):
         if type(layer).__name__ in MIXING and keras_internals.is_of_keras(layer):
-            refuse("model", "changes each example by others of its batch, and each "
-                   "replica has its part of them alone", layer.name,
-                   accepted="a model without it, or one replica",
-                   typed="strategy=one_device")  # fmt: skip
+            why = "changes each example by others of its batch, of which each replica has a part"
+            raise one_replica(why, layer.name)
 
 
 def untried(error: Exception, replicas: int) -> str:
@@ -339,13 +338,8 @@ def check_gradients_of_examples(model: keras.Model, norm: Value) -> None:
 
 def gradients_of_examples(step: str) -> UsageError:
     """Return the error of a step that replicas would give means of gradients of single examples."""
-    return UsageError(
-        "model",
-        "takes gradients of single examples for weights, and several replicas would average each "
-        "with those of other examples: what it makes of them would be something else", step,
-        accepted="gradients of losses of the whole batch, or one replica",
-        typed="strategy=one_device",
-    )  # fmt: skip
+    why = "takes gradients of single examples, which replicas would average with those of others"
+    return one_replica(why, step, "gradients of losses of the whole batch")
 
 
 def check_kept(kept: Kept, sums: str) -> None:
@@ -362,8 +356,7 @@ def check_kept(kept: Kept, sums: str) -> None:
     else:
         right = all(np.array_equal(part, whole, equal_nan=True) for part in parts)
     if not right:
-        refuse("model",
-               "the training step assigns it what several replicas would have otherwise: each "
-               "computes it of its part of the batch, and the mean over them is kept", kept.name,
-               accepted=f"a mean over the examples, a value made of {sums}, or one replica",
-               typed="strategy=one_device")  # fmt: skip
+        raise one_replica(
+            "the training step assigns it what several replicas would have otherwise",
+            kept.name, f"a mean over the examples, a value made of {sums}",
+        )  # fmt: skip

@@ -169,11 +169,9 @@ def check_past(
     sentence = "; ".join(f"the {split} data {changed}" for split, changed in changes.items())
     if changes and not (accepted or forked):
         problem = sentence if len(changes) > 1 else f"the data {next(iter(changes.values()))}"
-        refuse(
-            "dataset", f"{problem} when the checkpoint was saved", ", ".join(changes),
-            accepted="the data that the run began with",
-            hint="dataset.accept_changes=true to continue with other data, or fork=RUN_DIR",
-        )  # fmt: skip
+        refuse("dataset", f"{problem} when the checkpoint was saved", ", ".join(changes),
+               accepted="the data that the run began with", hint="dataset.accept_changes=true to "
+               "continue with other data, or fork=RUN_DIR")  # fmt: skip
     return sentence or None
 
 
@@ -196,12 +194,10 @@ def check_hosts(by_split: dict[str, dict[str, Any]], tasks: Tasks, cluster: Clus
             if differs is not None:
                 data = "training" if split == "train" else split
                 differs = differs.replace("where it is", "where the chief has")
-                refuse(
-                    "dataset", f"the {data} data is not the chief's: this task {differs}", name,
-                    accepted="the same data on every host; a stream that is shuffled, by a seed",
-                    hint="copy the chief's files to every host, or use a path that all of them "
-                    "share",
-                )  # fmt: skip
+                refuse("dataset", f"the {data} data is not the chief's: this task {differs}", name,
+                       accepted="the same data on every host; a shuffle with a seed",
+                       hint="copy the chief's files to every host, or use a path that all "
+                       "share")  # fmt: skip
 
 
 def check_stream(splits: Splits, alone: bool) -> str | None:

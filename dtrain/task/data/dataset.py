@@ -139,12 +139,12 @@ def _with_some(splits: Splits, node: Mapping[str, Any]) -> Splits:
     held = splits.validation
     if held is None or isinstance(held, Stream) or len(held):
         return splits
-    key = "validation" if node.get("validation") else None
-    if key or "validation_split" not in node:
-        refuse(f"dataset.{key}" if key else "dataset", "the validation has no example",
-               node[key] if key else "of the dataset", accepted="one or more, or no validation",
-               hint=f"dataset.{key}=null" if key
-               else "have the dataset return None for it, or what to train on alone")  # fmt: skip
+    if path := node.get("validation"):
+        refuse("dataset.validation", "has no example", path, accepted="one example or more, or "
+               "null", typed="dataset.validation=null")  # fmt: skip
+    if "validation_split" not in node:
+        refuse("dataset", "has no example", "the validation", accepted="one or more, or None",
+               hint="return what to train on alone")  # fmt: skip
     return dataclasses.replace(splits, validation=None)
 
 
@@ -155,8 +155,7 @@ def _sound(source: Any) -> tuple[Any, str | None]:
     if isinstance(source, Stream | Mixture):
         refuse("dataset.on_error",
                "examples of a stream or a mixture cannot be left out before they are read", "skip",
-               accepted="a dataset with random access",
-               typed="dataset.on_error=fail")  # fmt: skip
+               accepted="a dataset with random access", typed="dataset.on_error=fail")  # fmt: skip
     bad = list(reading.bad_examples(source, np.arange(len(source))))
     if not bad:
         return source, None
@@ -173,9 +172,8 @@ def _order(splits: Splits, options: Options, seed: int) -> Order | None:
     if options.balance:
         labels = None if isinstance(splits.train, Stream | Mixture) else splits.train.info.labels()
         if labels is None or labels.ndim != 1 or labels.dtype.kind not in "biu":
-            refuse("dataset.balance",
-                   "the classes of the examples are not known without their inputs", "true",
-                   accepted="a dataset whose target is one column of classes",
+            refuse("dataset.balance", "the classes of the examples are not known without their "
+                   "inputs", "true", accepted="a dataset whose target is one column of classes",
                    typed="dataset.balance=false")  # fmt: skip
         return Balanced(labels, seed)
     if isinstance(splits.train, Stream):
@@ -298,9 +296,8 @@ class Layer:
     def __init__(self, layer: keras.Layer, key: str):
         kind = type(layer).__name__
         if kind in self.REFUSED:
-            refuse(key, self.REFUSED[kind], kind,
-                   accepted="layers that change one example by its seed",
-                   hint=f"the configuration without {key}")  # fmt: skip
+            refuse(key, self.REFUSED[kind], kind, accepted="layers that change one example by its "
+                   "seed", hint=f"the configuration without {key}")  # fmt: skip
         self._layer = layer
         self._seeds = _PositionSeed(0)
         for part in _layers(layer):

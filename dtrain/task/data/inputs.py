@@ -25,6 +25,7 @@ from dtrain.data.generators import Key
 from dtrain.data.order import Order, Shuffled
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream, examples_in
+from dtrain.errors import UsageError
 from dtrain.task.data.batch_reader import BatchReader, threads
 
 Augment = Callable[..., Any]
@@ -171,6 +172,11 @@ class Inputs:
 
 #: Bytes of a batch in memory that is read by the thread that asks for it.
 SMALL = 1 << 20
+
+
+def not_augmented(why: str, accepted: str) -> UsageError:
+    """Return the error of an augmentation that a backend cannot run."""
+    return UsageError("dataset.augment", why, accepted=accepted, typed="backend=tensorflow")
 
 
 class HostPipeline:

@@ -128,11 +128,10 @@ class Pool:
                 try:
                     self._children.append(Child(f"reader {number + 1} of {self.workers}"))
                 except OSError as error:
-                    raise UsageError(
-                        KEY, f"process {number + 1} cannot be started ({error.strerror})",
-                        self.workers, accepted="fewer, such as one for each core",
-                        typed=f"{KEY}={os.cpu_count()}",
-                    ) from None  # fmt: skip
+                    raise UsageError(KEY,
+                                     f"process {number + 1} cannot be started ({error.strerror})",
+                                     self.workers, accepted="fewer, such as one for each core",
+                                     typed=f"{KEY}={os.cpu_count()}") from None  # fmt: skip
             if frame is None:
                 self._ask("make", *self._making)
             else:
@@ -175,12 +174,9 @@ class Pool:
                 self._ask("make", *self._making)
                 problem = self._answers(own)
         if problem is not None:
-            refuse(
-                KEY, problem, self.workers,
-                accepted="data that is the same whenever and wherever it is read; what changes "
-                "examples at "
-                "random is dataset.augment", typed=f"{KEY}=0",
-            )  # fmt: skip
+            refuse(KEY, problem, self.workers, accepted="data that is the same whenever and "
+                   "wherever it is read; what changes examples at random is dataset.augment",
+                   typed=f"{KEY}=0")  # fmt: skip
         for child in self._children:
             self._free.put(child)
         self._serving = True

@@ -143,31 +143,24 @@ def match(
     matches = [_match(each, rule, shapes) for each, rule in zip(wanted, chosen, strict=True)]
     missed = [w for w, m in zip(wanted, matches, strict=True) if m.source is None and not m.why]
     if missed:
-        refuse(
-            initial.KEY,
-            f"has nothing for {listed([f'{w.path} ({_shape(w.shape)})' for w in missed])}", value,
-            accepted=f"its names, by init.rules=[{{path: REGEX, as: TEXT}}]: "
-            f"{listed(list(shapes))}", typed=_skipping(missed[0].path),
-        )  # fmt: skip
+        refuse(initial.KEY,
+               f"has nothing for {listed([f'{w.path} ({_shape(w.shape)})' for w in missed])}",
+               value, accepted=f"{listed(list(shapes))}, by init.rules=[{{path: REGEX, as: TEXT}}]",
+               typed=_skipping(missed[0].path))  # fmt: skip
     for each, matched in zip(wanted, matches, strict=True):
         if matched.source is not None and shapes[matched.source] != each.shape:
-            refuse(initial.KEY,
-                   f"its {matched.source} is {_shape(shapes[matched.source])}, and {each.path} of "
-                   f"the model {_shape(each.shape)}", value,
-                   accepted="weights of one shape, or a rule that leaves this one out",
-                   typed=_skipping(each.path))  # fmt: skip
+            refuse(initial.KEY, f"its {matched.source} is {_shape(shapes[matched.source])}, and "
+                   f"{each.path} {_shape(each.shape)}", value, accepted="weights of one shape, or "
+                   "a rule that leaves this one out", typed=_skipping(each.path))  # fmt: skip
     used = {matched.source for matched in matches}
     unused = [name for name in shapes if name not in used]
     over = [name for name in unused if not any(skip.search(name) for skip in skips)]
     if over:
         of_lora = all(name.rpartition("/")[2].startswith(LORA) for name in over)
-        refuse(
-            initial.KEY, f"has {listed(over)}, which no weight of the model is loaded from", value,
-            accepted="a model with such weights, or a rule that leaves them out",
-            hint="finetune.lora of that run, or init.weights=RUN_DIR/model.keras, where they are "
-            "merged"
-            if of_lora else _skipping(over[0], paths),
-        )  # fmt: skip
+        refuse(initial.KEY, f"has {listed(over)}, which no weight of the model is loaded from",
+               value, accepted="a model with such weights, or a rule that leaves them out",
+               typed=None if of_lora else _skipping(over[0], paths), hint="finetune.lora of that "
+               "run, or RUN_DIR/model.keras, where they are merged")  # fmt: skip
     return matches, unused
 
 

@@ -365,16 +365,15 @@ def build_metrics(
     except framework_errors(ValueError, TypeError, KeyError, IndexError) as error:
         unknown = re.search(r"interpret metric identifier: (\w+)", str(error))
         if unknown is not None:
-            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "NAME"
+            near = nearest(unknown[1], [*dir(keras.metrics), "accuracy"]) or "accuracy"
             raise _refused(
                 configured, "metrics", unknown[1], "is no metric that Keras knows",
                 "names of keras.metrics, or nodes with _target_", {"metrics": [near]},
             ) from None  # fmt: skip
         if getattr(getattr(y, "dtype", None), "kind", "") in ("O", "S", "U"):
-            raise UsageError(
-                "dataset", f"are {nest.outline(y)}", "labels", accepted="whole numbers, from 0 on",
-                hint="numpy.unique(y, return_inverse=True)[1] in the dataset",
-            ) from None  # fmt: skip
+            raise UsageError("dataset", f"are {nest.outline(y)}", "labels",
+                             accepted="whole numbers, from 0 on", hint="numpy.unique(y, "
+                             "return_inverse=True)[1] in the dataset") from None  # fmt: skip
         if not has_own(built, "train_step"):
             usual: dict[str, Any] = {
                 "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"],
@@ -425,16 +424,15 @@ def _refused(
         more: of the hint.
     """
     if configured:
-        words = {f"trainer.{key}": each for key, each in usual.items()}
-        typed = (
-            f"{key}={each}" if isinstance(each, str) else f"'{key}=[{', '.join(each)}]'"
-            for key, each in words.items()
-        )
+        words = " ".join(
+            f"trainer.{key}={each}" if isinstance(each, str)
+            else f"'trainer.{key}=[{', '.join(each)}]'" for key, each in usual.items()
+        )  # fmt: skip
         return UsageError(f"trainer.{name}", problem, value, accepted=accepted,
-                          hint=" ".join(typed) + more)  # fmt: skip
+                          typed=None if more else words, hint=words + more)  # fmt: skip
     written = ", ".join(f"{key}={each!r}" for key, each in usual.items())
-    hint = f"{written}{more} in the compile of the model's function"
-    return UsageError("model", problem, f"compile({name}={value})", accepted=accepted, hint=hint)
+    return UsageError("model", problem, f"compile({name}={value})", accepted=accepted,
+                      hint=f"{written}{more} in the compile of the model's function")  # fmt: skip
 
 
 def _try_loss(built: keras.Model, y: Any, predicted: Any) -> None:
@@ -475,19 +473,15 @@ def check_losses(built: keras.Model, y: Any, predicted: Any, config: Config) -> 
     shape, metrics = nest.outline(nest.structured(predicted)), config.trainer.metrics
     first = min(predicted) if isinstance(predicted, dict) else 0
     if not (isinstance(losses, dict) and "_target_" not in losses):
-        hint = "forward returns that output alone, or a dict of outputs: {'logits': ...}"
-        if isinstance(predicted, dict):
+        typed = None
+        if isinstance(predicted, dict) and isinstance(losses, str):
             name = "logits" if "logits" in predicted else first
-            hint = f"'trainer.loss={{{name}: {losses}}}' 'trainer.metrics={{{name}: []}}'"
-        refuse("trainer.loss", f"the targets are one array, and the model returns {shape}: it "
-               "is not said to which output they belong", losses,
-               accepted="a loss by the name of an output, one "
-               "output, or a training_step(self, batch) of a plain module",
-               hint=hint)  # fmt: skip
+            typed = f"'trainer.loss={{{name}: {losses}}}' 'trainer.metrics={{{name}: []}}'"
+        refuse("trainer.loss", f"targets are one array, and the model returns {shape}", losses,
+               accepted="a loss by an output's name, one output, or a module's training_step",
+               typed=typed, hint="forward returns one output, or {'logits': ...}")  # fmt: skip
     if isinstance(metrics, dict) and any(v for k, v in metrics.items() if k != first):
-        refuse(
-            "trainer.metrics",
-            f"the targets are one array, which Keras compares with the output {first} alone",
-            metrics, accepted="targets by the names of all outputs, or no metrics",
-            typed="'trainer.metrics={" + ", ".join(f"{name}: []" for name in metrics) + "}'",
-        )  # fmt: skip
+        empty = ", ".join(f"{name}: []" for name in metrics)
+        refuse("trainer.metrics", f"targets are one array, compared with {first} alone", metrics,
+               accepted="targets by the names of all outputs, or no metrics",
+               typed=f"'trainer.metrics={{{empty}}}'")  # fmt: skip

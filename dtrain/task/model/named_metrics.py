@@ -294,9 +294,7 @@ def _update(
     except framework_errors(ValueError, TypeError):
         if not takes.own or sample_weight is None:
             raise
-        raise UsageError(
-            "trainer.metrics", "has no value for each example, and the loss ignores some of them",
-            metric.name,
-            accepted="a metric of Keras', or a function that returns a number for each example",
-            hint="keras.ops.mean(..., axis=-1)",
-        ) from None  # fmt: skip
+        raise UsageError("trainer.metrics", "has no value for each example, some of which the loss "
+                         "ignores", metric.name, accepted="a metric of Keras', or a function of a "
+                         "number for each example", hint="keras.ops.mean(..., "
+                         "axis=-1)") from None  # fmt: skip

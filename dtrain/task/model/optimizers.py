@@ -118,11 +118,9 @@ def build(model: keras.Model, strategy: Backend, example: tuple[Any, ...], confi
                 optimizer.build(list({id(v): v for v in updated}.values()))
     others = {path: optimizer for path, optimizer in everything.items() if optimizer.built}
     if others and not strategy.abilities.several_optimizers:
-        refuse("strategy",
-               f"the model has more than one optimizer ({', '.join(others)}), and only that of "
-               "compile would be right on it", config.strategy.name,
-               accepted="a model with one, or a strategy for several",
-               typed="strategy=mirrored")  # fmt: skip
+        refuse("strategy", f"the model has more than one optimizer ({', '.join(others)})",
+               config.strategy.name, accepted="a model with that of compile alone, or a strategy "
+               "for several", typed="strategy=mirrored")  # fmt: skip
     for optimizer in (main, *others.values()):
         if optimizer is not None:
             strategy.prepare(optimizer)

@@ -65,9 +65,8 @@ def check(
     """
     for expression, _ in rules:
         if not any(re.search(expression, path) for path in paths):
-            raise refused(
-                expression, f"no {what} of this model has such a {text}", listed(paths), key
-            )
+            problem = f"no {what} of this model has such a {text}"
+            raise refused(expression, problem, listed(paths), key)
 
 
 def first(rules: Sequence[Rule[T]], path: str) -> Rule[T] | None:
@@ -96,5 +95,5 @@ def listed(paths: Sequence[str]) -> str:
 
 def refused(value: Any, problem: str, accepted: str, key: str = KEY) -> UsageError:
     """Return the error of a rule that cannot be followed."""
-    hint = "strategy.rules=auto" if key == KEY else f"'{key}=[]'"
-    return UsageError(key, problem, value, accepted=accepted, typed=hint)
+    typed = "strategy.rules=auto" if key == KEY else f"'{key}=[]'"
+    return UsageError(key, problem, value, accepted=accepted, typed=typed)

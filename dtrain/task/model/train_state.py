@@ -212,10 +212,9 @@ def restore_chosen(model: keras.Model, strategy: Backend, saved: Checkpoint, wei
         restore_weights(model, strategy, saved.arrays, averaged)
     except CheckpointError as error:
         key, value = ("weights", "ema") if averaged else ("checkpoint", saved.path)
-        raise UsageError(
-            key, str(error), value, accepted="the model of the run",
-            hint=f"python -m dtrain checkpoint {saved.path} to see its weights",
-        ) from None  # fmt: skip
+        raise UsageError(key, str(error), value, accepted="the model of the run",
+                         hint=f"python -m dtrain checkpoint {saved.path} to see its "
+                         "weights") from None  # fmt: skip
 
 
 def _averages(model: keras.Model, arrays: Mapping[str, np.ndarray]) -> dict[int, str]:

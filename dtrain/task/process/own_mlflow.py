@@ -87,14 +87,10 @@ class Logged(importlib.abc.MetaPathFinder):
                     return original(*args, **kwargs)
                 if name != "start_run":
                     return getattr(self, name)(*args, **kwargs)
-                refuse(
-                    "mlflow", "would begin another run of MLflow's beside the "
-                    "one of this training, which the controller writes", name,
-                    accepted="mlflow.log_metric and log_metrics in a callback, which are numbers "
-                    "of this "
-                    "run; or a run of your own, in a store that you name",
-                    hint="mlflow.set_tracking_uri(ADDRESS) before it",
-                )  # fmt: skip
+                refuse("mlflow", "would begin another run beside the one of this training", name,
+                       accepted="mlflow.log_metric and log_metrics in a callback, or a run in a "
+                       "store that you name",
+                       hint="mlflow.set_tracking_uri(ADDRESS) before it")  # fmt: skip
 
             return call
 

@@ -45,7 +45,7 @@ def made(nodes: Sequence[Any], folder: Path) -> list[keras.callbacks.Callback]:
             if path.resolve() != folder.resolve() / path.relative_to(folder):
                 refuse(f"{key}.{name}", "a link leads out of the run folder", node.get(name),
                        accepted="a folder without links",
-                       typed=f"{name}=another.keras")  # fmt: skip
+                       hint=f"{name}: another.keras")  # fmt: skip
             node[name] = str(path)
         callbacks.append(targets.instantiate(node, key))
     return callbacks
@@ -253,11 +253,10 @@ class _Unchanged(keras.callbacks.Callback):
         before, self._before = self._before, now if self._before is None else None
         if before is not None and before != now:
             does = "compiles the model anew" if before[0] != now[0] else "changes what is trainable"
-            refuse("trainer.callbacks",
-                   f"one of them {does} in the middle of a training, whose step is traced already",
-                   ", ".join(self._names),
-                   accepted="finetune.unfreeze={EPOCH: [REGEX]}, or a run for each phase",
-                   hint="fork=RUN_DIR with a model whose layers are trainable")  # fmt: skip
+            refuse("trainer.callbacks", f"one of them {does} in a training, whose step is traced "
+                   "already", ", ".join(self._names), accepted="finetune.unfreeze={EPOCH: "
+                   "[REGEX]}, or a run for each phase", hint="fork=RUN_DIR with a model whose "
+                   "layers are trainable")  # fmt: skip
 
 
 def _values(callback: keras.callbacks.Callback, hidden: bool = False) -> dict[str, Any]:

@@ -131,11 +131,9 @@ def restore(
     except CheckpointError as error:
         if not forked:
             raise
-        raise UsageError(
-            "fork", str(error), restored.path,
-            accepted="a checkpoint of a model with the same weights",
-            hint=f"python -m dtrain checkpoint {restored.path} to see its weights",
-        ) from None  # fmt: skip
+        raise UsageError("fork", str(error), restored.path, accepted="a checkpoint of a model with "
+                         "the same weights", hint=f"python -m dtrain checkpoint {restored.path} to "
+                         "see its weights") from None  # fmt: skip
 
 
 def release(restored: Checkpoint) -> None:

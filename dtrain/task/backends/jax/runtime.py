@@ -15,7 +15,7 @@ from jax.profiler import start_trace, stop_trace
 
 from dtrain.data import generators, nest
 from dtrain.data.sources import Source
-from dtrain.errors import DtrainError, UsageError, unstyled
+from dtrain.errors import DtrainError, unstyled
 from dtrain.task.backends.jax import traceable
 from dtrain.task.backends.jax.arrays import NARROW, narrowed
 from dtrain.task.backends.jax.arrays import narrowed as computed
@@ -24,7 +24,7 @@ from dtrain.task.backends.jax.numerics import first_not_finite
 from dtrain.task.backends.jax.remat import computed_twice
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once
-from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
+from dtrain.task.data.inputs import Augment, HostPipeline, Inputs, not_augmented
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import layers
 from dtrain.task.keras_internals import without_tensorflow as alone
@@ -156,16 +156,12 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
         reasons = [line for line in lines if line and not line.startswith("Exception encountered")]
         reason = ": ".join([type(error).__name__, *reasons[:1]])[:300]
         problem = f"cannot be compiled by JAX ({reason}) {own_code.place(error)}".rstrip()
-        raise _refused(problem, "operations whose shapes do not depend on what is drawn") from error
+        accepted = "operations whose shapes do not depend on what is drawn"
+        raise not_augmented(problem, accepted) from error
     before, after = (jax.tree.map(np.shape, each) for each in (x, changed))
     if before != after:
-        raise _refused(f"makes {after} of {before}", "examples of the shape that they had")
+        raise not_augmented(f"makes {after} of {before}", "examples of the shape that they had")
     return changed
-
-
-def _refused(problem: str, accepted: str) -> UsageError:
-    return UsageError("dataset.augment", problem, "...", accepted=accepted,
-                      typed="backend=tensorflow")  # fmt: skip
 
 
 @functools.cache

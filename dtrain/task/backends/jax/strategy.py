@@ -79,12 +79,9 @@ class OneDevice(Backend):
         check_steps(model)
         for layer in keras_internals.layers(model):
             if getattr(layer, "stateful", False):
-                refuse(
-                    "model",
-                    "is stateful=True, and a step of backend=jax carries no state of layers on to "
-                    "the next batch", layer.name,
-                    accepted="stateful=False, or the backend that does", typed="backend=tensorflow",
-                )  # fmt: skip
+                refuse("model", "is stateful=True, and a step of backend=jax carries no state of "
+                       "layers on to the next batch", layer.name, accepted="stateful=False, or the "
+                       "backend that does", typed="backend=tensorflow")  # fmt: skip
         if self.layouts is not None:
             self.layouts.check(model)
 

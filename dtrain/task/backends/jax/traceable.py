@@ -37,14 +37,9 @@ def check_steps(model: keras.Model) -> None:
         ]
         if any(p.kind is p.VAR_POSITIONAL for p in parameters) or len(positional) >= 2:
             continue
-        refuse(
-            "model",
-            f"takes ({', '.join(p.name for p in positional)}), as on another backend of Keras: on "
-            f"JAX it is {name}(self, {arguments}), and returns (logs, state)",
-            f"{type(model).__name__}.{name}",
-            accepted=f"{name}(self, {arguments}), or the backend that it is written for",
-            typed="backend=tensorflow",
-        )  # fmt: skip
+        refuse("model", f"takes ({', '.join(p.name for p in positional)}), as on another backend "
+               "of Keras", f"{type(model).__name__}.{name}", accepted=f"{name}(self, {arguments}), "
+               "which returns (logs, state)", typed="backend=tensorflow")  # fmt: skip
 
 
 def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> Any:
@@ -110,12 +105,9 @@ def _translated(model: keras.Model) -> Iterator[None]:
         yield
     for name, value in _attributes(model).items():
         if isinstance(value, jax.core.Tracer) or value != before.get(name, value):
-            refuse(
-                "model",
-                "is set by the step: a compiled step runs such code once, while it is traced", name,
-                accepted="a variable, self.add_weight(trainable=False), and its assign",
-                hint="self.add_weight(shape=(), initializer='zeros', trainable=False)",
-            )  # fmt: skip
+            refuse("model", "is set by the step: such code runs once, while the step is traced",
+                   name, accepted="a variable, and its assign", hint="self.add_weight(shape=(), "
+                   "initializer='zeros', trainable=False)")  # fmt: skip
 
 
 def _attributes(model: keras.Model) -> dict[str, Any]:

@@ -104,13 +104,10 @@ class Replicas(Backend):
             return
         for layer in keras_internals.layers(model):
             if getattr(layer, "synchronized", False):
-                refuse(
-                    "model",
-                    f"{type(layer).__name__} {layer.name} is synchronized=True: it normalises by "
-                    "the global batch, of which each worker has a part", type(model).__name__,
-                    accepted="synchronized=False, one worker, or a strategy whose replicas meet "
-                    "in a step", typed="strategy=multiworker",
-                )  # fmt: skip
+                refuse("model", f"{type(layer).__name__} {layer.name} is synchronized=True, and "
+                       "each worker has a part of the batch", type(model).__name__,
+                       accepted="synchronized=False, or a strategy whose replicas meet",
+                       typed="strategy=multiworker")  # fmt: skip
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Let ``optimizer`` take replicas for one; called in :meth:`optimizer_scope`."""

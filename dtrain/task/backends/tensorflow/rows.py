@@ -259,11 +259,9 @@ class Norms(row_steps.Norms):
 
         def note(gradients: list[Any], scale: Any, dynamic: bool) -> None:
             if tf.compat.v1.get_default_graph() is not graph:
-                refuse("trainer.log",
-                       "the model's train_step applies gradients inside tf.cond, a loop or a "
-                       "tf.function of its own", "gradient_norm",
-                       accepted="weight_norm and update_ratio",
-                       typed="trainer.log=[weight_norm]")  # fmt: skip
+                refuse("trainer.log", "the model's train_step applies gradients inside tf.cond, a "
+                       "loop or a tf.function of its own", "gradient_norm", accepted="weight_norm "
+                       "and update_ratio", typed="trainer.log=[weight_norm]")  # fmt: skip
             if gradients:
                 square = total(_squares(gradients, [each.device for each in gradients]))
                 square = square / tf.square(tf.cast(scale, tf.float32))

@@ -59,14 +59,12 @@ class StaticSteps(Steps):
         if held is None:
             return
         if isinstance(held, Stream):
-            refuse("strategy",
-                   "the validation is a stream, of whose last batch a part goes to each core",
-                   "tpu", accepted="a validation with random access, or none",
+            refuse("strategy", "the validation is a stream, of whose last batch a part goes to "
+                   "each core", "tpu", accepted="a validation with random access, or none",
                    typed="strategy=mirrored")  # fmt: skip
         if inputs.stretches is not None:
-            refuse("evaluate.by",
-                   "slices are evaluated in batches of many sizes, and XLA must know every size",
-                   "strategy=tpu", accepted="another strategy",
+            refuse("evaluate.by", "slices are evaluated in batches of many sizes, and XLA must "
+                   "know every size", "strategy=tpu", accepted="another strategy",
                    typed="strategy=one_device")  # fmt: skip
 
         def stretch(first: int, examples: int, batch: int) -> Any:
@@ -189,11 +187,9 @@ class TPU(Strategy):
         except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
             words = f"{type(error).__name__}: {error}".split("\n")[0].rstrip(":")
             reason = textwrap.shorten(words, 120, placeholder="...")
-            raise UsageError(
-                "strategy.tpu", f"TensorFlow finds no such TPU ({reason})", tpu or "null",
-                accepted="local, with a TPU and TensorFlow for it (tensorflow-tpu), a name, or grpc://HOST:PORT",
-                typed="strategy=mirrored",
-            ) from None  # fmt: skip
+            raise UsageError("strategy.tpu", f"TensorFlow finds no such TPU ({reason})",
+                             tpu or "null", accepted="local, with tensorflow-tpu, a name, or "
+                             "grpc://HOST:PORT", typed="strategy=mirrored") from None  # fmt: skip
         cores = len(tf.config.list_logical_devices("TPU"))
         if cores != len(devices):
             refuse("hardware.devices", f"this TPU has {cores} cores", len(devices),

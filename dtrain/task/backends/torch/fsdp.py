@@ -52,12 +52,9 @@ class FullySharded(OneDevice):
             UsageError: it is no plain module, or it has sparse gradients.
         """
         if not isinstance(model, PlainModel):
-            refuse(
-                "strategy", f"{type(model).__name__} is a model of Keras', and PyTorch "
-                "shards plain modules (torch.nn.Module)", "fsdp",
-                accepted="a function that returns a module, or the backend that shards models of "
-                "Keras'", typed="backend=jax",
-            )  # fmt: skip
+            refuse("strategy", f"{type(model).__name__} is a model of Keras', and PyTorch shards "
+                   "modules", "fsdp", accepted="a function that returns a torch.nn.Module, or "
+                   "backend=jax", typed="backend=jax")  # fmt: skip
         super().place(model)
         if self._mesh is None:
             return
@@ -89,9 +86,8 @@ class FullySharded(OneDevice):
             UsageError: it is one.
         """
         if keras_internals.is_of_keras(type(optimizer)) and self._mesh is not None:
-            refuse("optimizer",
-                   "is an optimizer of Keras', and weights in parts are updated by PyTorch's",
-                   type(optimizer).__name__, accepted="torch.optim.*",
+            refuse("optimizer", "is an optimizer of Keras', and weights in parts are updated by "
+                   "PyTorch's", type(optimizer).__name__, accepted="torch.optim.*",
                    typed="optimizer=custom optimizer._target_=torch.optim.AdamW")  # fmt: skip
 
     @torch.no_grad()

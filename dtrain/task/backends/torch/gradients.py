@@ -334,7 +334,7 @@ def _of_classes(
     if step is not None and (size_average is not None or reduce is not None):
         refuse("trainer.loss",
                "is called with size_average or reduce, which PyTorch has deprecated",
-               original.__name__, accepted="reduction", typed="reduction='mean'")  # fmt: skip
+               original.__name__, accepted="reduction", hint="reduction='mean'")  # fmt: skip
     if reduction != "mean" or target.is_floating_point():  # probabilities are never ignored
         return loss
     counts = target != ignore_index

@@ -57,17 +57,15 @@ class Loss(keras.losses.Loss):
         shapes = tuple(y_true.shape), tuple(y_pred.shape)
         of_numbers = y_true.is_floating_point() or OF_NUMBERS.fullmatch(name) is not None
         if shapes[0] != shapes[1] and (of_numbers or shapes[1] == (*shapes[0], 1)):
-            refuse(
-                "trainer.loss", f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
-                "PyTorch would compare each with all", name,
-                accepted="outputs of the targets' shape",
-                hint="outputs.squeeze(-1), or outputs.reshape(targets' shape), in the module",
-            )  # fmt: skip
+            refuse("trainer.loss", f"outputs have the shape {shapes[1]}, and targets {shapes[0]}: "
+                   "each would meet all", name, accepted="outputs of the targets' shape",
+                   hint="outputs.squeeze(-1), or outputs.reshape(targets.shape), in the "
+                   "module")  # fmt: skip
         loss = self.function(y_pred, y_true.to(y_pred.dtype) if of_numbers else y_true.long())
         if loss.ndim:
             refuse("trainer.loss", f"has the shape {tuple(loss.shape)}, and is to be one number",
                    name, accepted="a loss with reduction=mean or sum",
-                   typed="reduction='mean'")  # fmt: skip
+                   hint="reduction='mean'")  # fmt: skip
         return loss
 
 
@@ -105,11 +103,10 @@ class Metric(keras.metrics.Metric):
             self.separate = not kind.startswith("Multiclass")
         states = summed_states(metric)
         if states is None:
-            refuse(
-                "trainer.metrics", "has states that are no sums: it keeps all examples, say", kind,
-                accepted="metrics of torchmetrics whose states are sums, and those of Keras'",
-                hint="thresholds: 100, where the metric keeps examples for want of it",
-            )  # fmt: skip
+            refuse("trainer.metrics", "has states that are no sums, such as all examples", kind,
+                   accepted="torchmetrics' metrics whose states are sums, and Keras'",
+                   hint="thresholds: 100, where the metric keeps examples for want of "
+                   "it")  # fmt: skip
         # Keras would wrap a module that is an attribute.
         object.__setattr__(self, "metric", metric.to(keras.ops.zeros([]).device))
         self._states = {
@@ -133,8 +130,7 @@ class Metric(keras.metrics.Metric):
         """
         if sample_weight is not None:
             refuse("trainer.metrics", "takes no weights, and masked outputs have some", self.name,
-                   accepted="a metric of Keras'",
-                   typed="'trainer.metrics=[accuracy]'")  # fmt: skip
+                   accepted="a metric of Keras'", typed="'trainer.metrics=[accuracy]'")  # fmt: skip
         y_true = keras.ops.convert_to_tensor(y_true)
         self._load()
         type(self.metric).update(

@@ -144,13 +144,9 @@ class PlainModel(keras.Model):
         if inspect.isfunction(loss):
             first = next(iter(inspect.signature(loss).parameters), "")
             if not first.startswith(TARGETS_FIRST):
-                refuse(
-                    "trainer.loss",
-                    f"has {first!r} as its first parameter, which says neither outputs nor targets",
-                    loss.__name__,
-                    accepted="loss(outputs, targets), as PyTorch's, or loss(y_true, y_pred), as "
-                    "Keras'", hint=f"def {loss.__name__}(outputs, targets):",
-                )  # fmt: skip
+                refuse("trainer.loss", f"its first parameter, {first!r}, is neither outputs nor "
+                       "targets", loss.__name__, accepted="loss(outputs, targets), or loss(y_true, "
+                       "y_pred)", hint=f"def {loss.__name__}(outputs, targets):")  # fmt: skip
         super().compile(*args, **options)
         if getattr(self.optimizer, "gradient_accumulation_steps", None):
             weight = self.optimizer.add_variable((2,), "zeros", name="accumulated_weight")
@@ -242,14 +238,12 @@ class PlainModel(keras.Model):
         try:
             signature.bind(**x)
         except TypeError:
-            raise UsageError(
-                "model", f"the dataset gives inputs by name: {', '.join(x)}",
-                f"{type(self.module).__name__}.forward{signature}",
-                accepted=f"forward({', '.join(['self', *x])}); items (inputs, targets) of the "
-                "dataset; or "
-                "a training_step(self, batch), which is given items as they are",
-                hint=f"return item[{next(iter(x))!r}], targets in the dataset",
-            ) from None  # fmt: skip
+            raise UsageError("model", f"the dataset gives inputs by name: {', '.join(x)}",
+                             f"{type(self.module).__name__}.forward{signature}",
+                             accepted=f"forward({', '.join(['self', *x])}), or a "
+                             "training_step(self, batch), which is given items as they are",
+                             hint=f"return item[{next(iter(x))!r}], targets in the "
+                             "dataset") from None  # fmt: skip
 
     def _enter(self, training: bool | None) -> None:
         """Let the module train or not: layers such as ``torch.nn.Dropout`` look there."""
@@ -330,10 +324,9 @@ class SteppingModel(PlainModel):
         loss = next((numbers.pop(key) for key in ("loss", f"{PREFIX}loss") if key in numbers), None)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
-            refuse("model",
-                   f"returns {type(returned).__name__}{shape}, and a step returns its loss",
-                   f"{type(self.module).__name__}.{name}",
-                   accepted="a tensor of one number, or {'loss': tensor, NAME: tensor, ...}",
+            refuse("model", f"returns {type(returned).__name__}{shape}",
+                   f"{type(self.module).__name__}.{name}", accepted="the loss, a tensor of one "
+                   "number, or {'loss': tensor, NAME: tensor, ...}",
                    hint="return loss")  # fmt: skip
         numbers = {key: torch.as_tensor(value) for key, value in numbers.items()}
         return loss.reshape([]), numbers, loss
@@ -355,7 +348,7 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
         if lazy and is_last:
             refuse("model", "is lazy, and forward(x) does not reach it",
                    f"{type(module).__name__}.{lazy[0]}",
-                   accepted="layers with sizes, or a forward that calls all that are lazy",
+                   accepted="layers with sizes, or all called in forward",
                    hint="torch.nn.Linear(in_features, out_features)")  # fmt: skip
         if lazy:
             # A module of steps alone has no forward: the next turn refuses its lazy layers.
@@ -399,11 +392,9 @@ def as_model(built: Any, precision: str, x: Any) -> Any:
         if hasattr(built, step):
             needed = required(getattr(built, step))
             if len(needed) != 1:
-                refuse("model", f"takes ({', '.join(needed)}), perhaps as a "
-                       "LightningModule's does, whose other methods would not be called",
-                       f"{name}.{step}",
-                       accepted=f"{step}(self, batch) of a torch.nn.Module, where batch is (x, y)",
-                       hint=f"def {step}(self, batch):")  # fmt: skip
+                refuse("model", f"takes ({', '.join(needed)}), as a LightningModule's does",
+                       f"{name}.{step}", accepted=f"{step}(self, batch) of a torch.nn.Module, "
+                       "where batch is (x, y)", hint=f"def {step}(self, batch):")  # fmt: skip
     module = built.to(keras.ops.zeros([]).device)
     _make_lazy_parameters(module, x)
     kind = SteppingModel if hasattr(module, TRAINING) else PlainModel
@@ -428,13 +419,9 @@ def check_parameters(model: Any) -> None:
     for name, each in named_parameters(model) if variables else ():
         own = variables.get(name)
         if own is None or own.value is not each or each.requires_grad > own.trainable:
-            refuse(
-                "model", "is replaced, or begins to be trained, in a step: the optimizer, "
-                "checkpoints and replicas have what was there before", name,
-                accepted="a parameter that is there from the beginning, and with torch.no_grad() "
-                "a copy_ "
-                "into it; finetune.unfreeze", hint="register_buffer for what a step assigns",
-            )  # fmt: skip
+            refuse("model", "is replaced, or begins to be trained, in a step: the optimizer and "
+                   "replicas have another", name, accepted="copy_ into it with torch.no_grad(), or "
+                   "finetune.unfreeze", hint="register_buffer for what a step assigns")  # fmt: skip
 
 
 def compile_forward(model: keras.Model, several: bool) -> None:

@@ -15,6 +15,7 @@ from dtrain.data.sources import Source
 from dtrain.errors import UsageError, behind, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends import across
+from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.step_logs import has_own, is_loss, unwrapped
 from dtrain.task.backends.step_metrics import Returned
 from dtrain.task.backends.torch import plain, replica
@@ -247,9 +248,8 @@ class _Step:
         for name, each in named:
             is_whole = isinstance(output, torch.Tensor) and whole(output) is output
             if is_whole and whole(each) is each and each.data_ptr() == output.data_ptr():
-                refuse("model",
-                       "is assigned in a step, where FSDP throws away what it has gathered", name,
-                       accepted="a buffer (register_buffer), or another strategy",
+                refuse("model", "is assigned in a step, where FSDP throws away what it has "
+                       "gathered", name, accepted="a buffer (register_buffer), or another strategy",
                        typed="strategy=mirrored")  # fmt: skip
 
     def _named(self, outcome: _Outcome) -> _Outcome:
@@ -275,15 +275,11 @@ class _Step:
             across.check_gradients_of_examples(self.model, across.Value(NORM, one, two, mean))
         differs = np.isclose(one, two) and abs(own - mean) > across.TOLERANCE * abs(mean)
         if self._tasks.sum([differs]) != [0]:
-            refuse(
-                "model",
-                "gives its optimizer other gradients on each replica: torch.func and jacobians of "
-                "torch.autograd.functional take them of the replica's own examples",
-                f"{type(self.model).__name__}.train_step",
-                accepted="gradients of loss.backward() or torch.autograd.grad, or "
-                "dtrain.replicas.mean of "
-                "each gradient", typed="strategy=one_device",
-            )  # fmt: skip
+            why = "gives its optimizer other gradients on each replica, as torch.func's are"
+            accepted = (
+                "those of loss.backward() or torch.autograd.grad, dtrain.replicas.mean of each"
+            )
+            raise one_replica(why, f"{type(self.model).__name__}.train_step", accepted)
 
     def _outcome(self, batch: Any, number: int, step: Any = None) -> _Outcome:
         model, data, targets = self.model, put(batch), list[Any]()

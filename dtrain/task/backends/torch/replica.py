@@ -10,10 +10,9 @@ import keras
 import torch
 from torch import distributed
 
-from dtrain.errors import refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Tasks
-from dtrain.task.backends.copies import check_alike
+from dtrain.task.backends.copies import check_alike, not_exchanged
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import whole
 from dtrain.task.backends.torch.keras_internals import version
@@ -222,15 +221,13 @@ def exchange(name: str, x: Any) -> Any:
     x = keras.ops.convert_to_tensor(x)
     if name == "gather":
         if x.ndim == 0:
-            refuse("model", "is given a scalar, which has no rows", "dtrain.replicas.gather",
-                   accepted="a tensor [examples, ...]", hint="dtrain.replicas.sum")  # fmt: skip
+            raise not_exchanged(name, "a scalar, which has no rows", "a tensor [examples, ...]")
         sizes = gradients.gathered(torch.tensor([len(x)], device=x.device)).reshape(-1).tolist()
         padded = torch.nn.functional.pad(x, [0, 0] * (x.ndim - 1) + [0, max(sizes) - len(x)])
         rows = gradients.gathered(padded)
         return torch.cat([part[:size] for part, size in zip(rows, sizes, strict=True)])
     if x.dtype == torch.bool:
-        refuse("model", "is given bool", f"dtrain.replicas.{name}", accepted="a tensor of numbers",
-               hint="keras.ops.cast(x, 'float32')")  # fmt: skip
+        raise not_exchanged(name, "bool", "a tensor of numbers, such as keras.ops.cast")
     every = gradients.gathered(x)
     if name == "sum":
         return every.sum(0)

@@ -15,7 +15,7 @@ import torch
 from torch.utils import checkpoint
 
 from dtrain.data import nest
-from dtrain.errors import DtrainError, UsageError
+from dtrain.errors import DtrainError
 from dtrain.task.backends.runtime import NotFinite
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.torch import plain
@@ -28,7 +28,7 @@ from dtrain.task.backends.torch.replica import exchange
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.data.batch_reader import as_arrays as readable
 from dtrain.task.data.batch_reader import read_at_once as read
-from dtrain.task.data.inputs import Augment, HostPipeline, Inputs
+from dtrain.task.data.inputs import Augment, HostPipeline, Inputs, not_augmented
 from dtrain.task.data.reading import ArraySpec
 from dtrain.task.keras_internals import contexts
 from dtrain.task.keras_internals import without_tensorflow as alone
@@ -129,23 +129,14 @@ def augmented(augment: Augment, x: Any, keys: np.ndarray) -> Any:
                     raise
                 reason = " ".join([type(error).__name__, *str(error).splitlines()[:1]])[:300]
                 place = own_code.place(error)
-                raise _refused(
-                    f"fails on PyTorch ({reason}) {place}".rstrip(),
-                    "operations of keras.ops or torch on one example",
-                ) from error
+                raise not_augmented(f"fails on PyTorch ({reason}) {place}".rstrip(),
+                                    "operations of keras.ops or torch") from error  # fmt: skip
             if [np.shape(leaf) for leaf in nest.leaves(one)] != [
                 np.shape(leaf) for leaf in nest.leaves(changed)
             ]:
-                raise _refused(
-                    "changes the shape of an example", "examples of the shape that they had"
-                )
+                raise not_augmented("changes a shape", "examples of the shape that they had")
             rows.append(changed)
     return nest.mapped(lambda *leaves: torch.stack(leaves).numpy(), *rows)
-
-
-def _refused(problem: str, accepted: str) -> UsageError:
-    return UsageError("dataset.augment", problem, "...", accepted=accepted,
-                      typed="backend=tensorflow")  # fmt: skip
 
 
 _profiles: list[Any] = []

@@ -363,17 +363,15 @@ def _check_schedule(schedule: Mapping[str, Any], name: str) -> None:
     target = targets.locate(schedule["_target_"], "optimizer.schedule._target_")
     kinds = torch.optim.lr_scheduler
     if target is kinds.ReduceLROnPlateau:
-        refuse(
-            "optimizer.schedule._target_",
-            "waits for what an epoch has measured, and a schedule is stepped after each update",
-            schedule["_target_"], accepted="the callback of that name, or another schedule",
-            typed="optimizer.schedule=null "
-            "'trainer.callbacks=[{_target_: keras.callbacks.ReduceLROnPlateau, monitor: loss}]'",
-        )  # fmt: skip
+        refuse("optimizer.schedule._target_",
+               "waits for what an epoch has measured, and is stepped after each update",
+               schedule["_target_"], accepted="the callback of that name, or another schedule",
+               typed="optimizer.schedule=null 'trainer.callbacks=[{_target_: "
+               "keras.callbacks.ReduceLROnPlateau, monitor: loss}]'")  # fmt: skip
     if not (isinstance(target, type) and issubclass(target, kinds.LRScheduler)):
         refuse(
             "optimizer.schedule._target_",
-            f"is for an optimizer of Keras', and {name} is one of PyTorch's", schedule["_target_"],
+            f"is for an optimizer of Keras', and {name} is PyTorch's", schedule["_target_"],
             accepted="torch.optim.lr_scheduler.*, or an optimizer of Keras'",
             typed="optimizer.schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR",
         )  # fmt: skip

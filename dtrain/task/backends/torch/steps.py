@@ -173,9 +173,8 @@ class Steps(HostSteps):
         except RuntimeError as error:
             if "only for scalar outputs" not in str(error):
                 raise
-            raise UsageError("trainer.loss",
-                             "has a value for each example, and PyTorch differentiates one number",
-                             type(self._model).__name__,
+            raise UsageError("trainer.loss", "has a value for each example, and PyTorch "
+                             "differentiates one number", type(self._model).__name__,
                              accepted="a loss with reduction='sum_over_batch_size' or 'sum'",
                              typed="backend=tensorflow") from error  # fmt: skip
         with torch.no_grad():

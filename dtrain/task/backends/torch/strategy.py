@@ -14,7 +14,7 @@ import torch
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import refuse
 from dtrain.task import keras_internals
-from dtrain.task.backends import unsummed
+from dtrain.task.backends import across, unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.step_logs import has_own, unwrapped
 from dtrain.task.backends.torch import rehearsal, replica
@@ -80,25 +80,16 @@ class OneDevice:
         for name in STEPS:
             needed = required(getattr(model, name)) if has_own(model, name) else []
             if len(needed) > 1:
-                refuse(
-                    "model",
-                    f"takes ({', '.join(needed)}), as on backend=jax: on PyTorch it is "
-                    f"{name}(self, data)", f"{type(model).__name__}.{name}",
-                    accepted=f"{name}(self, data), or the backend that it is written for",
-                    typed="backend=jax",
-                )  # fmt: skip
+                refuse("model", f"takes ({', '.join(needed)}), as on backend=jax: on PyTorch it "
+                       "takes data", f"{type(model).__name__}.{name}", accepted=f"{name}(self, "
+                       "data), or backend=jax", typed="backend=jax")  # fmt: skip
         for layer in keras_internals.layers(model):
             if getattr(layer, "stateful", False):
-                refuse(
-                    "model",
-                    "is stateful, and the second step of it fails on PyTorch, in Keras' fit as "
-                    "well", layer.name, accepted="stateful=False", typed="backend=tensorflow",
-                )  # fmt: skip
-            if type(layer).__name__ in ACROSS and self.tasks.size > 1:
-                refuse("model", "changes each example by others of its batch, and each "
-                       "replica has its part of them alone", layer.name,
-                       accepted="a model without it, or one replica",
-                       typed="strategy=one_device")  # fmt: skip
+                refuse("model", "is stateful, and the second step of it fails on PyTorch, in "
+                       "Keras' fit as well", layer.name, accepted="stateful=False",
+                       typed="backend=tensorflow")  # fmt: skip
+        if self.tasks.size > 1:
+            across.check_layers(model)
         if not isinstance(model, PlainModel):
             reached = set(map(id, model.parameters()))
             for number, variable in enumerate(model.weights):

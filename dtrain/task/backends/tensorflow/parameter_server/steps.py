@@ -174,13 +174,9 @@ def check_whole(applied: list[Any], taped: list[Any]) -> None:
 
 
 def _refused(does: str) -> UsageError:
-    return UsageError(
-        "strategy", f"the model's step {does}", "ps",
-        accepted="a train_step that applies what the tape gives, as Keras' own does "
-        "(global_clipnorm of the "
-        "optimizer clips), or a strategy whose replicas meet in a step",
-        typed="strategy=multiworker",
-    )  # fmt: skip
+    return UsageError("strategy", f"the model's step {does}", "ps", accepted="a train_step that "
+                      "applies what the tape gives (global_clipnorm of the optimizer clips), or a "
+                      "strategy whose replicas meet", typed="strategy=multiworker")  # fmt: skip
 
 
 #: Between two looks at a step whose worker has died.

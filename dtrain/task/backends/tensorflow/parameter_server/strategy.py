@@ -105,21 +105,15 @@ class ParameterServer(Strategy):
         """
         inside = optimizers.held(keras_internals.updating(optimizer))
         if self._update == "async" and inside:
-            refuse(
-                "strategy.update",
-                f"the model's optimizer has others inside ({', '.join(inside)}), and workers that "
-                "do not wait for each other would lose some of their counts", "async",
-                accepted="sync, or an optimizer without others inside",
-                typed="strategy.update=sync",
-            )  # fmt: skip
+            refuse("strategy.update", "the model's optimizer has others inside "
+                   f"({', '.join(inside)}), some of whose counts would be lost", "async",
+                   accepted="sync, or an optimizer without others",
+                   typed="strategy.update=sync")  # fmt: skip
         accumulates = keras_internals.updating(optimizer).gradient_accumulation_steps
         if self._update == "async" and accumulates:
-            refuse(
-                "strategy.update",
-                "the model's optimizer accumulates gradients, and all workers would add to one sum",
-                "async", accepted="sync, or an optimizer without gradient_accumulation_steps",
-                typed="strategy.update=sync",
-            )  # fmt: skip
+            refuse("strategy.update", "the model's optimizer accumulates gradients, and all "
+                   "workers would add to one sum", "async", accepted="sync, or an optimizer "
+                   "without gradient_accumulation_steps", typed="strategy.update=sync")  # fmt: skip
         tf_internals.take_gradients_as_they_are(optimizer)
 
     def _place(self, next_creator: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dtrain.errors import UsageError
+from dtrain.task.backends.copies import not_exchanged
 from dtrain.task.backends.tensorflow.replica import gradients
 
 #: Types that TensorFlow's collectives gather, and by which of them others travel.
@@ -33,7 +33,7 @@ def exchange(name: str, x: Any) -> Any:
 
 def _gathered(step: gradients.Step, x: tf.Tensor) -> tf.Tensor:
     if x.shape.rank == 0:
-        raise _refused("gather", "is given a scalar, which has no rows", "a tensor [examples, ...]")
+        raise not_exchanged("gather", "a scalar, which has no rows", "a tensor [examples, ...]")
     _check_exchanges(step, "gather")
     if 0 in x.shape:  # which would end TensorFlow's process
         return tf.zeros([(x.shape[0] or 0) * step.replicas, *x.shape[1:]], x.dtype)
@@ -75,7 +75,7 @@ def _uneven(x: tf.Tensor) -> tf.Tensor:
 
 def _reduced(step: gradients.Step, x: tf.Tensor, name: str) -> tf.Tensor:
     if x.dtype == tf.bool:
-        raise _refused(name, "is given bool", "a tensor of numbers, such as a sum of them")
+        raise not_exchanged(name, "bool", "a tensor of numbers, such as keras.ops.cast")
     _check_exchanges(step, name)
     kind, op = _SENT_AS[x.dtype], tf.distribute.ReduceOp.SUM
     if name == "mean":
@@ -97,22 +97,16 @@ def _dense(x: Any, name: str) -> tf.Tensor:
         UsageError: it is none.
     """
     if isinstance(x, tf.SparseTensor | tf.RaggedTensor | tf.IndexedSlices):
-        raise _refused(name, f"takes no {type(x).__name__}", "a dense tensor")
+        raise not_exchanged(name, type(x).__name__, "a dense tensor")
     x = tf.convert_to_tensor(x)
     if x.dtype not in _SENT_AS:
-        raise _refused(name, f"is given {x.dtype.name}", "a tensor of real numbers")
+        raise not_exchanged(name, x.dtype.name, "a tensor of real numbers")
     return x
 
 
 def _check_exchanges(step: gradients.Step, name: str) -> None:
     if step.taped is not None:
         raise step.needs(
-            f"the model calls dtrain.replicas.{name}, and each worker has its part of the batch "
-            "alone",
+            f"the model calls dtrain.replicas.{name}, and each worker has a part of the batch",
             "one worker, strategy.update=async, or a strategy whose replicas meet in a step",
         )
-
-
-def _refused(name: str, problem: str, accepted: str) -> UsageError:
-    return UsageError("model", problem, f"dtrain.replicas.{name}", accepted=accepted,
-                      typed="strategy=one_device")  # fmt: skip

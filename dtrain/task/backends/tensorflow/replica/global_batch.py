@@ -17,7 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dtrain.errors import UsageError, behind
+from dtrain.errors import behind
+from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.step_logs import unwrapped
 from dtrain.task.backends.tensorflow.replica import gradients, random_draws
 from dtrain.task.backends.tensorflow.replica.dependence import Examples, looked_up, lookups
@@ -184,10 +185,8 @@ class Part:
             for target, whole in zip(targets, there.targets, strict=True)
         }
         if len(more) > 1:
-            raise _refused(
-                "takes a gradient of values of single examples and of others at once",
-                "a gradient of their sum, or one of each",
-            )
+            raise one_replica("takes a gradient of values of single examples and of others at once",
+                              "train_step", "a gradient of their sum, one of each")  # fmt: skip
         return more.pop(), same
 
     def _has_more(self, tensor: tf.Tensor, whole: tf.TensorShape, own: tf.TensorShape) -> bool:
@@ -204,20 +203,15 @@ class Part:
             calls, problem = [], f"cannot be traced ({str(error).strip().splitlines()[-1]})"
         if index < len(calls) and _structure(calls[index]) == _structure(here):
             return calls[index]
-        raise _refused(
+        raise one_replica(
             "takes a gradient of several values, or of rows that are the same for all examples, "
             f"and the step of a whole batch, which would say how many it has of them, {problem}",
-            "a gradient of one number, such as tf.reduce_mean of the values",
-        )
+            "train_step", "a gradient of one number, such as tf.reduce_mean of the values",
+        )  # fmt: skip
 
 
 def _structure(call: _Call) -> Any:
     return [s.rank for s in call.targets], [[s.rank for s in each] for each in call.lookups]
-
-
-def _refused(does: str, accepted: str) -> UsageError:
-    return UsageError("model", does, "train_step", accepted=f"{accepted}, or one replica",
-                      typed="strategy=one_device")  # fmt: skip
 
 
 def on_one_device(model: keras.Model, examples: int, seed: int) -> GlobalBatch:

@@ -34,6 +34,7 @@ import tensorflow as tf
 
 from dtrain.errors import UsageError
 from dtrain.task.backends import across
+from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.tensorflow.replica import dependence
 from dtrain.task.backends.tracing import now, tracing
 from dtrain.task.keras_internals import divide_losses_by_global_batch, use_moments
@@ -277,12 +278,8 @@ def meeting(does: str, why: str, accepted: str) -> Iterator[None]:
     except RuntimeError as error:
         if "merge_call" not in str(error):
             raise
-        raise UsageError(
-            "model",
-            f"{does} inside tf.cond, a loop or a tf.function of its own, where the replicas cannot "
-            f"meet {why}", "train_step", accepted=f"{accepted}, or one replica",
-            typed="strategy=one_device",
-        ) from None  # fmt: skip
+        why = f"{does} inside tf.cond, a loop or a tf.function, where replicas cannot meet {why}"
+        raise one_replica(why, "train_step", accepted) from None
 
 
 def install() -> None:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from dtrain.errors import refuse
+from dtrain.task.backends.copies import one_replica
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,11 +140,8 @@ def shuffle(draw: Draw, x: Any, axis: int, seed: Any) -> Any:
     if axis in (0, -x.shape.rank):
         _, pieces = draw.place(shape_of(x)[0])
         if not is_known(pieces) or pieces > 1:
-            refuse("model",
-                   "orders the examples of a batch, and each replica has its part of them alone; "
-                   "keras.layers.MixUp and CutMix call it", "keras.random.shuffle",
-                   accepted="a model without it, or one replica",
-                   typed="strategy=one_device")  # fmt: skip
+            raise one_replica("orders the examples of a batch, of which each replica has a part "
+                              "(MixUp and CutMix call it)", "keras.random.shuffle")  # fmt: skip
     return draw.original(x, axis, seed)
 
 
