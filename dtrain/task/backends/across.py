@@ -20,6 +20,7 @@ import numpy as np
 from dtrain.data import nest
 from dtrain.errors import UsageError
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Batch, Foreign, Nest, Tensors
 from dtrain.task.backends.copies import one_replica
 from dtrain.task.backends.step_logs import adds_up, has_own, is_mean, leaves, named
 from dtrain.task.model import optimizers
@@ -102,12 +103,12 @@ class Step(Protocol):
     draws_several: bool
     gathers: bool
 
-    def run(self, batch: Any) -> tuple[list[Value], list[Kept]]:
+    def run(self, batch: Nest) -> tuple[list[Value], list[Kept]]:
         """Return the numbers of the step of a batch, and what it keeps, also for the next step."""
 
 
 def results(
-    model: keras.Model, metrics: list[keras.Variable], states: list[Any], whole: list[Any]
+    model: keras.Model, metrics: list[keras.Variable], states: Tensors, whole: Tensors
 ) -> dict[str, float]:
     """Return the results of the metrics that a step has updated.
 
@@ -135,7 +136,7 @@ def results(
 
 @contextlib.contextmanager
 def attributes_kept(
-    model: keras.Model, modules: Iterable[Any] = ()
+    model: keras.Model, modules: Iterable[Foreign] = ()
 ) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     """Put back at the end what steps have replaced or counted in attributes.
 
@@ -157,7 +158,7 @@ def attributes_kept(
             vars(owner).update(attributes)
 
 
-def batches(data: tuple[Any, ...], parts: int, rows: int) -> list[tuple[Any, ...]]:
+def batches(data: Batch, parts: int, rows: int) -> list[Batch]:
     """Return batches of ``parts * rows`` examples: the first ones, and some with unlike parts.
 
     Unlike in how often their commonest number occurs: of tokens that pads them, of weights it is 0.
@@ -204,7 +205,7 @@ def is_known(model: keras.Model) -> bool:
     )
 
 
-def _is_of_each(loss: Any) -> bool:
+def _is_of_each(loss: Foreign) -> bool:
     """Whether a loss is one of Keras' that is a mean over examples, or none."""
     if loss is None or isinstance(loss, str):
         return str(loss).lower() not in ACROSS

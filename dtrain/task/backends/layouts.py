@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
+from dtrain.task.aliases import Node
 from dtrain.task.model import path_rules
 from dtrain.task.model.path_rules import pattern, refused
 
@@ -34,7 +34,7 @@ class Rules:
         UsageError: a rule cannot be read.
     """
 
-    def __init__(self, rules: Any, parts: int):
+    def __init__(self, rules: object, parts: int):
         self._rules = None if rules == "auto" else path_rules.read_all(rules, _read)
         self._parts = parts
 
@@ -89,7 +89,7 @@ def _largest(shape: Shape, parts: int) -> int | None:
     return max(axes, key=lambda axis: (shape[axis], axis))
 
 
-def _read(rule: Any) -> tuple[str, int]:
+def _read(rule: Node) -> tuple[str, int]:
     """Return the regular expression of a rule, and its axis."""
     kinds = [key for key in ("split", "gather") if isinstance(rule, dict) and key in rule]
     if len(kinds) != 1 or set(rule) != {"path", kinds[0]}:
@@ -116,7 +116,7 @@ def _axis(rule: str, axis: int, path: str, shape: Shape, parts: int) -> int:
     return axis % rank
 
 
-def assign_layers(rules: Any, layers: Iterable[tuple[str, int]], devices: int) -> list[int]:
+def assign_layers(rules: object, layers: Iterable[tuple[str, int]], devices: int) -> list[int]:
     """Choose a device for every layer of a model.
 
     Args:
@@ -149,7 +149,7 @@ def _shares(sizes: list[int], devices: int) -> list[int]:
     return shares
 
 
-def _read_layer(rule: Any, devices: int) -> tuple[str, int]:
+def _read_layer(rule: Node, devices: int) -> tuple[str, int]:
     """Return (pattern, device)."""
     if not isinstance(rule, dict) or set(rule) != {"layer", "device"}:
         raise refused(rule, "is no rule", "{layer: PATTERN, device: INDEX}")

@@ -24,6 +24,7 @@ from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import refuse
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster
+from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Tasks
 from dtrain.task.data.reading import arrays, first
 
@@ -42,7 +43,7 @@ _NOT_EVALUATED = (
 )  # fmt: skip
 
 
-def records(splits: Splits) -> dict[str, dict[str, Any]]:
+def records(splits: Splits) -> dict[str, Json]:
     """Return what the data is, by split.
 
     Args:
@@ -59,7 +60,7 @@ def records(splits: Splits) -> dict[str, dict[str, Any]]:
     return by_split
 
 
-def _record(source: Source | Stream) -> dict[str, Any]:
+def _record(source: Source | Stream) -> Json:
     row = np.zeros(1, np.int64)
     one = first(source, 1) if isinstance(source, Stream) else arrays(source, row)
     examples = examples_in(source)
@@ -69,7 +70,7 @@ def _record(source: Source | Stream) -> dict[str, Any]:
     return {"examples": examples, "structure": structure[:_TEXT], "digest": digest.hexdigest()}
 
 
-def _digest(source: Any) -> Any:
+def _digest(source: Any) -> hashlib.blake2b:
     """Return a hash of a sample of the content of a source."""
     if isinstance(source, Concatenated):  # of which some members may be of files, and some not
         members = b"".join(_digest(member).digest() for member in source.members)
@@ -88,7 +89,7 @@ def sampled(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
-def of_files(files: Sequence[DataFile]) -> Any:
+def of_files(files: Sequence[DataFile]) -> hashlib.blake2b:
     """Return a hash of the names and sizes of files, in their order, and of a sample of each.
 
     Raises:
@@ -111,7 +112,7 @@ def of_files(files: Sequence[DataFile]) -> Any:
     return digest
 
 
-def difference(one: dict[str, Any] | None, other: dict[str, Any] | None) -> str | None:
+def difference(one: Json | None, other: Json | None) -> str | None:
     """Return how two records of a split differ, as a clause about ``one``; None if they do not."""
     one, other = one or {"examples": 0}, other or {"examples": 0}
     if one.get("digest") == other.get("digest"):
@@ -126,7 +127,7 @@ def difference(one: dict[str, Any] | None, other: dict[str, Any] | None) -> str 
     return "has other content"
 
 
-def evaluated(config: Config, by_split: dict[str, dict[str, Any]]) -> str:
+def evaluated(config: Config, by_split: dict[str, Json]) -> str:
     """Return a digest of the examples that are evaluated, wherever they are; empty for none.
 
     Two models whose metrics are to be compared were evaluated on the same ones.
@@ -144,7 +145,7 @@ def evaluated(config: Config, by_split: dict[str, dict[str, Any]]) -> str:
 
 
 def check_past(
-    by_split: dict[str, dict[str, Any]], past: Checkpoint | None, accepted: bool, forked: bool
+    by_split: dict[str, Json], past: Checkpoint | None, accepted: bool, forked: bool
 ) -> str | None:
     """Compare the data with that of the checkpoint that the run continues from.
 
@@ -175,7 +176,7 @@ def check_past(
     return sentence or None
 
 
-def check_hosts(by_split: dict[str, dict[str, Any]], tasks: Tasks, cluster: Cluster) -> None:
+def check_hosts(by_split: dict[str, Json], tasks: Tasks, cluster: Cluster) -> None:
     """Compare the data of all tasks that read some; each must call it at the same point.
 
     Args:

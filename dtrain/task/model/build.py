@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +14,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Nest, Node
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
@@ -29,7 +29,7 @@ def model(
     total_steps: int,
     steps_per_epoch: int,
     trains: bool = True,
-    more: Callable[[Config, Any], list[keras.metrics.Metric]] = lambda config, predicted: [],
+    more: Callable[[Config, Nest], list[keras.metrics.Metric]] = lambda config, predicted: [],
     notice: Callable[[str | None], None] = lambda message: None,
 ) -> keras.Model:
     """Build and compile the model inside the strategy's scopes.
@@ -203,7 +203,7 @@ _STEP_OF = {
 }  # fmt: skip
 
 
-def _without_classes(y: Any) -> str:
+def _without_classes(y: Nest) -> str:
     targets = "no targets" if y is None else f"targets that are no class labels ({nest.outline(y)})"
     return (
         f"classes is None, as the dataset has {targets}; a model of classes takes whole numbers "
@@ -211,7 +211,7 @@ def _without_classes(y: Any) -> str:
     )
 
 
-def _shapes(splits: Splits, config: Config) -> Any:
+def _shapes(splits: Splits, config: Config) -> Nest:
     """Return the shape of an input without its first axis; of several, their structure of shapes.
 
     None stands in the place of a length that differs by batch.
@@ -252,7 +252,7 @@ def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
 
 
 def optimizer(
-    node: dict[str, Any] | None, total_steps: int, steps_per_epoch: int
+    node: Node | None, total_steps: int, steps_per_epoch: int
 ) -> keras.optimizers.Optimizer:
     """Build the optimizer of the ``optimizer`` group, with its learning-rate schedule.
 
@@ -292,7 +292,7 @@ def optimizer(
     return made
 
 
-def _predicted(built: keras.Model, x: Any) -> Any:
+def _predicted(built: keras.Model, x: Nest) -> Nest:
     """Call a model, which makes the variables that it has not made, and leave its state alone.
 
     Keras' fit makes no such call: what is drawn, counted and kept by hand begins with the first
@@ -327,7 +327,7 @@ def _reset(built: keras.Model) -> None:
             layer.reset_state()
 
 
-def _is_of(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
+def _is_of(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     """Whether a shape is what a model declares, which has None for any size."""
     return len(shape) == len(wanted) and all(
         size is None or size == length for length, size in zip(shape[1:], wanted[1:], strict=True)

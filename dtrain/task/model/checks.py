@@ -18,6 +18,7 @@ from dtrain.data.sources import Arrays, Splits
 from dtrain.data.streams import FIRST, Stream, examples_in
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Nest
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import framework_errors
 from dtrain.task.backends.step_logs import has_own
@@ -54,7 +55,7 @@ def check_loss(built: keras.Model, configured: bool) -> str | None:
     return f"the loss is trained with the model: {', '.join(of_loss)}" if of_loss else None
 
 
-def check_labels(built: keras.Model, predicted: Any, config: Config, splits: Splits) -> None:
+def check_labels(built: keras.Model, predicted: Nest, config: Config, splits: Splits) -> None:
     """Refuse targets that are none of the classes that a model and its loss know.
 
     Args:
@@ -118,7 +119,7 @@ def check_targets(built: keras.Model, config: Config, splits: Splits) -> None:
                hint="a dataset that has them")  # fmt: skip
 
 
-def _labels(source: Any) -> Any:
+def _labels(source: Any) -> np.ndarray | None:
     """Return the labels of a source, or of the first examples of a stream; None: not known."""
     if isinstance(source, Stream):
         first = source.first(FIRST)
@@ -128,7 +129,7 @@ def _labels(source: Any) -> Any:
     return source.info.labels()
 
 
-def _check_range(values: Any, width: int | None, ignored: int | None) -> None:
+def _check_range(values: np.ndarray | None, width: int | None, ignored: int | None) -> None:
     """Refuse labels below 0, and those from 1 to as many as there are outputs."""
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "iuf":
         return
@@ -162,13 +163,13 @@ def naming_bad_labels() -> Iterator[None]:
         raise label_error(f"there is a label {match[1]}", int(match[2])) from None
 
 
-def last_size(predicted: Any) -> int | None:
+def last_size(predicted: Nest) -> int | None:
     """Return how many outputs an array has; None of what is none, and of a scalar."""
     shape = tuple(getattr(predicted, "shape", ()))
     return shape[-1] if shape else None
 
 
-def _check_whole(labels: Any) -> None:
+def _check_whole(labels: np.ndarray | None) -> None:
     """Refuse fractions, which Keras cuts off without a word: all targets below 1 are class 0."""
     if not isinstance(labels, np.ndarray) or labels.dtype.kind != "f":
         return
@@ -236,7 +237,7 @@ _PROBABILITY_LOSSES = {
 _TOLERANCE = 0.02
 
 
-def probabilities_notice(built: keras.Model, predicted: Any, configured: bool) -> str | None:
+def probabilities_notice(built: keras.Model, predicted: Nest, configured: bool) -> str | None:
     """Return what is to be said of the outputs for an example; None where all is well.
 
     Args:
@@ -264,7 +265,7 @@ def probabilities_notice(built: keras.Model, predicted: Any, configured: bool) -
     return None
 
 
-def accumulation_notice(built: keras.Model, predicted: Any) -> str | None:
+def accumulation_notice(built: keras.Model, predicted: Nest) -> str | None:
     """Return what is to be said where gradients accumulate of losses that ignore targets.
 
     Args:
@@ -288,7 +289,7 @@ def accumulation_notice(built: keras.Model, predicted: Any) -> str | None:
     )
 
 
-def _of_probabilities(loss: Any) -> str | None:
+def _of_probabilities(loss: Foreign) -> str | None:
     """Return the name of the loss that ``loss`` is, if it takes probabilities."""
     if isinstance(loss, keras.losses.Loss):
         name, options = type(loss).__name__, loss.get_config()

@@ -17,7 +17,6 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import h5py
 import keras
@@ -30,6 +29,7 @@ from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint, initial
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
+from dtrain.task.aliases import Foreign, Node, Variable
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import train_state
@@ -115,7 +115,7 @@ class Match:
 
 
 def match(
-    wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, ...]], rules: list[Any], value: str
+    wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, ...]], rules: list[Node], value: str
 ) -> tuple[list[Match], list[str]]:
     """Find what each weight is loaded from.
 
@@ -164,9 +164,7 @@ def match(
     return matches, unused
 
 
-def _match(
-    wanted: Wanted, rule: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
-) -> Match:
+def _match(wanted: Wanted, rule: Node | None, shapes: Mapping[str, tuple[int, ...]]) -> Match:
     if rule is not None and rule.get("skip"):
         return Match(None, "left out (init.rules)")
     path, names = wanted.path, wanted.names
@@ -179,7 +177,7 @@ def _match(
     return Match(source, new if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Node]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:
@@ -249,7 +247,7 @@ def table(
 
 def _by_layer(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Return a row for neighbouring weights of one layer that have the same origin."""
-    groups: list[list[Any]] = []
+    groups: list[list[Variable]] = []
     for path, _, source in rows:
         above, origin = path.rpartition("/")[0], source
         if not source.endswith(")"):
@@ -310,7 +308,7 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[Foreign]:
     if path.suffix.lower() != ".keras":
         with h5py.File(path, "r") as file:
             yield file
@@ -322,8 +320,8 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
 
 
-def _of_keras_3(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
-    items: list[tuple[str, Any]] = []
+def _of_keras_3(path: Path, file: Foreign) -> Iterator[tuple[str, np.ndarray]]:
+    items: list[tuple[str, Foreign]] = []
     file.visititems(lambda name, item: items.append((name, item)))  # follows no link
     for place, item in items:
         group, _, rest = f"/{place}".rpartition("/vars/")
@@ -337,7 +335,7 @@ def _of_keras_3(path: Path, file: Any) -> Iterator[tuple[str, np.ndarray]]:
         yield "/".join([*names, rest]), _array(path, place, item)
 
 
-def _of_keras_2(path: Path, group: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _of_keras_2(path: Path, group: Foreign) -> Iterator[tuple[str, np.ndarray]]:
     count: collections.Counter[str] = collections.Counter()
     for layer in map(_text, group.attrs["layer_names"]):
         for weight in group[layer].attrs["weight_names"]:
@@ -352,11 +350,11 @@ def _of_keras_2(path: Path, group: Any) -> Iterator[tuple[str, np.ndarray]]:
             count[above] += 1
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _array(path: Path, name: str, item: Any) -> np.ndarray:
+def _array(path: Path, name: str, item: Foreign) -> np.ndarray:
     if not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
         raise initial.refused(str(path), f"{name} lies in another file")
     return np.asarray(item[()])

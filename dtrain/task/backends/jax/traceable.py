@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import keras
 
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Function, Nest
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.process import own_code
 
@@ -42,7 +42,7 @@ def check_steps(model: keras.Model) -> None:
                "which returns (logs, state)", typed="backend=tensorflow")  # fmt: skip
 
 
-def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> Any:
+def compiled(model: keras.Model, step: Function, **options: object) -> Foreign:
     """Compile a step by ``jax.jit``; what cannot be traced is named where it is.
 
     Args:
@@ -52,7 +52,7 @@ def compiled(model: keras.Model, step: Callable[..., Any], **options: Any) -> An
     """
 
     @functools.wraps(step)
-    def traced(*args: Any) -> Any:
+    def traced(*args: Nest) -> Nest:
         with _translated(model):
             return step(*args)
 
@@ -110,7 +110,7 @@ def _translated(model: keras.Model) -> Iterator[None]:
                    "initializer='zeros', trainable=False)")  # fmt: skip
 
 
-def _attributes(model: keras.Model) -> dict[str, Any]:
+def _attributes(model: keras.Model) -> dict[str, object]:
     """Return numbers and traced values in attributes of layers of the user's, by ``layer.name``."""
     return {
         f"{layer.name}.{name}": value

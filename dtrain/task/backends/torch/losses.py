@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import torch
 
 from dtrain.errors import refuse
+from dtrain.task.aliases import Foreign, Function, Tensor
 from dtrain.task.backends.torch.keras_internals import summed_states
 
 #: How first parameters begin by which a function says that it is given outputs first, as PyTorch's
@@ -37,13 +37,13 @@ class Loss(keras.losses.Loss):
         function: a module, or a function.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Function):
         name = getattr(function, "__name__", type(function).__name__)
         super().__init__(name=name)
         self.__name__ = name
         object.__setattr__(self, "function", function)
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> Any:
         """Return the loss of a batch, one number.
 
         Raises:
@@ -69,7 +69,7 @@ class Loss(keras.losses.Loss):
         return loss
 
 
-def loss(value: Any) -> Any:
+def loss(value: Foreign) -> Foreign:
     """Return a loss that takes ``(outputs, targets)`` as Keras calls one; another as it is."""
     if isinstance(value, torch.nn.Module):
         return Loss(value)
@@ -95,7 +95,7 @@ class Metric(keras.metrics.Metric):
     #: What :func:`dtrain.task.backends.step_logs.adds_up` asks for.
     adds_up = True
 
-    def __init__(self, metric: Any):
+    def __init__(self, metric: Foreign):
         kind = type(metric).__name__
         super().__init__(name=re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower())
         if kind.startswith(("Binary", "Multilabel", "Multiclass")):
@@ -122,7 +122,7 @@ class Metric(keras.metrics.Metric):
             setattr(self.metric, name, variable.value.detach().clone())
 
     @torch.no_grad()
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> None:
         """Add a batch.
 
         Raises:
@@ -140,7 +140,7 @@ class Metric(keras.metrics.Metric):
             variable.assign(getattr(self.metric, name))
 
     @torch.no_grad()
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """Return what the metric makes of its states.
 
         Raises:
@@ -155,7 +155,7 @@ class Metric(keras.metrics.Metric):
         return result.reshape([])
 
 
-def metric(value: Any) -> Any:
+def metric(value: Foreign) -> Foreign:
     """Return a metric of ``torchmetrics`` as Keras calls one; anything else as it is."""
     is_one = any(each.__module__ == "torchmetrics.metric" for each in type(value).__mro__)
     return Metric(value) if is_one else value

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import weakref
-from collections.abc import Callable
 from types import FunctionType
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,6 +18,7 @@ import torch
 
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Foreign, Function, Logs, Nest, Tensor, Tensors
 from dtrain.task.backends.step_logs import LOSS_WEIGHT
 from dtrain.task.backends.torch import gradients
 from dtrain.task.backends.torch.arrays import put
@@ -70,7 +69,7 @@ def buffers(model: keras.Model) -> list[tuple[str, Buffer]]:
     return _BUFFERS[model]
 
 
-_BUFFERS: weakref.WeakKeyDictionary[keras.Model, Any] = weakref.WeakKeyDictionary()
+_BUFFERS: weakref.WeakKeyDictionary[keras.Model, Foreign] = weakref.WeakKeyDictionary()
 
 
 def owners(model: keras.Model, group: str) -> dict[str, Owner]:
@@ -109,7 +108,7 @@ class PlainModel(keras.Model):
     """
 
     #: Of an optimizer that accumulates: of how many batches it has gradients, and what they weigh.
-    _accumulated: Any = None
+    _accumulated: Foreign = None
 
     def __init__(self, module: torch.nn.Module, name: str, compute: torch.dtype | None = None):
         super().__init__(name=name, dtype="float32")
@@ -117,7 +116,7 @@ class PlainModel(keras.Model):
         self.module: torch.nn.Module
         self.names: dict[str, keras.Variable]
         object.__setattr__(self, "module", module)
-        self._forward: Callable[..., Any]
+        self._forward: Function
         object.__setattr__(self, "_forward", module)
         self._compute = compute
         #: Modules by what the names of their variables begin with: a loss may be one, too.
@@ -134,7 +133,7 @@ class PlainModel(keras.Model):
         object.__setattr__(self, "names", named)
         self.built = True
 
-    def compile(self, *args: Any, **options: Any) -> None:
+    def compile(self, *args: object, **options: object) -> None:
         """Compile as Keras does; with a loss of PyTorch's the steps are shorter ones.
 
         Raises:
@@ -144,9 +143,10 @@ class PlainModel(keras.Model):
         if inspect.isfunction(loss):
             first = next(iter(inspect.signature(loss).parameters), "")
             if not first.startswith(TARGETS_FIRST):
-                refuse("trainer.loss", f"its first parameter, {first!r}, is neither outputs nor "
-                       "targets", loss.__name__, accepted="loss(outputs, targets), or loss(y_true, "
-                       "y_pred)", hint=f"def {loss.__name__}(outputs, targets):")  # fmt: skip
+                refuse("trainer.loss", f"has {first!r} as its first parameter, which says neither "
+                       "outputs nor targets", loss.__name__,
+                       accepted="loss(outputs, targets), or loss(y_true, y_pred)",
+                       hint=f"def {loss.__name__}(outputs, targets):")  # fmt: skip
         super().compile(*args, **options)
         if getattr(self.optimizer, "gradient_accumulation_steps", None):
             weight = self.optimizer.add_variable((2,), "zeros", name="accumulated_weight")
@@ -163,23 +163,25 @@ class PlainModel(keras.Model):
                 self._of_loss.extend(each for each in part.modules() if each.training)
                 self.state.extend(variables_of(part, prefix).values())
 
-    def _train_step(self, data: Any) -> dict[str, Any]:
+    def _train_step(self, data: Nest) -> Logs:
         self.zero_grad()
         loss, logs, weight = self._evaluated(data, training=True)
         self._update(loss, weight)
         return logs
 
-    def _test_step(self, data: Any) -> dict[str, Any]:
+    def _test_step(self, data: Nest) -> Logs:
         return self._evaluated(data, training=False)[1]
 
-    def _evaluated(self, data: Any, training: bool) -> tuple[torch.Tensor, dict[str, Any], Any]:
+    def _evaluated(self, data: Nest, training: bool) -> tuple[torch.Tensor, Logs, Tensor]:
         """Call the module and its loss without what Keras does around them.
 
         The last is what the loss is the mean over.
         """
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self.call(x, training=training)
-        divisors: list[Any] | None = None if training and self._accumulated is None else []
+        divisors: list[tuple[Tensor, Tensor]] | None = (
+            None if training and self._accumulated is None else []
+        )
         with tracing(divisors=divisors):
             loss: torch.Tensor = self.loss(y, outputs, weight)
         divisor, [tracker, *_] = _divisor(loss, divisors or [], len(y)), self.metrics
@@ -189,7 +191,7 @@ class PlainModel(keras.Model):
             tracker.count.value.add_(rows)
             return loss, self.compute_metrics(x, y, outputs, weight), divisor
 
-    def _update(self, loss: torch.Tensor, weight: Any) -> None:
+    def _update(self, loss: torch.Tensor, weight: Tensor) -> None:
         """Update the weights by the gradients of a loss, which is the mean over ``weight``."""
         loss.backward()
         weights = self.trainable_weights
@@ -199,7 +201,7 @@ class PlainModel(keras.Model):
                 own = self._weighed(own, weights, torch.as_tensor(weight))
             self.optimizer.apply(own, weights)
 
-    def _weighed(self, own: list[Any], weights: list[keras.Variable], weight: Any) -> list[Any]:
+    def _weighed(self, own: Tensors, weights: list[keras.Variable], weight: Tensor) -> Tensors:
         """Return gradients whose mean over the batches of an update is that over all that counts.
 
         Keras adds up the gradients of batches, and divides by how many batches there are.
@@ -222,13 +224,13 @@ class PlainModel(keras.Model):
             for each, variable in zip(own, weights, strict=True)
         ]
 
-    def call(self, x: Any, training: bool | None = None) -> Any:
+    def call(self, x: Nest, training: bool | None = None) -> Nest:
         """Call the module: several inputs are its arguments, those of a dict by their names."""
         self._enter(training)
         with self._computing(x):
             return _called(self._forward, x)
 
-    def check_inputs(self, x: Any) -> None:
+    def check_inputs(self, x: Nest) -> None:
         """Refuse inputs by name that the module does not take, as of items that are dicts.
 
         Raises:
@@ -255,12 +257,12 @@ class PlainModel(keras.Model):
         for each in self._of_loss:
             each.training = training
 
-    def _computing(self, x: Any) -> Any:
+    def _computing(self, x: Nest) -> Foreign:
         if self._compute is None:
             return contextlib.nullcontext()
         return torch.autocast(keras.tree.flatten(x)[0].device.type, self._compute)
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, mode: bool = True) -> Foreign:
         """Train, or not: the module does so with the model."""
         self._set_mode(mode)
         return super().train(mode)
@@ -271,7 +273,7 @@ class PlainModel(keras.Model):
         for variable in self.trainable_variables:
             variable.value.grad = None
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Nest) -> Nest:
         """Leave the shape to Keras, which calls the module to know it.
 
         Raises:
@@ -280,7 +282,7 @@ class PlainModel(keras.Model):
         raise NotImplementedError
 
 
-def _called(forward: Callable[..., Any], x: Any) -> Any:
+def _called(forward: Function, x: Nest) -> Nest:
     if isinstance(x, dict):
         return forward(**x)
     return forward(*x) if isinstance(x, list | tuple) else forward(x)
@@ -289,29 +291,29 @@ def _called(forward: Callable[..., Any], x: Any) -> Any:
 class SteppingModel(PlainModel):
     """A module that has a ``training_step``, and perhaps a ``validation_step``."""
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def train_step(self, data: Nest) -> Logs:
         """Train on a batch, by what the module says is its loss."""
         self._enter(True)
         self.zero_grad()
-        divisors: list[Any] | None = None if self._accumulated is None else []
+        divisors: list[tuple[Tensor, Tensor]] | None = None if self._accumulated is None else []
         with self._computing(data), tracing(divisors=divisors):
             loss, numbers, returned = self._outcome(TRAINING, data)
         rows = _divisor(returned, divisors or [], len(keras.tree.flatten(data)[0]))
         self._update(loss, numbers.get(LOSS_WEIGHT, rows))
         return {"loss": loss, **numbers}
 
-    def test_step(self, data: Any) -> dict[str, Any]:
+    def test_step(self, data: Nest) -> Logs:
         """Evaluate a batch; without a ``validation_step`` by the ``training_step``."""
         self._enter(False)
         name = VALIDATION if hasattr(self.module, VALIDATION) else TRAINING
-        divisors: list[Any] = []
+        divisors: list[tuple[Tensor, Tensor]] = []
         with self._computing(data), tracing(divisors=divisors):
             loss, numbers, returned = self._outcome(name, data)
         weight = _divisor(returned, divisors, len(keras.tree.flatten(data)[0]))
         numbers = {key.removeprefix(PREFIX): number for key, number in numbers.items()}
         return {"loss": loss, LOSS_WEIGHT: weight, **numbers}
 
-    def _outcome(self, name: str, data: Any) -> tuple[Any, dict[str, Any], Any]:
+    def _outcome(self, name: str, data: Nest) -> tuple[Tensor, Logs, Tensor]:
         """Return the loss and the other numbers that a step of the module's returns.
 
         The last is the loss as the step has returned it.
@@ -332,12 +334,12 @@ class SteppingModel(PlainModel):
         return loss.reshape([]), numbers, loss
 
 
-def _divisor(loss: Any, divisors: list[tuple[Any, Any]], rows: int) -> Any:
+def _divisor(loss: Tensor, divisors: list[tuple[Tensor, Tensor]], rows: int) -> Tensor:
     """Return what a loss was divided by, the rows of the batch where that is not known."""
     return next((divisor for each, divisor in divisors if each is loss), rows)
 
 
-def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
+def _make_lazy_parameters(module: torch.nn.Module, x: Nest) -> None:
     """Call a module once, where layers such as ``torch.nn.LazyLinear`` make their parameters then.
 
     Raises:
@@ -357,7 +359,7 @@ def _make_lazy_parameters(module: torch.nn.Module, x: Any) -> None:
             module.train()
 
 
-def required(function: Callable[..., Any]) -> list[str]:
+def required(function: Function) -> list[str]:
     """Return the names of the arguments that a function cannot be called without."""
     return [
         p.name
@@ -366,11 +368,11 @@ def required(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _is_lazy(value: Any) -> bool:
+def _is_lazy(value: object) -> bool:
     return isinstance(value, torch.Tensor) and torch.nn.parameter.is_lazy(value)
 
 
-def as_model(built: Any, precision: str, x: Any) -> Any:
+def as_model(built: Foreign, precision: str, x: Nest) -> Foreign:
     """Return a module of PyTorch's as a model; anything else as it is.
 
     Args:
@@ -401,7 +403,7 @@ def as_model(built: Any, precision: str, x: Any) -> Any:
     return kind(module, name.lower(), torch.bfloat16 if "bfloat16" in precision else None)
 
 
-def returns_logits(model: Any) -> bool:
+def returns_logits(model: keras.Model) -> bool:
     """Say whether outputs of a model are logits, as a loss of PyTorch's takes them."""
     if not isinstance(model, PlainModel):
         return False
@@ -409,7 +411,7 @@ def returns_logits(model: Any) -> bool:
     return not isinstance(last, torch.nn.Softmax | torch.nn.Sigmoid)
 
 
-def check_parameters(model: Any) -> None:
+def check_parameters(model: keras.Model) -> None:
     """Refuse parameters that a step has replaced, or has let be trained.
 
     Raises:
@@ -446,7 +448,7 @@ def compile_forward(model: keras.Model, several: bool) -> None:
         model.call = torch.compile(model.call)
 
 
-def state_dict(model: Any) -> dict[str, np.ndarray] | None:
+def state_dict(model: keras.Model) -> dict[str, np.ndarray] | None:
     """Return the arrays of a module's ``state_dict``; None of a model of Keras'."""
     if not isinstance(model, PlainModel):
         return None
@@ -456,17 +458,17 @@ def state_dict(model: Any) -> dict[str, np.ndarray] | None:
     }
 
 
-def parts(model: Any) -> dict[str, torch.nn.Module]:
+def parts(model: keras.Model) -> dict[str, torch.nn.Module]:
     """Return the modules that a model is of, by what the names of their variables begin with."""
     return model.parts if isinstance(model, PlainModel) else {"": model}
 
 
-def named_parameters(model: Any) -> list[tuple[str, torch.nn.Parameter]]:
+def named_parameters(model: keras.Model) -> list[tuple[str, torch.nn.Parameter]]:
     """Return the parameters of the modules that a model is of."""
     named = parts(model).items()
     return [(a + b, each) for a, part in named for b, each in part.named_parameters()]
 
 
-def unwrapped(model: Any) -> Any:
+def unwrapped(model: keras.Model) -> Foreign:
     """Return what the user's function has returned."""
     return model.module if isinstance(model, PlainModel) else model

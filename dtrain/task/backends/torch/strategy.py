@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from dtrain.data.sources import Source, Splits
 from dtrain.errors import refuse
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Batch, Json, Variable
 from dtrain.task.backends import across, unsummed
 from dtrain.task.backends.base import Abilities, Finish, Tasks
 from dtrain.task.backends.step_logs import has_own, unwrapped
@@ -59,15 +59,15 @@ class OneDevice:
         return self.tasks.size
 
     @property
-    def arithmetic(self) -> dict[str, Any]:
+    def arithmetic(self) -> Json:
         """What of the strategy the last bits of a prediction may depend on; JSON values."""
         return {}
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> AbstractContextManager[object]:
         """Create model and metrics inside it."""
         return contextlib.nullcontext()
 
-    def optimizer_scope(self) -> AbstractContextManager[Any]:
+    def optimizer_scope(self) -> AbstractContextManager[object]:
         """Create the optimizer and its slots inside it."""
         return contextlib.nullcontext()
 
@@ -104,7 +104,7 @@ class OneDevice:
         """Leave an optimizer as it is: its gradients are those of the global batch."""
 
     def trace_step(
-        self, model: keras.Model, examples: tuple[Any, ...], creates: bool = False
+        self, model: keras.Model, examples: Batch, creates: bool = False
     ) -> list[Update]:
         """Run ``train_step`` without updates; return what optimizers would update."""
         variables = train_state.variables(model)
@@ -119,19 +119,19 @@ class OneDevice:
         self.write(variables, before)
         return updates
 
-    def read(self, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def read(self, variables: Mapping[str, Variable]) -> dict[str, np.ndarray]:
         """Copy variables to the host."""
         return {
             name: np.array(keras.ops.convert_to_numpy(variable.value))
             for name, variable in variables.items()
         }
 
-    def write(self, variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, variables: Mapping[str, Variable], arrays: Mapping[str, np.ndarray]) -> None:
         """Set each variable to the array of its name."""
         for name, variable in variables.items():
             variable.assign(arrays[name])
 
-    def whole(self, model: keras.Model) -> AbstractContextManager[Any]:
+    def whole(self, model: keras.Model) -> AbstractContextManager[object]:
         """Leave variables as they are: a task can read them by itself."""
         return contextlib.nullcontext()
 
@@ -196,5 +196,5 @@ class MultiWorker(OneDevice):
         options: for TensorFlow; they have their defaults here.
     """
 
-    def __init__(self, devices: list[str], **options: Any):
+    def __init__(self, devices: list[str], **options: object):
         super().__init__(devices)

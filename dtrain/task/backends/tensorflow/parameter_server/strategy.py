@@ -8,7 +8,6 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,6 +15,7 @@ import tensorflow as tf
 from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import keras_internals
+from dtrain.task.aliases import Function
 from dtrain.task.backends.base import Abilities
 from dtrain.task.backends.tensorflow import keras_internals as tf_internals
 from dtrain.task.backends.tensorflow.base import Strategy
@@ -92,7 +92,7 @@ class ParameterServer(Strategy):
         with tf.variable_creator_scope(self._place), self.engine.scope():
             yield
 
-    def optimizer_scope(self) -> contextlib.AbstractContextManager[Any]:
+    def optimizer_scope(self) -> contextlib.AbstractContextManager[object]:
         """As for the model; TensorFlow puts a slot where its variable is."""
         return self.scope()
 
@@ -116,7 +116,7 @@ class ParameterServer(Strategy):
                    "without gradient_accumulation_steps", typed="strategy.update=sync")  # fmt: skip
         tf_internals.take_gradients_as_they_are(optimizer)
 
-    def _place(self, next_creator: Any, **kwargs: Any) -> Any:
+    def _place(self, next_creator: Function, **kwargs: object) -> tf.Variable:
         """Put a variable on the server that has the fewest bytes so far."""
         if kwargs.get("colocate_with") is not None:
             variable = next_creator(**kwargs)
@@ -128,7 +128,7 @@ class ParameterServer(Strategy):
         self._loads[server] += math.prod(variable.shape) * variable.dtype.size
         return variable
 
-    def reduce_local(self, value: Any) -> tf.Tensor:
+    def reduce_local(self, value: tf.Tensor) -> tf.Tensor:
         """Return a value of the coordinator's own."""
         return tf.convert_to_tensor(value)
 

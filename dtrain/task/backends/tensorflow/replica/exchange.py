@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
+from dtrain.task.aliases import Foreign, Function
 from dtrain.task.backends.copies import not_exchanged
 from dtrain.task.backends.tensorflow.replica import gradients
 
@@ -18,7 +17,7 @@ _SENT_AS = {
 }
 
 
-def exchange(name: str, x: Any) -> Any:
+def exchange(name: str, x: tf.Tensor) -> tf.Tensor:
     """Return ``gather``, ``sum`` or ``mean`` over the replicas; ``x`` where there is one.
 
     Raises:
@@ -47,9 +46,9 @@ def _gathered(step: gradients.Step, x: tf.Tensor) -> tf.Tensor:
 
 
 @tf.custom_gradient
-def _even(x: tf.Tensor) -> Any:
+def _even(x: tf.Tensor) -> tuple[tf.Tensor, Function]:
     """Gather as many rows of each replica, one or more."""
-    context: Any = tf.distribute.get_replica_context()
+    context: Foreign = tf.distribute.get_replica_context()
     rows = tf.shape(x)[0]
 
     def backward(upstream: tf.Tensor) -> tf.Tensor:
@@ -64,7 +63,7 @@ def _even(x: tf.Tensor) -> Any:
 
 def _uneven(x: tf.Tensor) -> tf.Tensor:
     """Gather as many rows as there are: a step may have left out examples, or all of them."""
-    context: Any = tf.distribute.get_replica_context()
+    context: Foreign = tf.distribute.get_replica_context()
     sizes = context.all_gather(tf.shape(x)[:1], axis=0)
     longest = tf.maximum(tf.reduce_max(sizes), 1)
     missing = longest - tf.shape(x)[0]
@@ -82,7 +81,7 @@ def _reduced(step: gradients.Step, x: tf.Tensor, name: str) -> tf.Tensor:
         op = tf.distribute.ReduceOp.MEAN
     if name == "mean" and not x.dtype.is_floating:
         kind = tf.float32
-    context: Any = tf.distribute.get_replica_context()
+    context: Foreign = tf.distribute.get_replica_context()
     with gradients.meeting(
         f"calls dtrain.replicas.{name}", "to reduce", "a step that reduces outside of them"
     ):
@@ -90,7 +89,7 @@ def _reduced(step: gradients.Step, x: tf.Tensor, name: str) -> tf.Tensor:
     return tf.cast(reduced, x.dtype) if x.dtype.is_floating or kind != tf.float32 else reduced
 
 
-def _dense(x: Any, name: str) -> tf.Tensor:
+def _dense(x: tf.Tensor, name: str) -> tf.Tensor:
     """Return a tensor that TensorFlow's collectives take.
 
     Raises:
