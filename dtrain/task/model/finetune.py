@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from dtrain.config.schema import Config, FineTuning
+from dtrain.config.tree import Config, FineTuning
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.aliases import Node
