@@ -20,10 +20,8 @@ Logs: TypeAlias = dict[str, Any]
 Function: TypeAlias = Callable[..., Any]
 #: A module, class or object of a library's, of which more is used or replaced than it declares.
 Foreign: TypeAlias = Any
-#: Keyword arguments, or attributes of an object, by name.
+#: Keyword arguments, such as those of a node with ``_target_``, or attributes, by name.
 Options: TypeAlias = dict[str, Any]
-#: A node of the configuration, such as one with ``_target_``.
-Node: TypeAlias = dict[str, Any]
 #: A value that JSON has, and such values by name.
 JsonValue: TypeAlias = Any
 Json: TypeAlias = dict[str, JsonValue]

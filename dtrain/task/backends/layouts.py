@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
-from dtrain.task.aliases import Node
 from dtrain.task.model import path_rules
 from dtrain.task.model.path_rules import pattern, refused
 
@@ -89,7 +89,7 @@ def _largest(shape: Shape, parts: int) -> int | None:
     return max(axes, key=lambda axis: (shape[axis], axis))
 
 
-def _read(rule: Node) -> tuple[str, int]:
+def _read(rule: Any) -> tuple[str, int]:
     """Return the regular expression of a rule, and its axis."""
     kinds = [key for key in ("split", "gather") if isinstance(rule, dict) and key in rule]
     if len(kinds) != 1 or set(rule) != {"path", kinds[0]}:
@@ -149,7 +149,7 @@ def _shares(sizes: list[int], devices: int) -> list[int]:
     return shares
 
 
-def _read_layer(rule: Node, devices: int) -> tuple[str, int]:
+def _read_layer(rule: Any, devices: int) -> tuple[str, int]:
     """Return (pattern, device)."""
     if not isinstance(rule, dict) or set(rule) != {"layer", "device"}:
         raise refused(rule, "is no rule", "{layer: PATTERN, device: INDEX}")

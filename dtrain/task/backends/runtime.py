@@ -20,7 +20,7 @@ from dtrain.config.tree import Hardware
 from dtrain.data.sources import Source, Splits
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import backends
-from dtrain.task.aliases import Batch, Foreign, Function, Json, Nest, Node, Tensor, Variable
+from dtrain.task.aliases import Batch, Foreign, Function, Json, Nest, Options, Tensor, Variable
 from dtrain.task.data.inputs import Augment, Inputs
 
 
@@ -78,7 +78,7 @@ class Plain(Protocol):
         """
 
     def optimizer(
-        self, node: Node, schedule: Node | None, steps: int,
+        self, node: Options, schedule: Options | None, steps: int,
         steps_per_epoch: int,
     ) -> keras.optimizers.Optimizer | None:  # fmt: skip
         """Return an optimizer of the framework's; None where a node names none.

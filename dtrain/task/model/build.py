@@ -14,7 +14,7 @@ from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Nest, Node
+from dtrain.task.aliases import Nest, Options
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.backends.step_logs import has_own
@@ -252,7 +252,7 @@ def _check_optimizer(built: keras.Model, strategy: Backend) -> None:
 
 
 def optimizer(
-    node: Node | None, total_steps: int, steps_per_epoch: int
+    node: Options | None, total_steps: int, steps_per_epoch: int
 ) -> keras.optimizers.Optimizer:
     """Build the optimizer of the ``optimizer`` group, with its learning-rate schedule.
 

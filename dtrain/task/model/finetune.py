@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from dtrain.config.tree import Config, FineTuning
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Node
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import optimizers
@@ -237,7 +237,7 @@ def _check_statistics(
                        typed=f"'finetune.freeze=[{layer.name}]'")  # fmt: skip
 
 
-def enable_lora(model: keras.Model, rules: list[Node]) -> None:
+def enable_lora(model: keras.Model, rules: Sequence[Any]) -> None:
     """Enable LoRA (Hu et al. 2021, arXiv 2106.09685) in the layers of a model that rules name.
 
     Called inside the scope of the model's variables. The second matrix begins with zeros: the model
@@ -272,7 +272,7 @@ def enable_lora(model: keras.Model, rules: list[Node]) -> None:
                              typed="'finetune.lora=[]'") from None  # fmt: skip
 
 
-def scale_rates(model: keras.Model, rules: list[Node]) -> None:
+def scale_rates(model: keras.Model, rules: Sequence[Any]) -> None:
     """Give weights factors of their learning rate; the optimizer has its slots by now.
 
     A weight with a factor is updated as a second optimizer with that learning rate would: the

@@ -17,6 +17,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import keras
@@ -29,7 +30,7 @@ from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint, initial
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.folder import RunDir
-from dtrain.task.aliases import Foreign, Node, Variable
+from dtrain.task.aliases import Foreign, Variable
 from dtrain.task.backends.base import Backend
 from dtrain.task.backends.runtime import runtime
 from dtrain.task.model import train_state
@@ -115,7 +116,10 @@ class Match:
 
 
 def match(
-    wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, ...]], rules: list[Node], value: str
+    wanted: Sequence[Wanted],
+    shapes: Mapping[str, tuple[int, ...]],
+    rules: Sequence[Any],
+    value: str,
 ) -> tuple[list[Match], list[str]]:
     """Find what each weight is loaded from.
 
@@ -164,7 +168,7 @@ def match(
     return matches, unused
 
 
-def _match(wanted: Wanted, rule: Node | None, shapes: Mapping[str, tuple[int, ...]]) -> Match:
+def _match(wanted: Wanted, rule: Any, shapes: Mapping[str, tuple[int, ...]]) -> Match:
     if rule is not None and rule.get("skip"):
         return Match(None, "left out (init.rules)")
     path, names = wanted.path, wanted.names
@@ -177,7 +181,7 @@ def _match(wanted: Wanted, rule: Node | None, shapes: Mapping[str, tuple[int, ..
     return Match(source, new if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Node]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: Sequence[Any]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:

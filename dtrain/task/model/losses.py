@@ -24,7 +24,7 @@ from dtrain.data.sources import Arrays, Splits
 from dtrain.data.target_kind import Counted
 from dtrain.errors import DataError, UsageError, nearest, refuse
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Foreign, Nest, Node, Options, Tensor
+from dtrain.task.aliases import Foreign, Nest, Options, Tensor
 from dtrain.task.backends.runtime import framework_errors, runtime
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.data import reading
@@ -288,7 +288,7 @@ def _metric(value: Any, key: str, takes: LossInputs, example: tuple[Nest, Nest])
     return with_classes(wrapper, LossInputs(ignored=takes.ignored, own=True))
 
 
-def _lacks_two(node: Node, key: str) -> bool:
+def _lacks_two(node: Options, key: str) -> bool:
     """Whether a function is to be called with (y_true, y_pred); else it makes a metric."""
     signature = inspect.signature(targets.locate(node["_target_"], f"{key}._target_"))
     needed = [

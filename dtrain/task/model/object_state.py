@@ -25,7 +25,7 @@ import numpy as np
 from dtrain import secrets
 from dtrain.errors import CheckpointError
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Json, JsonValue, Node, Options, Variable
+from dtrain.task.aliases import Json, JsonValue, Options, Variable
 from dtrain.task.backends.runtime import runtime
 
 #: Types of values that JSON has as they are.
@@ -107,7 +107,7 @@ class Kept:
             if any(map(inspect.isgenerator, packer.lost)):  # made anew, it begins anew
                 self.lost.add(path.partition(" ")[2])
 
-    def _packed(self) -> Iterator[tuple[str, _Packer, Node]]:
+    def _packed(self) -> Iterator[tuple[str, _Packer, Json]]:
         owners = self._owners()
         # With the objects: another would have the identity of one that is gone.
         shared = {id(each.object): each.object for each in owners.values()}
@@ -177,7 +177,7 @@ class _Packer:
         self.lost: list[object] = []
         self._shared, self._home = shared, home
         # By identities, with the objects: another would have the identity of one that is gone.
-        self._nodes: dict[int, tuple[object, Node, int]] = {}
+        self._nodes: dict[int, tuple[object, Json, int]] = {}
 
     def digest(self, node: JsonValue) -> str:
         digest = hashlib.sha256(json.dumps([node, len(self.lost)]).encode())
@@ -197,7 +197,7 @@ class _Packer:
         if id(value) in self._nodes:  # each is looked into once, however many have it
             _, first, number = self._nodes[id(value)]
             return {"as": "same", "of": first.setdefault("id", number)}
-        node: Node = {}
+        node: Json = {}
         self._nodes[id(value)] = value, node, len(self._nodes)
         try:
             node["as"], node["of"] = self._content(value)

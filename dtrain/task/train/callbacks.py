@@ -14,7 +14,7 @@ from dtrain import secrets
 from dtrain.config import targets
 from dtrain.errors import CheckpointError, refuse
 from dtrain.task import keras_internals
-from dtrain.task.aliases import Json, Logs, Node, Options, Tensor
+from dtrain.task.aliases import Json, Logs, Options, Tensor
 from dtrain.task.model import object_state, train_state
 from dtrain.task.model.object_state import PLAIN, Kept, Owner, is_state
 
@@ -25,7 +25,7 @@ _TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 FOLDER = "callbacks"
 
 
-def made(nodes: Sequence[Node], folder: Path) -> list[keras.callbacks.Callback]:
+def made(nodes: Sequence[Options], folder: Path) -> list[keras.callbacks.Callback]:
     """Make the callbacks of ``trainer.callbacks``.
 
     Args:

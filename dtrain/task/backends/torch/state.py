@@ -21,7 +21,7 @@ import torch
 from dtrain.config import targets
 from dtrain.errors import refuse
 from dtrain.run import initial
-from dtrain.task.aliases import Foreign, Node, Tensor, Tensors, Variable
+from dtrain.task.aliases import Foreign, Options, Tensor, Tensors, Variable
 from dtrain.task.model import object_state
 from dtrain.task.model.object_state import Owner
 from dtrain.task.model.optimizers import LateSlots
@@ -299,7 +299,7 @@ class TorchOptimizer(keras.optimizers.Optimizer, LateSlots):
 
 
 def optimizer(
-    node: Node, schedule: Node | None, steps: int, steps_per_epoch: int
+    node: Options, schedule: Options | None, steps: int, steps_per_epoch: int
 ) -> TorchOptimizer | None:
     """Return an optimizer of PyTorch's; None where the target of a node makes none.
 
@@ -359,7 +359,7 @@ def _limit(name: str, value: object) -> float:
     return float(value)
 
 
-def _check_schedule(schedule: Node, name: str) -> None:
+def _check_schedule(schedule: Options, name: str) -> None:
     target = targets.locate(schedule["_target_"], "optimizer.schedule._target_")
     kinds = torch.optim.lr_scheduler
     if target is kinds.ReduceLROnPlateau:
