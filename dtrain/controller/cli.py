@@ -13,10 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import consent, environment, groups, guard, load, preset_files
+from dtrain.config import consent, environment, guard, preset_files, schema, tree
+from dtrain.config.check import settle
 from dtrain.config.explain import explain
-from dtrain.config.schema import Config
-from dtrain.config.values import settle
+from dtrain.config.tree import Config
 from dtrain.controller import debugging, folders, latest, project, remote, resume, starting
 from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.search import Source
@@ -113,10 +113,10 @@ def composed(given: list[str], command: Command) -> int:
     Returns:
         The exit code; what is wrong is printed.
     """
-    groups.register()
+    schema.register()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    given = [groups.option_as_text(override) for override in given]
+    given = [schema.option_as_text(override) for override in given]
     sys.argv[1:] = given
     try:
         if command.of_project:
@@ -213,7 +213,7 @@ def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
         environment.as_written(overrides, node),
-        sources.get("command-line"), load.address(config),
+        sources.get("command-line"), tree.address(config),
     )  # fmt: skip
 
 

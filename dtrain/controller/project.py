@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from dtrain.config import groups
+from dtrain.config import schema
 from dtrain.config.overrides import key_of, parse
 from dtrain.errors import UsageError, refuse
 from dtrain.host import pyproject
@@ -99,7 +99,7 @@ def _has_presets(folder: Path) -> bool:
     whole = folder / "config.yaml"
     if whole.is_file() and "config_schema" in whole.read_text(errors="replace"):
         return False
-    return any(path for name in (*groups.GROUPS, *_OWN) for path in (folder / name).glob("*.yaml"))
+    return any(path for name in (*schema.GROUPS, *_OWN) for path in (folder / name).glob("*.yaml"))
 
 
 def typed_config_dir(given: list[str]) -> str | None:

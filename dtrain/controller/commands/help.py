@@ -8,8 +8,8 @@ from pathlib import Path
 
 import dtrain
 from dtrain import errors
-from dtrain.config import groups, suggest
-from dtrain.config.groups import help_of, keys
+from dtrain.config import schema, suggest
+from dtrain.config.help import help_of, keys
 from dtrain.config.overrides import parse
 from dtrain.controller import project
 from dtrain.errors import UsageError, refuse
@@ -88,11 +88,11 @@ def _keys(asked: list[str]) -> str:
             refuse("--help", "there is no such key", key, accepted="the keys that --cfg job prints",
                    typed=hint)  # fmt: skip
         found = help_of(key)
-        facts = {"type": found.type, "accepted": found.accepted}
-        if found.default is not None:
-            facts["default"] = found.default
+        facts = {"accepted": found.accepted, "default": found.default, "decides": found.scope}
         lines.append(f"{key}: {found.help}")
         for name, text in facts.items():
+            if text is None:
+                continue
             fact = f"  {name:<10}{text}"
             lines += textwrap.wrap(fact, _WIDTH, subsequent_indent=" " * 12)
     return "\n".join(lines)
@@ -104,19 +104,19 @@ def overview(config_dir: str | None = None) -> str:
     for group, options in _groups(config_dir).items():
         lines.append(f"  {group}")
         for option, path in sorted(options.items()):
-            mark = "*" if groups.GROUPS.get(group) == option else " "
+            mark = "*" if schema.GROUPS.get(group) == option else " "
             lines.append(f"  {mark} {option:<18}{_first_comment(path)}"[:_WIDTH].rstrip())
     return _HEAD + "\n".join(lines) + "\n" + _EXAMPLES.rstrip()
 
 
 def _groups(config_dir: str | None) -> dict[str, dict[str, Path]]:
     """Return the file of each option of each group, the user's own presets among them."""
-    roots = [groups.folder("conf"), *([Path(config_dir)] if config_dir else [])]
+    roots = [schema.folder("conf"), *([Path(config_dir)] if config_dir else [])]
     found = {
         group: {path.stem: path for root in roots for path in (root / group).glob("*.yaml")}
-        for group in [*groups.GROUPS, _EXPERIMENT]
+        for group in [*schema.GROUPS, _EXPERIMENT]
     }
-    for path in groups.folder("experiments").glob("*.yaml"):
+    for path in schema.folder("experiments").glob("*.yaml"):
         found[_EXPERIMENT].setdefault(path.stem, path)
     return found
 

@@ -20,8 +20,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from dtrain import secrets
-from dtrain.config import environment, load
-from dtrain.config.schema import Config
+from dtrain.config import environment, tree
+from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, refuse
 from dtrain.files import locks, writing
 from dtrain.host import pyproject
@@ -46,7 +46,7 @@ def uri(config: Config) -> str:
     Raises:
         UsageError: its password is not in the run folder that ``config`` is from.
     """
-    given = load.address(config)
+    given = tree.address(config)
     if given is None:
         return f"sqlite:///{Path(config.output_dir).absolute()}/mlflow.db"
     environment.check("tracking.uri", given)
