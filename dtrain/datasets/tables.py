@@ -277,10 +277,10 @@ def _of_tables(
         each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
         if kind not in KINDS and "%" not in kind:  # typed in Python: no schema has seen it
-            near = nearest(kind, KINDS) or "text"
+            alike = nearest(kind, KINDS) or "text"
             refuse("dataset.columns", "is no kind of a column", {name: kind},
                    accepted=", ".join(KINDS),
-                   typed=typed("dataset.columns", {name: near}))  # fmt: skip
+                   typed=typed("dataset.columns", {name: alike}))  # fmt: skip
         if name not in whole.columns and name not in whole.refused:
             near = nearest(name, whole.columns)
             refuse("dataset.columns", f"{whole.files[0].name} has no such column", name,
