@@ -53,6 +53,9 @@ _SAYS = {
     "form": "{why}",
     "value_error": "{error}",
 }
+#: Names of pydantic's for the parts of a union.
+_LABELS = ("str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float",
+           "EarlyStopping", "SplitColumn")  # fmt: skip
 _CHARACTERS = 100_000  # of a text that no model knows
 _DEPTH = 32  # of nodes in nodes
 _INTEGER = 2**63
@@ -242,7 +245,7 @@ def _marks(field: FieldInfo) -> list[Plain]:
 
 def _is_label(part: int | str) -> bool:
     """Say whether part of a place is one of pydantic's own, of a union or a mapping."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
+    return isinstance(part, str) and ("[" in part or part in _LABELS)
 
 
 def _model_at(kind: type[Group], parts: list[int | str]) -> type[Group]:
