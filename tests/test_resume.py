@@ -323,7 +323,7 @@ def test_damaged_checkpoints_alone(begun) -> None:
 def test_what_would_change_the_numbers(override: str, key: str, begun) -> None:
     rundir = begun(steps=(4,))
     word, _, value = override.partition("=")
-    fixed = next(f for f in identity.FIXED if f"{key}.".startswith(f"{f}."))
+    fixed = next(f for f in identity.fixed() if f"{key}.".startswith(f"{f}."))
     error = refused(
         f"{key}={value}: would change the numbers of a run that is resumed ({fixed}); "
         f"accepted: changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher; "

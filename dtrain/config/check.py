@@ -22,7 +22,6 @@ from pydantic_core import ErrorDetails
 
 from dtrain.config import names, private, schema, suggest, targets, tree, trust
 from dtrain.config.fields import Form, Group, Plain, accepted, key_of, typed
-from dtrain.config.schema import strategies
 from dtrain.config.schema.running import TRAIN
 from dtrain.data.files import is_address
 from dtrain.errors import ALONE, UsageError, refuse
@@ -88,8 +87,6 @@ def settle(composed: DictConfig) -> tree.Config:
     trust.check(plain)
     names.check(plain)
     config = tree.typed(composed)
-    if config.backend == "auto":
-        config.backend = strategies.backends(config.strategy["_target_"])[0]  # type: ignore[assignment]
     if is_address(config.output_dir):
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
     config.output_dir = str(Path(config.output_dir).absolute())

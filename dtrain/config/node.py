@@ -87,6 +87,10 @@ class Node(Mapping[str, Plain]):
     def __repr__(self) -> str:
         return f"Node({self.written()})"
 
+    def setdefault(self, name: str) -> Plain:
+        """Return what stands under a name, None if nothing does, which stands there afterwards."""
+        return self[name] if name in self else self._values.setdefault(name)
+
     def replaced(self, **values: Plain) -> Node:
         """Return a node with other values under some names."""
         return Node(self._values, **values)

@@ -150,7 +150,7 @@ Pad = Annotated[
 Features = Annotated[
     dict[Line, Feature], MinLen(1),
     Form("types of features by name; null in a shape is a length that differs",
-         example="{image: {dtype: string}, label: {dtype: int64}, x: {dtype: float32, shape: [8]}}"),
+         example="{image: {dtype: string}, x: {dtype: float32, shape: [8]}}"),
 ]  # fmt: skip
 Kinds = Annotated[
     dict[int | Line, Kind | Annotated[str, _DATE]], MinLen(1), BeforeValidator(_kinds),
