@@ -6,7 +6,7 @@ import re
 import shlex
 
 from dtrain.__main__ import COMMANDS
-from dtrain.config import groups
+from dtrain.config import schema
 from dtrain.config.overrides import key_of
 
 KEYS = groups.keys()
