@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.mixture import Concatenated, by_member
+from dtrain.data.nest import Parts
 from dtrain.data.sources import Info, Source, View
 from dtrain.data.transforms import InGraph, operations
 from dtrain.errors import refuse
@@ -70,7 +71,7 @@ def evaluated(trainer: Any, examples: int | None) -> int:
     return examples if steps is None else min(examples, steps * batch)
 
 
-def renumbered(source: Any, own: Sequence[str]) -> Any:
+def renumbered(source: Source, own: Sequence[str]) -> Source:
     """Return a source whose classes have the numbers that their names have in ``own``.
 
     Raises:
@@ -106,6 +107,6 @@ class _Renumbered(View):
         return dataclasses.replace(own, class_names=lambda: self._names, labels=labels)
 
 
-def _renumber(numbers: np.ndarray, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+def _renumber(numbers: np.ndarray, parts: Parts) -> Parts:
     x, y, *weight = parts
     return (x, operations(y).take(numbers, y), *weight)

@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dtrain.data.cache import cached
 from dtrain.data.files import DataFile, divided
 from dtrain.data.holdout import Holdout, HoldoutKeys
 from dtrain.data.images import Decoded, DecodedImages, ImageFiles, of_eight_bits
-from dtrain.data.sources import Splits
+from dtrain.data.sources import Source, Splits
 from dtrain.errors import DataError, nearest, refuse
 
 #: What TensorFlow decodes in the input graph.
@@ -79,7 +79,7 @@ def image_folder(
         rows = np.arange(count), np.arange(count, len(images))
     paths = [str(file) for file, _ in images]
     whole = ImageFiles(as_png(paths, channels), labels, (size[0], size[1]), channels, names, paths)
-    part: Callable[[np.ndarray], Any] = whole.subset
+    part: Callable[[np.ndarray], Source] = whole.subset
     if cache != "none":
         part = functools.partial(DecodedImages, Decoded(whole, cache))
     train, evaluated = rows

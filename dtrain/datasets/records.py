@@ -9,18 +9,19 @@ import numpy as np
 
 from dtrain.data.files import files, not_installed
 from dtrain.data.holdout import Holdout, HoldoutKeys
-from dtrain.data.nest import Ragged
+from dtrain.data.nest import Leaf, Ragged
 from dtrain.data.record_files import ArrayRecordFiles, TFRecordFiles, reason
 from dtrain.data.sources import Splits
 from dtrain.data.tabular.source import TableSource
 from dtrain.data.tabular.table import Column, Names, Table
 from dtrain.datasets.tables import of_files, of_sources
 from dtrain.errors import UsageError, refuse
+from dtrain.files.fields import Values
 
 
 def tfrecord(
     path: str | Sequence[str],
-    features: Mapping[str, Mapping[str, Any]],
+    features: Mapping[str, Values],
     target: Names,
     inputs: Names = None,
     weight: Names = None,
@@ -55,7 +56,7 @@ def tfrecord(
 
 def array_record(
     path: str | Sequence[str],
-    features: Mapping[str, Mapping[str, Any]],
+    features: Mapping[str, Values],
     target: Names,
     inputs: Names = None,
     weight: Names = None,
@@ -187,10 +188,10 @@ class Prepared(Table):
 
     def read(
         self, rows: np.ndarray, names: Sequence[str], with_empty: bool = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, Leaf]:
         """Read features of some rows; none is empty."""
         examples = self._source.__getitems__(rows.tolist())
-        made: dict[str, Any] = {}
+        made: dict[str, Leaf] = {}
         for name in names:
             column, values = self.columns[name], [example[name] for example in examples]
             made[name] = (

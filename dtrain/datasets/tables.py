@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import yaml
@@ -24,6 +24,7 @@ from dtrain.data.tabular.source import TableSource, counted
 from dtrain.data.tabular.table import Names, Role, Table, described, flat
 from dtrain.data.target_kind import FEW
 from dtrain.errors import nearest, refuse, typed
+from dtrain.files.fields import Values
 
 if TYPE_CHECKING:  # pyarrow is imported where its tables are read
     from dtrain.data.tabular.reader import ArrowTable
@@ -49,7 +50,7 @@ def table(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    empty: Sequence[Any] | None = None,
+    empty: Sequence[object] | None = None,
     on_error: OnError = OnError.fail,
     fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
@@ -99,7 +100,7 @@ def table(
     )  # fmt: skip
 
 
-def is_counted(node: Mapping[str, Any]) -> bool:
+def is_counted(node: Values) -> bool:
     """Return whether the rows of a table can be counted without converting a file.
 
     Args:
@@ -135,7 +136,7 @@ def huggingface(
     columns: Mapping[str, str] | None = None,
     classes: int | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
-    empty: Sequence[Any] | None = None,
+    empty: Sequence[object] | None = None,
     on_error: OnError = OnError.fail,
     fitted: Encoding | None = None,
     **holdout: Unpack[HoldoutKeys],
@@ -261,7 +262,7 @@ def _of_tables(
     classes: int | None,
     images: Mapping[str, Sequence[int]] | None,
     declared: Mapping[str, str],
-    empty: Sequence[Any] | None,
+    empty: Sequence[object] | None,
     on_error: OnError,
     fitted: Encoding | None,
 ) -> Splits:
@@ -277,10 +278,9 @@ def _of_tables(
         each.empty = frozenset(spelling(str(cell)) for cell in empty or ())
     for name, kind in declared.items():
         if kind not in KINDS and "%" not in kind:  # typed in Python: no schema has seen it
-            near = nearest(kind, KINDS) or "text"
+            kinds = {name: nearest(kind, KINDS) or "text"}
             refuse("dataset.columns", "is no kind of a column", {name: kind},
-                   accepted=", ".join(KINDS),
-                   typed=typed("dataset.columns", {name: near}))  # fmt: skip
+                   accepted=", ".join(KINDS), typed=typed("dataset.columns", kinds))  # fmt: skip
         if name not in whole.columns and name not in whole.refused:
             near = nearest(name, whole.columns)
             refuse("dataset.columns", f"{whole.files[0].name} has no such column", name,
@@ -306,7 +306,9 @@ def _of_tables(
     is_raw = inputs is None or isinstance(inputs, str | Mapping)
     make = TableSource if is_raw else EncodedSource
 
-    def source(table: ArrowTable, names: Names, words: Any = None) -> TableSource:
+    def source(
+        table: ArrowTable, names: Names, words: Callable[[str], np.ndarray] | None = None
+    ) -> TableSource:
         made = make(table, names, target, weight, words, declared)
         made.forms = {name: kind for name, kind in declared.items() if kind == "date"} | forms
         if made.target is not None and (on_error is OnError.skip or whole.is_small):

@@ -145,7 +145,7 @@ class Process:
         server: dict[str, str],
         name: str,
         target: Callable[..., None],
-        arguments: tuple[Any, ...],
+        arguments: tuple[object, ...],
         own: dict[str, str],
     ):
         with LOCK:

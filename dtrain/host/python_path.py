@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any
 
 TRUST = "DTRAIN_TRUST"
 #: Folders of modules that a caller of the Python API has given to runs.
@@ -154,7 +153,7 @@ class _ForChildren(str):
     function of the user's is pickled by the name of its module.
     """
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         if _checkout:  # dtrain itself is found in no other place
             return str, (_finder.folder,)
         return _offered, (sorted(own),)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 from dtrain import secrets
 from dtrain.config import load, section
 from dtrain.config.schema import Backend, Config
 from dtrain.data import draws, options
+from dtrain.files.fields import JsonValue
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 
@@ -49,7 +49,7 @@ OUTSIDE = (
 )
 
 
-def value(config: Config, key: str) -> Any:
+def value(config: Config, key: str) -> JsonValue:
     """Return what ``config`` has under ``key`` as plain values, enumerations by their names.
 
     Secrets are hidden: another password makes no other run.
@@ -96,7 +96,7 @@ def job_hash(config: Config) -> str:
     return _hash({key: value for key, value in whole.items() if key not in OUTSIDE})
 
 
-def _hash(found: Any) -> str:
+def _hash(found: object) -> str:
     # Twice: keys of a mapping may be of several types, which cannot be sorted, and become text.
     text = json.dumps(json.loads(json.dumps(found, default=str)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

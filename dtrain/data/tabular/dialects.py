@@ -312,7 +312,7 @@ def _records(
 ) -> list[list[str]]:
     """Return the first rows as lists of cells, without one that is cut off."""
     texts = (_narrow(line) if separator == BLANKS else line for _, line in lines)
-    own: Any = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
+    own: dict[str, Any] = {"quotechar": quote} if quote else {"quoting": csv.QUOTE_NONE}
     records = []
     with contextlib.suppress(csv.Error):
         for record in csv.reader(texts, delimiter=separator[0], **own):

@@ -129,7 +129,7 @@ def _batches(
         first = stream.read(1)
         stream.seek(0)
         if first == b"[":
-            rows: Any = json.load(stream)
+            rows = json.load(stream)
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("its items are no objects")
             yield from pa.Table.from_pylist(rows).to_batches()
