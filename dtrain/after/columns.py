@@ -29,9 +29,8 @@ _FREE = re.compile(r"[^\w.-]+")  # what no name of a file should have
 
 def argmax(outputs: Nest) -> Nest:
     """Return, of scores ``[b, ..., classes]``, the class with the largest: int64 ``[b, ...]``."""
-    return nest.mapped(
-        lambda scores: keras.ops.cast(keras.ops.argmax(_of_classes(scores), -1), "int64"), outputs
-    )
+    ops = keras.ops
+    return nest.mapped(lambda s: ops.cast(ops.argmax(_of_classes(s), -1), "int64"), outputs)
 
 
 def top_k(outputs: Nest, k: int = 5) -> Nest:

@@ -132,8 +132,7 @@ class Evaluate(Action):
             UsageError: model, data, strategy and checkpoint do not go together.
         """
         with self._explained():
-            made: Session = super().assemble(config, strategy, process, past)
-        return made
+            return super().assemble(config, strategy, process, past)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -166,13 +166,9 @@ class Predict(Action):
         return name, source
 
     def _model(
-        self,
-        config: Config,
-        strategy: Backend,
-        process: Process,
-        data: dataset.Data,
+        self, config: Config, strategy: Backend, process: Process, data: dataset.Data,
         source: Source,
-    ) -> keras.Model:
+    ) -> keras.Model:  # fmt: skip
         """Build the model on the data of the run: its shapes and classes are what it was made of.
 
         Other data may lack labels, or a class.

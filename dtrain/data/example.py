@@ -41,12 +41,9 @@ class Example:
 
     @classmethod
     def of(
-        cls,
-        value: Nest,
-        convert: Callable[[Nest], Nest] = nest.structured,
-        key: str = "dataset",
+        cls, value: Nest, convert: Callable[[Nest], Nest] = nest.structured, key: str = "dataset",
         name: str = "an example",
-    ) -> Example:
+    ) -> Example:  # fmt: skip
         """Return what a user's code has given: ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
 
         Args:

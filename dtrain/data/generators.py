@@ -334,12 +334,9 @@ def _mode_of(torch: Any) -> type:
 
     class Noticing(torch.overrides.TorchFunctionMode):
         def __torch_function__(
-            self,
-            function: Callable[..., T],
-            types: object,
-            args: tuple[object, ...] = (),
+            self, function: Callable[..., T], types: object, args: tuple[object, ...] = (),
             kwargs: dict[str, object] | None = None,
-        ) -> T:
+        ) -> T:  # fmt: skip
             call = functools.partial(_by_torch, function) if draws(function) else function
             return call(*args, **(kwargs or {}))
 

@@ -196,14 +196,9 @@ class ImageFiles(Captured):
     """
 
     def __init__(
-        self,
-        paths: list[str],
-        labels: np.ndarray,
-        size: tuple[int, int],
-        channels: int,
-        names: Sequence[str] = (),
-        originals: list[str] | None = None,
-    ):
+        self, paths: list[str], labels: np.ndarray, size: tuple[int, int], channels: int,
+        names: Sequence[str] = (), originals: list[str] | None = None,
+    ):  # fmt: skip
         self._names = list(names)
         self._originals = paths if originals is None else originals
         self.paths = paths

@@ -271,13 +271,9 @@ class Arrays(Captured):
     """
 
     def __init__(
-        self,
-        x: Nest | Callable[[], Nest],
-        y: Nest = None,
-        weight: Nest = None,
-        examples: int | None = None,
-        class_names: Sequence[str] | None = None,
-    ):
+        self, x: Nest | Callable[[], Nest], y: Nest = None, weight: Nest = None,
+        examples: int | None = None, class_names: Sequence[str] | None = None,
+    ):  # fmt: skip
         self._class_names = [] if class_names is None else [str(name) for name in class_names]
         self._x = x if callable(x) else nest.structured(x)
         self.y = nest.structured(y)
@@ -353,12 +349,9 @@ class Windows(Captured):
     """
 
     def __init__(
-        self,
-        tokens: np.ndarray | Callable[[], np.ndarray],
-        length: int,
-        stride: int,
+        self, tokens: np.ndarray | Callable[[], np.ndarray], length: int, stride: int,
         count: int | None = None,
-    ):
+    ):  # fmt: skip
         self._read = tokens
         self._count = count if callable(tokens) else len(tokens)
         self.length = length

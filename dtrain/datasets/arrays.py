@@ -26,17 +26,11 @@ Names = str | Sequence[Nest] | Values
 
 
 def npz(
-    path: str,
-    inputs: Names = "x",
-    target: Names | None = "y",
-    weight: Names | None = None,
-    validation: str | None = None,
-    validation_inputs: Names | None = None,
-    validation_target: Names | None = None,
-    validation_weight: Names | None = None,
-    scale: float = 1.0,
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    path: str, inputs: Names = "x", target: Names | None = "y", weight: Names | None = None,
+    validation: str | None = None, validation_inputs: Names | None = None,
+    validation_target: Names | None = None, validation_weight: Names | None = None,
+    scale: float = 1.0, **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Arrays of a NumPy ``.npz`` file.
 
     Where they are less than 64 MB together they are held in memory. Else, and where the file is at
@@ -97,15 +91,10 @@ def _is_whole(held: Mapping[str, Nest], has_targets: bool) -> bool:
 
 
 def npy(
-    path: str | Sequence[str],
-    target: str | Sequence[str] | None = None,
-    weight: str | Sequence[str] | None = None,
-    validation: str | Sequence[str] | None = None,
-    validation_target: str | Sequence[str] | None = None,
-    validation_weight: str | Sequence[str] | None = None,
-    scale: float = 1.0,
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    path: Paths, target: Paths | None = None, weight: Paths | None = None,
+    validation: Paths | None = None, validation_target: Paths | None = None,
+    validation_weight: Paths | None = None, scale: float = 1.0, **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Arrays of NumPy ``.npy`` files, each of which a file, or several that are joined, has.
 
     Where they are less than 64 MB together they are held in memory. Else, and where the files are

@@ -33,13 +33,9 @@ _SIZE = (64, 64)
 
 
 def image_folder(
-    path: str,
-    size: Sequence[int] | None = _SIZE,
-    channels: int = 3,
-    validation: str | None = None,
-    cache: str = "none",
-    **holdout: Unpack[HoldoutKeys],
-) -> Splits:
+    path: str, size: Sequence[int] | None = _SIZE, channels: int = 3, validation: str | None = None,
+    cache: str = "none", **holdout: Unpack[HoldoutKeys],
+) -> Splits:  # fmt: skip
     """Images in one sub-folder a class: ``path/cat/1.png``, ``path/dog/more/2.jpg``.
 
     Where ``path`` has a sub-folder ``train``, its class folders are there, and those of ``val``,

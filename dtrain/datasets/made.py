@@ -43,13 +43,9 @@ def digits(**holdout: Unpack[HoldoutKeys]) -> Splits:
 
 
 def synthetic(
-    examples: int = 10_000,
-    validation_examples: int = 1_000,
-    shape: Sequence[int] | None = _SHAPE,
-    classes: int = 10,
-    noise: float = 1.0,
-    data_seed: int = 0,
-) -> Splits:
+    examples: int = 10_000, validation_examples: int = 1_000, shape: Sequence[int] | None = _SHAPE,
+    classes: int = 10, noise: float = 1.0, data_seed: int = 0,
+) -> Splits:  # fmt: skip
     """Made-up data of any shape: one random pattern a class, plus normal noise.
 
     The numbers are those of :mod:`dtrain.data.draws`.

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from dtrain.data.encoding import KINDS, Encoding, spelling
-from dtrain.data.files import DataFile, files
+from dtrain.data.files import DataFile, Paths, files
 from dtrain.data.fit_encoding import Numbers
 from dtrain.data.holdout import Holdout, HoldoutKeys, divided, each_of, is_empty
 from dtrain.data.images import with_images
@@ -29,7 +29,7 @@ from dtrain.files.fields import Values
 if TYPE_CHECKING:  # pyarrow is imported where its tables are read
     from dtrain.data.tabular.reader import ArrowTable
 
-Paths = str | Sequence[str]
+
 #: Names of a column that may number the rows.
 _INDEX = re.compile(r"(Unnamed: \d+|rownames|row\.names|row_names|rowname|index|)", re.I)
 
@@ -176,16 +176,10 @@ def huggingface(
 
 
 def of_files(
-    table: Callable[[list[DataFile]], Table],
-    path: str | Sequence[str],
-    inputs: Names,
-    target: Names,
-    weight: Names = None,
-    validation: str | Sequence[str] | None = None,
-    holdout: Holdout = Holdout(),
-    classes: int | None = None,
-    images: Mapping[str, Sequence[int]] | None = None,
-) -> Splits:
+    table: Callable[[list[DataFile]], Table], path: Paths, inputs: Names, target: Names,
+    weight: Names = None, validation: Paths | None = None, holdout: Holdout = Holdout(),
+    classes: int | None = None, images: Mapping[str, Sequence[int]] | None = None,
+) -> Splits:  # fmt: skip
     """Return the examples of the rows of files.
 
     Args:
@@ -220,14 +214,9 @@ def _check_alike(whole: TableSource, held: TableSource, path: object) -> None:
 
 
 def of_sources(
-    whole: TableSource,
-    held: TableSource | None,
-    key: str,
-    value: object,
-    holdout: Holdout,
-    classes: int | None,
-    images: Mapping[str, Sequence[int]] | None,
-) -> Splits:
+    whole: TableSource, held: TableSource | None, key: str, value: object, holdout: Holdout,
+    classes: int | None, images: Mapping[str, Sequence[int]] | None,
+) -> Splits:  # fmt: skip
     """Return the examples of tables.
 
     Args:
@@ -251,21 +240,11 @@ def of_sources(
 
 
 def _of_tables(
-    whole: ArrowTable,
-    others: ArrowTable | None,
-    path: object,
-    inputs: Names,
-    target: Names,
-    weight: Names,
-    validation: object,
-    holdout: Holdout,
-    classes: int | None,
-    images: Mapping[str, Sequence[int]] | None,
-    declared: Mapping[str, str],
-    empty: Sequence[object] | None,
-    on_error: OnError,
-    fitted: Encoding | None,
-) -> Splits:
+    whole: ArrowTable, others: ArrowTable | None, path: object, inputs: Names, target: Names,
+    weight: Names, validation: object, holdout: Holdout, classes: int | None,
+    images: Mapping[str, Sequence[int]] | None, declared: Mapping[str, str],
+    empty: Sequence[object] | None, on_error: OnError, fitted: Encoding | None,
+) -> Splits:  # fmt: skip
     """Return the examples of the rows of tables: ``whole`` to train on, ``others`` to evaluate on.
 
     The other arguments are those of :func:`table`.

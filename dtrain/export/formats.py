@@ -74,8 +74,7 @@ class Named(keras.Model):
     @property
     def rows(self) -> int | None:
         """How many examples a batch has; None where any number will do."""
-        rows: int | None = next(iter(self.specs.values())).shape[0]
-        return rows
+        return next(iter(self.specs.values())).shape[0]
 
     def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of a batch, by name, in types that NumPy has."""
@@ -315,8 +314,7 @@ def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
         named: builds the model anew, for the formats that Keras runs.
     """
     if name == "savedmodel":  # as it is served, without the code that made the model
-        program: Run = module("exported").Program(str(path.parent), {})
-        return program
+        return module("exported").Program(str(path.parent), {})
     if name in _WEIGHTS:
         from ai_edge_litert.interpreter import Interpreter
 

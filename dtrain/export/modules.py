@@ -80,5 +80,4 @@ def load(name: str, path: Path, named: Callable[[], Named]) -> Run:
     if name == "safetensors":
         exported.load_weights(made.model, path)
         return made.run
-    run: Run = exported.run(*exported.program(path), made.inputs, made.outputs)
-    return run
+    return exported.run(*exported.program(path), made.inputs, made.outputs)

@@ -166,8 +166,7 @@ class Served:
             ValueError: the model refuses the inputs.
             MemoryError: there is not enough memory.
         """
-        outputs: dict[str, np.ndarray] = self._program(arrays)
-        return outputs
+        return self._program(arrays)
 
     def _independent(self, stored: Sample) -> bool:
         """Say whether a row has the outputs that it has alone, whatever stands beside it."""

@@ -111,8 +111,7 @@ class _Given(SourceFileLoader):
         text = self.get_data(self.path)
         if given_name(text) != fullname:
             raise ImportError(f"{self.path} was changed since it was given", name=fullname)
-        code: CodeType = self.source_to_code(text, self.path)
-        return code
+        return self.source_to_code(text, self.path)
 
 
 class _Finder:

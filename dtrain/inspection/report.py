@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain import secrets
+from dtrain import errors, secrets
 from dtrain.config.schema import Config
 from dtrain.data import failures, nest
 from dtrain.data.failures import before_training
@@ -53,14 +53,9 @@ Part = tuple[str, Any]
 
 
 def report(
-    config: Config,
-    cluster: Cluster,
-    examples: int,
-    images: Path | None,
-    measure: bool,
-    check: bool,
-    layers: bool,
-) -> Iterator[Part]:
+    config: Config, cluster: Cluster, examples: int, images: Path | None, measure: bool,
+    check: bool, layers: bool,
+) -> Iterator[Part]:  # fmt: skip
     """Read a dataset as a training does, and yield what it gives, each part as soon as it is made.
 
     Args:
@@ -316,10 +311,7 @@ NUMBERS = ("bytes", "on each device", "parameters", "trained")
 
 def describe_child(*arguments: Any) -> None:
     """Answer as :func:`dtrain.task.process.answer.answer`: a table, as lines."""
-    answer(
-        lambda config, cluster, send, asked: describe(config, cluster),
-        lambda error: f"{type(error).__name__}: {error}", *arguments,
-    )  # fmt: skip
+    answer(lambda config, cluster, *_: describe(config, cluster), errors.describe, *arguments)
 
 
 def describe(config: Config, cluster: Cluster) -> list[str]:

@@ -116,11 +116,8 @@ class Cluster:
         _refuse_unknown(found, cls, path)
         for index, task in enumerate(found["tasks"]):
             _refuse_unknown(task, Task, path, f"tasks[{index}].")
-        return cls(**{**found, "tasks": tuple(map(_task, found["tasks"]))})
-
-
-def _task(found: Json) -> Task:
-    return Task(**{**found, "cores": tuple(found.get("cores", ()))})
+        tasks = [Task(**{**task, "cores": tuple(task.get("cores", ()))}) for task in found["tasks"]]
+        return cls(**{**found, "tasks": tuple(tasks)})
 
 
 def _refuse_unknown(value: Json, kind: type, path: object, place: str = "") -> None:

@@ -136,9 +136,8 @@ class Version:
         Raises:
             UsageError: it is.
         """
-        if self.record is None:
-            return
-        if (self.record["digest"], self.record["weights"]) != (digest, weights):
+        own = self.record
+        if own is not None and (own["digest"], own["weights"]) != (digest, weights):
             refuse("name", f"{self.path} holds an export of other weights", self.path.parent.name,
                    accepted="a name of its own for each model, or another folder")  # fmt: skip
 

@@ -164,8 +164,7 @@ def _plain(column: np.ndarray) -> list[JsonValue]:
         short = column.astype(np.str_).astype(np.float64) if column.itemsize < 8 else column
         odd, values = ~np.isfinite(column), short.astype(object)
         values[odd] = column[odd].astype(np.str_)
-    found: list[JsonValue] = values.tolist()
-    return found
+    return values.tolist()
 
 
 #: Bytes up to which all pieces are joined to one file.

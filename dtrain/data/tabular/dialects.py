@@ -175,8 +175,7 @@ def opened(file: DataFile) -> IO[bytes]:
         return _unzipped(file, zipfile.ZipFile(path))
     if kind == "zstd":  # for which fsspec needs a package
         return io.BufferedReader(pa.input_stream(str(path), compression=kind))
-    unpacked: IO[bytes] = fsspec.open(str(path), "rb", compression=kind).open()
-    return unpacked
+    return fsspec.open(str(path), "rb", compression=kind).open()
 
 
 def _unzipped(file: DataFile, whole: zipfile.ZipFile) -> IO[bytes]:

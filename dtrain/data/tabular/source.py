@@ -49,14 +49,9 @@ class TableSource(Source):
     """
 
     def __init__(
-        self,
-        table: Table,
-        inputs: Names,
-        target: Names,
-        weight: Names = None,
-        words: Callable[[str], np.ndarray] | None = None,
-        declared: Mapping[str, str] | None = None,
-    ):
+        self, table: Table, inputs: Names, target: Names, weight: Names = None,
+        words: Callable[[str], np.ndarray] | None = None, declared: Mapping[str, str] | None = None,
+    ):  # fmt: skip
         self.table = table
         self._drawn: Rows | None = None
         self._words = words

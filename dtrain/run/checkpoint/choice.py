@@ -66,10 +66,9 @@ def step_of(path: Path) -> int:
 
 def _meta(path: Path) -> Json | None:
     try:
-        meta: Json = read_manifest(path)["meta"]
+        return read_manifest(path)["meta"]
     except CheckpointError:  # it is gone by now, or damaged: what is loaded says so
         return None
-    return meta
 
 
 def best_of(metas: Mapping[int, Values], mode: str | None) -> int | None:

@@ -61,16 +61,10 @@ class Writer:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        keep: int,
-        best: bool,
-        mode: str,
-        saved: Callable[[int], None],
-        before: Callable[[], None] = lambda: None,
-        resumed: int | None = None,
+        self, folder: Path, keep: int, best: bool, mode: str, saved: Callable[[int], None],
+        before: Callable[[], None] = lambda: None, resumed: int | None = None,
         objective: str | None = None,
-    ):
+    ):  # fmt: skip
         self._objective = objective
         self._folder = folder
         self._keep = keep
