@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
 from dtrain.files.writing import csv_text
