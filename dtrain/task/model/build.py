@@ -288,8 +288,7 @@ def optimizer(
             schedule, "optimizer.schedule", steps_per_epoch=steps_per_epoch,
             **{name: value for name, value in derived.items() if value is not None},
         )  # fmt: skip
-    made: keras.optimizers.Optimizer = targets.instantiate(node, "optimizer")
-    return made
+    return targets.instantiate(node, "optimizer")
 
 
 def _predicted(built: keras.Model, x: Nest) -> Nest:

@@ -116,10 +116,7 @@ class Match:
 
 
 def match(
-    wanted: Sequence[Wanted],
-    shapes: Mapping[str, tuple[int, ...]],
-    rules: Sequence[Any],
-    value: str,
+    wanted: Sequence[Wanted], shapes: Mapping[str, tuple[int, ...]], rules: list[Any], value: str
 ) -> tuple[list[Match], list[str]]:
     """Find what each weight is loaded from.
 

@@ -84,8 +84,7 @@ class _Gathered(torch.autograd.Function):
 
 def gathered(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor of all replicas, ``[replicas, *shape]``; differentiable."""
-    result: torch.Tensor = _Gathered.apply(x)
-    return result
+    return _Gathered.apply(x)
 
 
 def mean(values: Sequence[Tensor]) -> list[torch.Tensor]:
@@ -293,10 +292,7 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> torch.Tensor:
     if not training:
-        result: torch.Tensor = original(
-            input, running_mean, running_var, weight, bias, training, momentum, eps
-        )
-        return result
+        return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
     mean, variance, count = moments(input.float(), [i for i in range(input.ndim) if i != 1])
     with torch.no_grad():
         if running_mean is not None:

@@ -230,8 +230,7 @@ def noted(note: Callable[[Tensors, Tensors], None]) -> contextlib.AbstractContex
 
 def current() -> Step | None:
     """Return the step that is traced in this thread, None outside of one."""
-    step: Step | None = now().step
-    return step
+    return now().step
 
 
 def mean(values: Tensors, op: tf.distribute.ReduceOp = tf.distribute.ReduceOp.MEAN) -> Tensors:
