@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config.schema import Config, Precision
+from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.sources import Arrays
 from dtrain.errors import CheckFailed, CheckpointError, Interrupted, TrainingError
@@ -303,14 +303,14 @@ def _restored(session: Session) -> str:
 
 def _exported(session: Session) -> str:
     """Export what was saved, as ``python -m dtrain export`` does, and run what was written."""
-    if not session.process.is_chief or session.config.backend.name != "tensorflow":
+    if not session.process.is_chief or session.config.backend != "tensorflow":
         return "not exported: TensorFlow writes it, in python -m dtrain export"
     # Imported now: the converters are of no use to the stages before.
     from dtrain.export import main as export
 
     config: Config = session.config
-    plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
-    config = dataclasses.replace(config, hardware=plain)
+    plain = config.hardware.replaced(precision="float32", remat=[])
+    config = config.replaced(hardware=plain)
     path = max(session.process.rundir.checkpoints.glob("[0-9]*"), key=lambda each: int(each.name))
     # ORDER: last of all. As in a process of its own, the names of layers begin anew: by them the
     # weights are found.

@@ -11,7 +11,7 @@ import enum
 import json
 from typing import Any
 
-from dtrain.config import groups, schema
+from dtrain.config import schema
 from dtrain.config.ranges import Each, Form, Range, accepted, optional, rule
 from tests.options import nested, options
 
@@ -27,7 +27,7 @@ SECTIONS = ("checkpoint", "sweep")
 def texts() -> dict[str, str]:
     """Return the text of each schema by its name: ``experiment``, and ``GROUP`` of presets."""
     made = {"experiment": experiment()}
-    for group in groups.GROUPS:
+    for group in schema.GROUPS:
         made[group.replace("/", "-")] = preset(group)
     return {name: json.dumps(each, indent=1) + "\n" for name, each in made.items()}
 
@@ -44,7 +44,7 @@ def experiment() -> dict[str, Any]:
     given = groups.described(schema.Config, "")
     for field in dataclasses.fields(schema.Config):
         name = field.name
-        if name in groups.GROUPS:
+        if name in schema.GROUPS:
             keys[name] = {"$ref": f"{name}.json"}  # of the same folder
         elif name in SECTIONS:
             keys[name] = _closed(_fields(schema_of(name), name)) | {"description": given[name].help}

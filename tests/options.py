@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import groups, schema, strategies
+from dtrain.config import schema
+from dtrain.config.schema import strategies
 
-CONF = groups.folder("conf")
+CONF = schema.folder("conf")
 #: Groups of one dataclass for all options.
 SECTIONS = {"hardware": schema.Hardware, "trainer": schema.Trainer}
 
@@ -40,7 +41,7 @@ def options(group: str) -> list[Option]:
     """Return the options of a group, the default first."""
     files = sorted((CONF / group).glob("*.yaml"))
     found = [_option(group, path) for path in files]
-    return sorted(found, key=lambda option: option.name != groups.GROUPS[group])
+    return sorted(found, key=lambda option: option.name != schema.GROUPS[group])
 
 
 def _option(group: str, path: Path) -> Option:
@@ -58,7 +59,7 @@ def _option(group: str, path: Path) -> Option:
         if each == "_self_":
             continue
         if each.startswith(start := f"/schema/{group}/"):
-            kind = groups.SCHEMAS[group][each.removeprefix(start).partition("@")[0]]
+            kind = schema.SCHEMAS[group][each.removeprefix(start).partition("@")[0]]
         elif not each.startswith("/"):
             included = _option(group, path.with_name(f"{each}.yaml"))
             kind, values = kind or included.kind, values | included.values

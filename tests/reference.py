@@ -23,9 +23,9 @@ import yaml
 
 from dtrain import errors
 from dtrain.__main__ import COMMANDS
-from dtrain.config import groups, other_tools, schema
+from dtrain.config import other_tools, schema
 from dtrain.config.groups import Help
-from dtrain.config.ranges import typed
+from dtrain.config.fields import typed
 from dtrain.controller import backend
 from dtrain.controller.commands import help
 from dtrain.controller.sweep import options as searches
@@ -33,7 +33,7 @@ from dtrain.host.frameworks import FRAMEWORKS
 from tests import editor, warm
 from tests.options import CONF, Option, nested, options
 
-DOCS = groups.folder("conf").parent / "docs"
+DOCS = schema.folder("conf").parent / "docs"
 #: Sections of the configuration that are no groups, and what each is in a title.
 SECTIONS = {
     "init": schema.Init,
@@ -166,7 +166,7 @@ def _ours(text: str) -> str:
 def page() -> str:
     """Return the page of the reference."""
     parts = [INTRODUCTION, "## The whole\n", _table(schema.Config, "")]
-    for group in groups.GROUPS:
+    for group in schema.GROUPS:
         parts += _group(group)
     for name, kind in SECTIONS.items():
         about = groups.help_of(name).help

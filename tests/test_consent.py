@@ -200,16 +200,16 @@ def test_words_that_no_command_has(words: list[str]) -> None:
 
 
 def test_hosts_that_the_user_has_named() -> None:
-    from dtrain.config import groups
+    from dtrain.config import schema
 
     node = {
         "_target_": "dtrain.controller.launchers.Ssh", "hosts": ["a"], "setup": ["rm -r /"],
         "python": None, "max_restarts": 3,
     }  # fmt: skip
-    found = dict(groups.of_hosts({**node, "network": None, "folder": None, "ssh_config": None,
+    found = dict(schema.of_hosts({**node, "network": None, "folder": None, "ssh_config": None,
                                   "hostfile": None, "variables": []}))  # fmt: skip
     assert found == {"hosts": ["a"], "setup": ["rm -r /"]}
-    assert not list(groups.of_hosts({"_target_": "dtrain.controller.launchers.Local"}))
+    assert not list(schema.of_hosts({"_target_": "dtrain.controller.launchers.Local"}))
     forged = {"overrides": ["launcher=ssh", "launcher.setup=['rm -r /']"], "config_dir": None}
     consent.check_named("launcher.setup", node["setup"], "")
     consent.accept("resume", "r", forged, ["resume=r", "launcher.hosts=[a]"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.config import groups, schema
+from dtrain.config import schema
 from tests.values.test_every_key import PLACES
 
 PACKAGE = Path(schema.__file__).parent.parent
@@ -34,7 +34,7 @@ def read(folder: Path) -> frozenset[str]:
 
 @pytest.mark.parametrize("kind", PLACES, ids=lambda kind: kind.__name__)
 def test_every_key_is_read(kind: type) -> None:
-    if kind in groups.SCHEMAS["optimizer"].values():
+    if kind in schema.SCHEMAS["optimizer"].values():
         return
     dead = {field.name for field in dataclasses.fields(kind)} - read(PACKAGE)
     assert not dead, f"nothing reads {sorted(dead)} of {kind.__name__}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import groups
+from dtrain.config import schema
 from dtrain.run.folder import read_json
 from tests import strategies
 from tests.conftest import Commands

@@ -8,7 +8,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from dtrain.config import environment, groups, targets
+from dtrain.config import environment, schema, targets
 from dtrain.errors import UsageError
 from dtrain.run import identity
 from tests.test_schema import GIVEN, PRESETS, composed, node
@@ -191,7 +191,7 @@ def test_a_variable_that_the_user_has_not_named(text: str) -> None:
 
 
 def test_another_password_makes_no_other_run(tmp_path: Path) -> None:
-    groups.register()
+    schema.register()
     one, two, none = (composed("dataset=digits", f"+dataset.x_{k}={v}") for k, v in
                       (("token", "a"), ("token", "b"), ("y", "b")))  # fmt: skip
     assert identity.config_hash(one) == identity.config_hash(two) != identity.config_hash(none)

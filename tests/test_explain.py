@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hydra.errors import HydraException
 
-from dtrain.config import command_line, groups
+from dtrain.config import command_line, schema
 from dtrain.config import explain as module
 from dtrain.errors import DtrainError, UsageError
 
 
 @pytest.fixture
 def composed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    groups.register()
+    schema.register()
     calls: list[int] = []
     compose = module.compose
 
@@ -45,7 +45,7 @@ def test_the_wrong_one_is_found_by_halves(position: int, composed: list[int]) ->
 
 
 def test_a_group_of_a_folder_is_added(tmp_path: Path) -> None:
-    groups.register()
+    schema.register()
     (tmp_path / "vae").mkdir()
     (tmp_path / "vae" / "experiment.yaml").write_text("# @package _global_\n")
     error = HydraException("Could not override 'vae'. No match in the defaults list.")

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from dtrain.config import groups, schema, strategies, suggest
+from dtrain.config import schema, suggest
+from dtrain.config.schema import strategies
 from dtrain.config.presets import datasets, models, optimizers
 from dtrain.controller.sweep import options
 from dtrain.errors import UsageError

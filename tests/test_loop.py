@@ -204,7 +204,7 @@ def looped(
         plan,
         Callbacks(list(callbacks), model, plan.epochs, plan.steps_per_epoch, share),
         records,
-        Objective(objective, Mode.auto, records),
+        Objective(objective, "auto", records),
         stopping,
         identity={"mark": 7},
     )

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
-from dtrain.config import groups, load, schema, targets, values
+from dtrain.config import check, schema, targets, tree
 from dtrain.config.presets import datasets
 from dtrain.data.holdout import Holdout
 from dtrain.data.options import Options
@@ -19,13 +19,13 @@ from dtrain.run import strategy_plan
 from tests import warm
 from tests.strategies import OF_TENSORFLOW
 
-CONF = groups.folder("conf")
+CONF = schema.folder("conf")
 PRESETS = sorted(
     f"{path.parent.relative_to(CONF)}={path.stem}"
     for path in CONF.rglob("*.yaml")
     if path.parent != CONF and path.parent.name != "rules"  # which follow the model
 )
-EXPERIMENTS = sorted(f"experiment={p.stem}" for p in groups.folder("experiments").glob("*.yaml"))
+EXPERIMENTS = sorted(f"experiment={p.stem}" for p in schema.folder("experiments").glob("*.yaml"))
 #: What presets leave to the user.
 GIVEN = {
     "model=custom": ["model._target_=keras.applications.MobileNetV2"],
@@ -56,7 +56,7 @@ GIVEN = {
 
 def composed(*overrides: str) -> schema.Config:
     """Return what code reads."""
-    return load.typed(node(*overrides))
+    return tree.typed(node(*overrides))
 
 
 def checked(config: Any) -> None:
@@ -67,7 +67,7 @@ def checked(config: Any) -> None:
 
 def node(*overrides: str) -> Any:
     """Return what Hydra composes."""
-    groups.register()
+    schema.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         words = [groups.option_as_text(override) for override in overrides]
         whole = compose("config", words, return_hydra_config=True)
@@ -117,7 +117,7 @@ def test_presets_have_the_keys_and_defaults_of_their_functions() -> None:
     kinds = {
         kind()._target_: {f.name: default(f) for f in dataclasses.fields(kind)}
         for group in ("model", "dataset", "optimizer", "optimizer/schedule")
-        for kind in groups.SCHEMAS[group].values()
+        for kind in schema.SCHEMAS[group].values()
     }
     found = warm.call(parameters, 1, {"targets": list(kinds)})
     differing = {}
@@ -157,7 +157,7 @@ NAMED = ("_target_", "name", "plan", "rules")
 def differing(preset: str) -> dict[str, tuple[Any, Any]]:
     """Return the keys whose default in ``conf/`` is not that of the schema, with both."""
     group, _, option = preset.partition("=")
-    schemas = groups.SCHEMAS.get(group, {})
+    schemas = schema.SCHEMAS.get(group, {})
     sections = {"hardware": schema.Hardware, "trainer": schema.Trainer}
     kind: Any = sections.get(group) or schemas.get(OTHERS.get(preset, option))
     if kind is None:
@@ -224,4 +224,4 @@ def test_defaults_of_conf_are_complete() -> None:
 )  # fmt: skip
 def test_the_best_of_a_loss_is_the_smallest(objective: str, given: str, mode: str) -> None:
     node = OmegaConf.create({"objective": objective, "objective_mode": given})
-    assert load.typed(node).objective_mode.name == mode
+    assert tree.typed(node).objective_mode.name == mode

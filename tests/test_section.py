@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from dtrain.config.section import Node
+from dtrain.config.node import Node
 
 
 def test_a_node_does_not_change() -> None:

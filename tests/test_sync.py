@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import consent, load
+from dtrain.config import consent, tree
 from dtrain.controller.commands import sync
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, write_json
@@ -26,7 +26,7 @@ PLACE = Path("2026-01-01") / "10-00-00_run"
 def leave(output_dir: Path, *words: str) -> RunDir:
     """Write a run folder, which was not tracked."""
     rundir = RunDir.create(output_dir / PLACE)
-    rundir.config.write_text(load.to_yaml(composed(f"output_dir={output_dir}", *words)))
+    rundir.config.write_text(tree.to_yaml(composed(f"output_dir={output_dir}", *words)))
     write_json(rundir.cluster, CLUSTER.to_json())
     uri = next((word.partition("=")[2] for word in words), None)
     write_json(rundir.command, {"format": 2, **consent.signed([], None, uri)})

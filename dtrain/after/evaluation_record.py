@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files.writing import csv_text
 from dtrain.run import checkpoint, evaluations, identity

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.config import load
-from dtrain.config.schema import Config
-from dtrain.data import options
+from dtrain.config import tree
+from dtrain.config.tree import Config
 from dtrain.data.example import spec_difference, spec_of
 from dtrain.data.mixture import Concatenated, Subset
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError, refuse
+from dtrain.run import identity
 from dtrain.run.folder import RunDir
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
@@ -34,8 +34,8 @@ def of_run(rundir: RunDir, config: Config) -> Config | None:
         rundir: of the run.
         config: of the command on it.
     """
-    own = load.read(rundir.config).dataset
-    if options.deciding(dict(own)) == options.deciding(dict(config.dataset)):
+    own = tree.read(rundir.config).dataset
+    if identity.deciding(dict(own)) == identity.deciding(dict(config.dataset)):
         return None
     config = copy.copy(config)
     config.dataset = own

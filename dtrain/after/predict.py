@@ -17,8 +17,8 @@ import numpy as np
 from dtrain import errors
 from dtrain.after import inputs
 from dtrain.after.columns import NAMED, Columns
-from dtrain.config import load
-from dtrain.config.schema import Config
+from dtrain.config import tree
+from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
 from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Source, Splits
@@ -113,7 +113,7 @@ class Predict(Action):
                 "split": name, "structure": record["structure"], "digest": record["digest"]
             },
             "rows": rows,
-            "function": load.select(config, "action.function"),
+            "function": tree.select(config, "action.function"),
             "include": self._include,
             "columns": [
                 {"name": column, "dtype": spec.dtype, "shape": list(spec.shape)}
@@ -204,7 +204,7 @@ class Predict(Action):
 
     def _restore(self, config: Config, model: keras.Model, strategy: Backend) -> tuple[str, int]:
         """Set the weights; return the digest of the checkpoint, and its step."""
-        folder, mode = self._rundir.checkpoints, config.objective_mode.name
+        folder, mode = self._rundir.checkpoints, config.objective_mode
         restored = checkpoint.load(checkpoint.choose(folder, self._checkpoint, mode)[0])
         train_state.restore_chosen(model, strategy, restored, self._weights)
         return checkpoint.digest(restored.arrays), restored.step
@@ -223,7 +223,7 @@ def _arithmetic(config: Config, strategy: Backend, process: Process) -> dict[str
     kind, hardware = process.cluster.device_kind, config.hardware
     facts = {
         "device": kind,
-        "precision": hardware.precision.name,
+        "precision": hardware.precision,
         **strategy.arithmetic,
         "versions": {k: v for k, v in identity.versions(config.backend).items() if k != "dtrain"},
     }

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dtrain.config import consent, given, load
-from dtrain.config.schema import Config
+from dtrain.config import consent, given, tree
+from dtrain.config.tree import Config
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.folders import read_command
 from dtrain.errors import refuse
@@ -38,12 +38,12 @@ def load_model(
     """
     if weights not in ("raw", "ema"):
         refuse("weights", "are no weights", weights, accepted="raw or ema", typed="weights=raw")
-    config = load.read(rundir.config)
+    config = tree.read(rundir.config)
     word = None if checkpoint == "best" else checkpoint
     if word == "all":
         refuse("checkpoint", "a model has one", "all", accepted="best, latest or a step",
                typed="checkpoint=best")  # fmt: skip
-    [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode.name)
+    [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode)
     _prepare(config)
     import numpy as np
 
@@ -93,7 +93,7 @@ def _prepare(config: Config) -> None:
     Raises:
         UsageError: Keras has another backend in this process.
     """
-    backend = os.environ.get(VARIABLE, config.backend.name)
+    backend = os.environ.get(VARIABLE, config.backend)
     if "keras" in sys.modules:  # it may have its backend from a file of its own
         backend = sys.modules["keras"].config.backend()
     if backend not in FRAMEWORKS:

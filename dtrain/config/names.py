@@ -7,7 +7,6 @@ user's modules, and what a function or class takes, are known in the process tha
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,6 @@ from typing import Any
 
 from dtrain.config import kinds, suggest, targets
 from dtrain.config.callables import KNOWN, bind, check_kinds, signature_of
-from dtrain.config.presets.optimizers import Optimizer
 from dtrain.data.options import divided
 from dtrain.errors import nearest, refuse
 from dtrain.host.packages import version
@@ -174,7 +172,8 @@ def _signature(function: Any, key: str) -> inspect.Signature:
     if key != "optimizer" or not module.startswith("keras."):
         return signature
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    names = {field.name for field in dataclasses.fields(Optimizer)} - {"_target_", *_OF_ALL}
+    base = next(each for each in function.__mro__ if each.__name__ == "BaseOptimizer")
+    names = inspect.signature(base.__init__).parameters.keys() - {"self", "kwargs", *_OF_ALL}
     more = sorted(names - signature.parameters.keys())
     return inspect.Signature(
         [*own, *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in more)]

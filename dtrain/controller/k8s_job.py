@@ -23,10 +23,10 @@ from typing import Any
 import yaml
 
 from dtrain import errors
-from dtrain.config import environment, load
+from dtrain.config import environment, tree
 from dtrain.config.consent import PREFIX
 from dtrain.config.overrides import key_of
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.controller.backend import reads
 from dtrain.controller.folders import unwritable
 from dtrain.controller.launchers import Kubernetes
@@ -105,7 +105,7 @@ def workload(
     if planned.strategy.on_hosts and cluster.together > 1:
         refuse(
             "hardware.devices", "the command in a pod is one process, which "
-            f"computes on one device with backend={config.backend.name}", cluster.together,
+            f"computes on one device with backend={config.backend}", cluster.together,
             accepted="1, and launcher.gpus=1, with as many pods as devices (hardware.hosts)",
             typed=f"hardware.devices=1 launcher.gpus=1 hardware.hosts={len(cluster.tasks)}",
         )  # fmt: skip
@@ -178,7 +178,7 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
         refuse("launcher.volume", "the run folder would be lost with its pod", "null",
                accepted="the name of a PersistentVolumeClaim",
                hint="launcher.volume=NAME")  # fmt: skip
-    for key, value in load.flatten(load.written(config)).items():
+    for key, value in tree.flatten(tree.written(config)).items():
         for name in sorted(environment.variables(value)):
             if name.startswith(PREFIX):
                 refuse(

@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 from dtrain import secrets
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, refuse

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data import nest, transforms
 from dtrain.data.example import spec_of
 from dtrain.data.mixture import Concatenated, Mixture

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from dtrain import secrets
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data import failures, nest
 from dtrain.data.failures import before_training
 from dtrain.data.mixture import members_of

@@ -7,7 +7,7 @@ task compares it with what the strategy really made.
 from __future__ import annotations
 
 from dtrain.config import targets
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.host.packages import version
 from dtrain.run.cluster import Cluster, Task

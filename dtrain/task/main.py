@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dtrain import errors, secrets
-from dtrain.config import load, targets
-from dtrain.config.schema import Backend as Backends
-from dtrain.config.schema import Config
+from dtrain.config import targets, tree
+from dtrain.config.tree import Config
 from dtrain.data import generators
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files import writing
@@ -70,7 +69,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
     stop = Stop(tell=lambda: say("stop"))
     stop.install()  # ORDER: before anything that may take long
     rundir = RunDir(run_path)
-    config = load.read(rundir.config)
+    config = tree.read(rundir.config)
     generators.run_seed = config.seed
     cluster = Cluster.from_json(read_json(rundir.cluster) or {}, rundir.cluster)
     task = cluster.task(task_name)
@@ -129,7 +128,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             return errors.PORT_TAKEN
         text = errors.unstyled(f"{text} {own_code.place(error)}".rstrip())
         notes = list(getattr(error, "__notes__", ()))
-        if config.backend is not Backends.tensorflow and "tensorflow" in sys.modules:
+        if config.backend != "tensorflow" and "tensorflow" in sys.modules:
             notes.append(_ANOTHER)  # no code of dtrain's imports it there
         _report(journal, error, "; ".join([text, *notes]), say)
         return errors.FAILED

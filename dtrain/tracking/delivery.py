@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.run import evaluations, schemas
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, read_json

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dtrain.config import forms, objective
+from dtrain.config import objective
+from dtrain.config.node import seconds
 from dtrain.run import checkpoint
 from tests.conftest import Commands, Run
 
@@ -59,7 +60,7 @@ def test_a_run_whose_time_is_over_is_saved_evaluated_and_can_be_resumed(
     [("2h", 7200), ("90m", 5400), ("1h30m", 5400), (3600, 3600), ("1d", 86400), ("1.5h", 5400)],
 )
 def test_lengths_of_time(value: object, seconds: float) -> None:
-    assert forms.seconds(value) == seconds and forms.DURATION.problem(value) is None
+    assert seconds(value) == seconds and forms.DURATION.problem(value) is None
     for wrong in ("", "2 hours", "h", "30m1h", True, [1], 0, "0s", "9999d"):
         assert forms.DURATION.problem(wrong) is not None, wrong
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dtrain.__main__ import COMMANDS
-from dtrain.config import schema, values
+from dtrain.config import check, schema
 from dtrain.config.ranges import Range, rule
 from dtrain.controller.launchers import Local
 from dtrain.errors import UsageError

@@ -14,7 +14,9 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import data_forms, forms, groups, objective, schema, strategies, values
+from dtrain.config import check, data_forms, objective, schema
+from dtrain.config.node import seconds
+from dtrain.config.schema import strategies
 from dtrain.config.presets import launchers
 from dtrain.config.ranges import Each, Form, Range, rule
 from dtrain.errors import UsageError
@@ -47,7 +49,7 @@ OPTIONS = {
     "debug=debug": "debug=one_batch",
     "tracking=tracking": "tracking=mlflow",
 }
-for _group, _kinds in groups.SCHEMAS.items():
+for _group, _kinds in schema.SCHEMAS.items():
     for _name, _kind in _kinds.items():
         _word = OPTIONS.get(f"{_group}={_name}", f"{_group}={_name}")
         PLACES[_kind] = (_group.replace("/", "."), (_word, *GIVEN.get(_word, ())))
@@ -174,7 +176,7 @@ def test_the_bounds_are_taken(kind: type, field: dataclasses.Field[Any]) -> None
 
 
 def test_every_schema_has_its_place() -> None:
-    known = {kind for group in groups.SCHEMAS.values() for kind in group.values()}
+    known = {kind for group in schema.SCHEMAS.values() for kind in group.values()}
     assert known <= set(PLACES)
     for kind in PLACES:
         for field in dataclasses.fields(kind):

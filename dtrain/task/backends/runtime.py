@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import keras
 import numpy as np
 
-from dtrain.config.schema import Hardware
+from dtrain.config.tree import Hardware
 from dtrain.data.sources import Source, Splits
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task import backends

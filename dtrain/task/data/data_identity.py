@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.config import load
-from dtrain.config.schema import Config
-from dtrain.data import nest, options
+from dtrain.config import tree
+from dtrain.config.tree import Config
+from dtrain.data import nest
 from dtrain.data.files import DataFile, reading
 from dtrain.data.mixture import Concatenated
 from dtrain.data.sources import Source, Splits
 from dtrain.data.streams import Stream, examples_in
 from dtrain.errors import refuse
+from dtrain.run import identity
 from dtrain.run.checkpoint import Checkpoint
 from dtrain.run.cluster import Cluster
 from dtrain.task.backends.base import Tasks
@@ -137,7 +138,7 @@ def evaluated(config: Config, by_split: dict[str, dict[str, Any]]) -> str:
     """
     if "validation" not in by_split:
         return ""
-    node = options.deciding(load.select(config, "dataset"))
+    node = identity.deciding(tree.select(config, "dataset"))
     declared = {name: value for name, value in node.items() if name not in _NOT_EVALUATED}
     text = json.dumps([by_split["validation"]["digest"], declared], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from dtrain.config import callables, targets
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.convert import adapted
 from dtrain.data.encoding import Encoding

@@ -10,7 +10,7 @@ import numpy as np
 
 from dtrain.config import callables, targets
 from dtrain.config.names import AUTO
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.errors import DtrainError, UsageError, refuse
@@ -54,7 +54,7 @@ def model(
     Raises:
         UsageError: model and data do not fit, or a target is wrong.
     """
-    strategy.gradient_reduction = config.trainer.gradient_reduction.name
+    strategy.gradient_reduction = config.trainer.gradient_reduction
     with runtime().alone():
         keras.utils.set_random_seed(config.seed)
     # Eager, on the CPU: shapes and types for everything that is built.
@@ -89,7 +89,7 @@ def model(
                 error.add_note(_without_classes(y))
             raise
         if plain is not None:
-            built = plain.as_model(built, config.hardware.precision.name, x)
+            built = plain.as_model(built, config.hardware.precision, x)
         if not isinstance(built, keras.Model):
             hint = "the model behind `return` in the function" if built is None else "model=cnn"
             if any(kind.__module__ == "torch.nn.modules.module" for kind in type(built).__mro__):

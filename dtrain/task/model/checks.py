@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.mixture import Mixture
 from dtrain.data.sources import Arrays, Splits

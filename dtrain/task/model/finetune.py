@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config.schema import Config, FineTuning
+from dtrain.config.tree import Config, FineTuning
 from dtrain.errors import UsageError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.backends.base import Backend

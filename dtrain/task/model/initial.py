@@ -24,7 +24,7 @@ import keras
 import numpy as np
 import safetensors.numpy
 
-from dtrain.config import load as configs
+from dtrain.config import tree as configs
 from dtrain.errors import CheckpointError, UsageError, refuse
 from dtrain.host.terminal import aligned
 from dtrain.run import checkpoint, initial
@@ -59,7 +59,7 @@ def find(value: str) -> Checkpoint:
     if kind in (initial.RUN, initial.CHECKPOINT):
         try:
             if kind == initial.RUN:
-                mode = configs.read(RunDir(path).config, hidden=True).objective_mode.name
+                mode = configs.read(RunDir(path).config, hidden=True).objective_mode
                 [path] = checkpoint.choose(RunDir(path).checkpoints, None, mode)
             arrays = checkpoint.load(path).arrays
         except (CheckpointError, UsageError) as error:

@@ -16,7 +16,7 @@ import numpy as np
 
 from dtrain.config import targets
 from dtrain.config.names import AUTO, OF_AUTO, TORCH
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.encoding import Encoding, Target
 from dtrain.data.options import Task

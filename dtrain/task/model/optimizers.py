@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.task.backends.step_logs import has_own
 from dtrain.task.backends.tracing import now

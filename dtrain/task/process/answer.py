@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import load
-from dtrain.config.schema import Config
+from dtrain.config import tree
+from dtrain.config.tree import Config
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster
@@ -49,7 +49,7 @@ def answer(
     os.environ.update(environment)
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
     try:
-        config = load.parse(values, Path("config.yaml"))
+        config = tree.parse(values, Path("config.yaml"))
         result = find(
             config, Cluster.from_json(cluster), lambda part: pipe.send((None, part)), asked
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.strategy_plan import StrategyPlan
@@ -234,7 +234,7 @@ class TpuPlan(PerDevice):
         Raises:
             UsageError: the precision, or a batch of a validation that the cores cannot share.
         """
-        if config.hardware.precision.name == "mixed_float16":
+        if config.hardware.precision == "mixed_float16":
             refuse("hardware.precision", "a TPU computes in bfloat16", "mixed_float16",
                    accepted="float32, mixed_bfloat16",
                    typed="hardware.precision=mixed_bfloat16")  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config.objective import AUTO, ORDER, SPEED, Mode, first
+from dtrain.config.objective import AUTO, ORDER, SPEED, first, mode_of
 from dtrain.errors import CheckpointError
 from dtrain.host.usage import Usage
 from dtrain.run.checkpoint import Writer
@@ -180,7 +180,7 @@ class Objective:
     """
 
     def __init__(
-        self, name: str, mode: Mode, records: Records, meta: Mapping[str, Any] | None = None
+        self, name: str, mode: str, records: Records, meta: Mapping[str, Any] | None = None
     ):
         self._mode, self._records = mode, records
         self._reported = False  # that the run does not have it
@@ -191,7 +191,7 @@ class Objective:
             self._set(name)
 
     def _set(self, name: str) -> None:
-        self.name, self.mode = name, self._mode.of(name).name
+        self.name, self.mode = name, mode_of(self._mode, name)
         self._records.compare_by(name, self.mode)
 
     def fields(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, refuse
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import checkpoint, identity, schemas
@@ -54,7 +54,7 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
 def _differing(restored: Checkpoint | None, config: Config) -> Iterator[str]:
     """Yield a sentence for each version that a checkpoint was made with and that is not here."""
     then = restored.meta.get("versions", {}) if restored else {}
-    now, here = identity.versions(config.backend), FRAMEWORKS[config.backend.name]
+    now, here = identity.versions(config.backend), FRAMEWORKS[config.backend]
     for framework in FRAMEWORKS.values():
         if framework.packages[0] in then and framework is not here:
             yield (
@@ -175,9 +175,9 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     meta.pop("objective_name", None)  # a fork chooses its own
     meta.pop("objective_mode", None)
     meta.pop("stopped", None)
-    if changed & set(identity.DATA):
+    if changed & set(identity.of_data()):
         arrays = {n: a for n, a in restored.arrays.items() if not n.startswith(_POSITION)}
-        other = ", ".join(sorted(changed & set(identity.DATA)))
+        other = ", ".join(sorted(changed & set(identity.of_data())))
         notice = f"{source}: with its weights, at step 0 of other data ({other})"
         return dataclasses.replace(restored, step=0, arrays=arrays, meta={}), notice
     dropped: list[str] = []

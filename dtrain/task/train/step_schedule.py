@@ -7,8 +7,8 @@ import math
 import os
 from typing import Any
 
-from dtrain.config import forms
-from dtrain.config.schema import Config
+from dtrain.config.node import seconds
+from dtrain.config.tree import Config
 from dtrain.data.prepare import evaluated
 from dtrain.errors import refuse
 from dtrain.run.folder import RunDir
@@ -113,5 +113,5 @@ def end_of_time(value: Any, rundir: RunDir) -> float:
         value: ``trainer.max_time``.
         rundir: of the run.
     """
-    limit = forms.seconds(value)
+    limit = seconds(value)
     return math.inf if limit is None else os.stat(rundir.config).st_mtime + limit

@@ -20,10 +20,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from dtrain import secrets
-from dtrain.config import environment, load
-from dtrain.config.schema import Config
+from dtrain.config import environment, tree
+from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, refuse
 from dtrain.files import locks, writing
+from dtrain.host import pyproject
 from dtrain.run import schemas
 from dtrain.run.exports import FORMATS
 from dtrain.run.folder import write_json
@@ -45,7 +46,7 @@ def uri(config: Config) -> str:
     Raises:
         UsageError: its password is not in the run folder that ``config`` is from.
     """
-    given = load.address(config)
+    given = tree.address(config)
     if given is None:
         return f"sqlite:///{Path(config.output_dir).absolute()}/mlflow.db"
     environment.check("tracking.uri", given)
@@ -373,7 +374,7 @@ class Registered:
 
 
 def _embedded(text: str) -> str:
-    store = Path("outputs", "mlflow.db").absolute()
+    store = Path(pyproject.output_dir(), "mlflow.db").absolute()
     if not store.is_file():
         refuse("tracking.uri", f"{store} is not there, so that the store of {text} is not known",
                "", accepted="the address of a tracking store",

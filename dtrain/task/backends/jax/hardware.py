@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
-from dtrain.config.schema import Hardware
+from dtrain.config.tree import Hardware
 from dtrain.errors import refuse
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
@@ -169,7 +169,7 @@ def configure(
     if deterministic and kind == "gpu":
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
-    keras.config.set_dtype_policy(hardware.precision.name)
+    keras.config.set_dtype_policy(hardware.precision)
     if peer_timeout is not None and len(cluster.tasks) > 1:
         give_up_after(peer_timeout, cluster, task, by_host=True)
         join(cluster, task, peer_timeout)
