@@ -12,13 +12,16 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from dtrain.__main__ import COMMANDS, main
+from dtrain.config import help, other_tools, schema, suggest
 from dtrain.config.check import settle
-from dtrain.config.overrides import key_of
+from dtrain.config.overrides import key_of, parse
 from dtrain.controller.cli import Command, composed
 from dtrain.controller.sweep.compose import Master
 from dtrain.controller.sweep.search import Source
 
 Call: TypeAlias = Callable[..., tuple[int, list[str]]]
+#: Options that compose no configuration to train with.
+ANSWERED = ("--help", "--version", "--cfg")
 STILL_WRONG = "# still wrong"
 FILES = {
     "data.csv": "colour,size,label\nred,1,0\nblue,2,1\nred,3,0\nblue,4,1\n",
@@ -26,6 +29,7 @@ FILES = {
     "outputs/mlflow.db": "",
     "a/run/command.json": '{"format": 2}',
     "a/sweep/sweep.json": "{}",
+    "presets/vae/base.yaml": "# @package _global_\nproject: {width: 8}\n",
     "presets/experiment/good.yaml": "# @package _global_\nseed: 1\n",
 }
 #: A word that was typed names one of these, which are no more than folders.
@@ -48,7 +52,8 @@ class Mistake(NamedTuple):
             Path("presets/experiment/mine.yaml").write_text(text)
             return ["--config-dir", "presets", "experiment=mine", "dry_run=true"]
         words = [*self.beside, *shlex.split(self.typed)]
-        return words if words[0] in (*COMMANDS, "--help") else [*words, "dry_run=true"]
+        is_answered = words[0] in (*COMMANDS, *ANSWERED) or "dry_run" in self.typed
+        return words if is_answered else [*words, "dry_run=true"]
 
 
 def mistakes() -> Iterator[Any]:
@@ -108,7 +113,17 @@ def test_a_mistake_is_named_and_what_is_to_be_typed_is_accepted(
             del words[:3]
         keys = {key_of(word) for word in words}
         beside = [word for word in mistake.beside if key_of(word) not in keys]
-        is_command = words and (words[0] in COMMANDS or words[0].startswith("--"))
+        is_command = words and words[0] in (*COMMANDS, *ANSWERED)
         words = words if is_command else [*beside, *words]
         code, errors = run(words, main if is_command else lambda: composed(words, Settled()))
         assert code == 0 or OF_A_FOLDER.match(errors[0]), errors
+
+
+def test_what_other_tools_have_is_typed_as_keys_that_take_it() -> None:
+    for theirs, row in other_tools.rows().items():
+        [(way, text)] = row.items()
+        assert way == "hint" or theirs not in (*help.keys(), *schema.GROUPS)
+        words = [] if way == "hint" or text.startswith("python") else shlex.split(text)
+        for sign, key, value in map(parse, words):
+            assert sign or key.startswith("-") or suggest.is_key(key.replace("/", ".")), theirs
+            assert sign or value in (None, "VALUE") or suggest.is_taken(key, value), theirs
