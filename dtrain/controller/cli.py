@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import command_line, consent, environment, explain, guard, schema, tree
+from dtrain.config import command_line, explain, guard, private, schema, tree, trust
 from dtrain.config.check import settle
 from dtrain.config.tree import Config
 from dtrain.controller import debugging, folders, latest, project, remote, resume, starting
@@ -120,7 +120,7 @@ def composed(given: list[str], command: Command) -> int:
     try:
         if command.of_project:
             given = project.words(given)
-        consent.begin(given, project.typed_config_dir(given))
+        trust.begin(given, project.typed_config_dir(given))
         command_line.check_once(given)
         sys.argv[1:] = command.arguments(given)
         explain.check(sys.argv[1:])
@@ -131,7 +131,7 @@ def composed(given: list[str], command: Command) -> int:
         _print(error, command)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        explained = consent.own_error(error) or explain.explain(error, sys.argv[1:])
+        explained = private.own_error(error) or explain.explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
         _print(explained, command)
@@ -212,7 +212,7 @@ def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
-        environment.as_written(overrides, node),
+        private.as_written(overrides, node),
         sources.get("command-line"), tree.address(config),
     )  # fmt: skip
 
