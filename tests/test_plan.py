@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.config.node import Node
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import Machine, machine
 from dtrain.data.prepare import check_batch
@@ -446,3 +447,11 @@ def test_what_is_said_of_a_batch_holds_when_it_is_typed(
             check_batch(int(typed[2]), 1 if typed[1] else replicas, examples)
     else:
         assert examples >= batch and batch % replicas == 0
+
+
+def test_a_run_of_a_version_without_plans_is_refused() -> None:
+    config = composed("strategy=mirrored")
+    values = {key: value for key, value in config.strategy.items() if key != "plan"}
+    config = config.replaced(strategy=Node(values))
+    with pytest.raises(UsageError, match="another version of dtrain wrote it, and this is dt"):
+        strategy_plan.of(config)

@@ -68,7 +68,7 @@ def _check(uri: str) -> None:
             "--uri", "is not there", uri, accepted="the store that holds the runs",
             hint="--uri sqlite:////PATH/OF/outputs/mlflow.db, or --uri http://HOST:PORT",
         )  # fmt: skip
-    problem = STORE.problem(uri)
+    problem = STORE.why_not(uri)
     if problem is not None:
         refuse("--uri", problem, uri, accepted=STORE.accepted, hint="--uri http://HOST:PORT")
 

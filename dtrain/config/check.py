@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from dtrain.config import names, private, schema, suggest, targets, tree, trust
 from dtrain.config.fields import Form, Group, Plain, accepted, key_of, typed
+from dtrain.config.other_tools import Advice
 from dtrain.config.schema.running import TRAIN
 from dtrain.data.files import is_address
 from dtrain.errors import ALONE, UsageError, refuse
@@ -110,7 +111,6 @@ def check(composed: DictConfig) -> None:
         key = next((each for each in missing if each.endswith("_target_")), missing[0])
         refuse(key, "has no value yet", accepted=_accepted_at(key), hint=f"{key}=VALUE")
     plain = targets.plain(composed)
-    _finite({key: value for key, value in plain.items()}, "", 0)
     for key in plain:
         if key not in schema.Config.model_fields:
             check_node(composed, "", schema.Config)
@@ -120,6 +120,7 @@ def check(composed: DictConfig) -> None:
         elif key in schema.SCHEMAS:
             _check_open(composed, key, key)
     check_node(composed, "", schema.Config)
+    _finite(plain, "", 0)
 
 
 def _check_open(composed: DictConfig, key: str, group: str) -> None:
@@ -127,7 +128,8 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
     value: Plain = OmegaConf.select(composed, key)
     if not isinstance(value, DictConfig) or "_target_" not in value:
         refuse(key, "is not a node with _target_", typed(targets.plain(value)),
-               accepted="a group, or a node with _target_", hint=f"{group}=OPTION")  # fmt: skip
+               accepted="a group, or a node with _target_",
+               hint=f"{group}=OPTION; in a preset, - override /{group}: OPTION")  # fmt: skip
     kind = schema.kind_of(group, value)
     if kind is not None:
         names_here = {str(name) for name in value}
@@ -204,22 +206,30 @@ def refusal(
     if what == "extra_forbidden":
         parent, siblings = path.rpartition(".")[0], _model_at(kind, parts[:-1])
         having = sorted(key_of(name, field) for name, field in siblings.model_fields.items())
-        meant = suggest.meant(path, str(value), [each for each in having if each != "_target_"])
-        return UsageError(path, why, value, accepted=", ".join(having),
-                          typed=meant, hint=f"the command without {parent or path}")  # fmt: skip
+        advice = suggest.meant(path, str(value), [each for each in having if each != "_target_"])
+        advice = advice or {"hint": f"the command without {parent or path}"}
+        return UsageError(path, why, value, accepted=", ".join(having), **advice)
     field, top = _field_at(kind, parts), f"{key}.{parts[0]}" if key else str(parts[0])
     words = accepted(field.annotation, tuple(field.metadata)) if field else "a value"
-    advice = _advice(kind, parts, top, path, error["input"])
+    whole = error["input"] if composed is None else targets.plain(OmegaConf.select(composed, top))
+    advice = _advice(kind, parts, top, whole)
     return UsageError(path, why, value, accepted=words, **advice)
 
 
-def _advice(
-    kind: type[Group], parts: list[int | str], top: str, path: str, value: Plain
-) -> dict[str, str]:
-    """Return what to type: the value that is meant, the key's default, or an example."""
-    if path == top and (meant := suggest.corrected(top, typed(value))) is not None:
-        return {"typed": meant}
+def _advice(kind: type[Group], parts: list[int | str], top: str, value: Plain) -> Advice:
+    """Return what to type: the value that is meant, the key's default, or an example.
+
+    Args:
+        kind: a model.
+        parts: of it, that lead to what is wrong.
+        top, value: the key that the first of them is, and the whole value of it.
+    """
     field = _field_at(kind, parts[:1])
+    if field is not None and isinstance(field.default, Group) and parts[1:]:
+        inner = value.get(parts[1]) if isinstance(value, Mapping) else None
+        return _advice(type(field.default), parts[1:], f"{top}.{parts[1]}", inner)
+    if advice := suggest.corrected(top, typed(value)):
+        return advice
     if field is None:
         return {"hint": f"{top}=VALUE"}
     default = None if field.is_required() else field.default

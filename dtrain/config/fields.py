@@ -134,13 +134,17 @@ class Form:
             self.checked, json_schema_input_schema=core_schema.any_schema()
         )
 
+    def why_not(self, value: Plain) -> str | None:
+        """Return why a value is of another form."""
+        return None if self.problem is None else self.problem(value)
+
     def checked(self, value: Plain) -> Plain:
         """Return the value.
 
         Raises:
             PydanticCustomError: it is of another form.
         """
-        if self.problem is not None and (why := self.problem(value)) is not None:
+        if (why := self.why_not(value)) is not None:
             raise PydanticCustomError("form", "{why}", {"why": why})
         return value
 

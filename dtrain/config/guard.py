@@ -189,6 +189,23 @@ def _calls(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("${") and value.endswith("}")
 
 
+def loader(config_dir: str | None) -> Loader:
+    """Return what composes from ``conf/`` and a folder of presets.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    # Plugins are looked for here: the current directory is not among the places.
+    path = create_config_search_path(str(schema.folder("conf")))
+    if config_dir is not None:
+        folder = os.path.abspath(config_dir)
+        if not os.path.isdir(folder):
+            refuse("--config-dir", "is no folder", folder, accepted="a folder of presets",
+                   hint="--config-dir FOLDER")  # fmt: skip
+        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    return Loader(path)
+
+
 def run(arguments: list[str], command: Any) -> None:
     """Do what a command line says.
 
@@ -204,16 +221,8 @@ def run(arguments: list[str], command: Any) -> None:
     version.setbase("1.3")
     options = command_line.parsed(arguments)
     _check_options(options)
-    # Plugins are looked for here: the current directory is not among the places.
-    path = create_config_search_path(str(schema.folder("conf")))
-    if options.config_dir is not None:
-        folder = os.path.abspath(options.config_dir)
-        if not os.path.isdir(folder):
-            refuse("--config-dir", "is no folder", folder, accepted="a folder of presets",
-                   hint="--config-dir FOLDER")  # fmt: skip
-        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     GlobalHydra.instance().clear()
-    hydra = Hydra(NAME, Loader(path))
+    hydra = Hydra(NAME, loader(options.config_dir))
     GlobalHydra.instance().initialize(hydra)
     given = {"config_name": "config", "overrides": options.overrides}
     try:

@@ -124,10 +124,10 @@ def _check_text(name: str, value: str) -> None:
     if value in names or not _is_of_this_version("keras"):
         return
     near = nearest(value, sorted(each for each in names if each == each.lower())) or "NAME"
-    hint = suggest.corrected(key, value) if name == "loss" else f"'{key}=[{near}]'"
+    advice = suggest.corrected(key, value) if name == "loss" else {"typed": f"'{key}=[{near}]'"}
     refuse(key, f"is no {what} that Keras knows", value,
            accepted=f"names of keras.{module}, or nodes with _target_",
-           typed=hint or f"{key}={near}")  # fmt: skip
+           **(advice or {"hint": f"{key}={near}"}))  # fmt: skip
 
 
 def check_arguments(config: Mapping[str, Any]) -> None:

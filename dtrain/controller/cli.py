@@ -13,9 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import guard, preset_files, private, schema, tree, trust
+from dtrain.config import command_line, explain, guard, private, schema, tree, trust
 from dtrain.config.check import settle
-from dtrain.config.explain import explain
 from dtrain.config.tree import Config
 from dtrain.controller import debugging, folders, latest, project, remote, resume, starting
 from dtrain.controller.result import Outcome
@@ -122,8 +121,9 @@ def composed(given: list[str], command: Command) -> int:
         if command.of_project:
             given = project.words(given)
         trust.begin(given, project.typed_config_dir(given))
+        command_line.check_once(given)
         sys.argv[1:] = command.arguments(given)
-        preset_files.check(sys.argv[1:])
+        explain.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
         if command.error is not None:
             raise command.error
@@ -131,7 +131,7 @@ def composed(given: list[str], command: Command) -> int:
         _print(error, command)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        explained = private.own_error(error) or explain(error, sys.argv[1:])
+        explained = private.own_error(error) or explain.explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
         _print(explained, command)

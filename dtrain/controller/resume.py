@@ -132,9 +132,10 @@ def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
         right = "outputs/DATE/TIME_NAME" if below is None else short(below)
     if (word := nearest(folder, (latest.LATEST,))) is not None:
         right = word
-    return UsageError(key, problem, folder,
-                      accepted="a folder that a run printed as its run folder",
-                      hint=suggest.corrected(key, folder) or f"{typed}{right}")  # fmt: skip
+    advice = suggest.corrected(key, folder) or {"hint": f"{typed}{right}"}
+    return UsageError(
+        key, problem, folder, accepted="a folder that a run printed as its run folder", **advice
+    )
 
 
 def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> None:

@@ -52,7 +52,7 @@ class Export(OfModel):
             refuse(
                 "to", "is no format", name,
                 accepted=f"{', '.join(FORMATS)}, several with commas between",
-                hint=suggest.corrected("to", name) or (f"to={near}" if near else "one of these"),
+                **(suggest.corrected("to", name) or {"hint": f"to={near or 'FORMAT'}"}),
             )  # fmt: skip
 
     def job(self, node: Any) -> int:

@@ -54,7 +54,7 @@ class Promote(OfModel):
         conditions.parse(self._words["if"] or "")
         for word, form in (("name", REGISTERED), ("alias", ALIAS)):
             value = self._words[word]
-            problem = None if value is None else form.problem(value)
+            problem = None if value is None else form.why_not(value)
             if problem is not None:
                 refuse(word, problem, value, accepted=form.accepted.removeprefix("null, or "),
                        typed=f"{word}={form.example}")  # fmt: skip
