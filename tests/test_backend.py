@@ -30,10 +30,10 @@ def refused(*overrides: str, gpus: int = 0) -> str:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["strategy=ps"], "strategy=ps: TensorFlow has this strategy, and JAX has not; accepted: "
+        (["strategy=ps"], "strategy=ps: is one of TensorFlow, and not of JAX; accepted: "
          "those of docs/backends.md, or backend=tensorflow; type: backend=tensorflow"),
-        (["strategy=central_storage"], "strategy=central_storage: TensorFlow has"),
-        (["strategy=layer_placement"], "strategy=layer_placement: TensorFlow has"),
+        (["strategy=central_storage"], "strategy=central_storage: is one of TensorFlow"),
+        (["strategy=layer_placement"], "strategy=layer_placement: is one of TensorFlow"),
         (["hardware.inter_op_threads=2"], "type: hardware.inter_op_threads=null"),
         (["hardware.onednn=false"], "onednn=false: is for backend=tensorflow and backend=torch: "),
         (["hardware.jit_compile=true"], "type: hardware.jit_compile=false"),
@@ -101,7 +101,7 @@ def test_a_framework_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError) as error:
         backend.check_here(cluster)
     assert str(error.value) == (
-        "backend=jax: JAX is not installed; accepted: backends that are installed; type: "
+        "backend=jax: JAX is not installed; accepted: tensorflow, jax, torch, auto; type: "
         "pip install 'dtrain[jax]'"
     )
     backend.check_here(planned().cluster)

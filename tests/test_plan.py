@@ -275,10 +275,10 @@ def test_parameter_servers() -> None:
 #: overrides, what the plan is made for, and parts of the message: key=value, why, what to type
 REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
     (["hardware.hosts=2"], PLAIN, None, (
-        "hardware.hosts=2", "strategy=default does not run a process on each host",
+        "hardware.hosts=2", "strategy=default runs no process on each host",
         "strategy=multiworker")),
     ([PS, "hardware.hosts=4"], PLAIN, None, (
-        "hardware.hosts=4", "strategy=ps does not run a process on each host",
+        "hardware.hosts=4", "strategy=ps runs no process on each host",
         "strategy=multiworker")),
     (["hardware=gpu"], PLAIN, None, (
         "hardware=gpu", "this machine has no GPU", "hardware=cpu")),

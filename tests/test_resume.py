@@ -327,8 +327,8 @@ def test_what_would_change_the_numbers(override: str, key: str, begun) -> None:
     fixed = next(f for f in identity.FIXED if f"{key}.".startswith(f"{f}."))
     error = refused(
         f"{key}={value}: would change the numbers of a run that is resumed ({fixed}); "
-        f"accepted: changes of trainer.epochs, strategy, hardware, tracking, checkpoint, launcher; "
-        f"hint: resume={rundir.path} without {word}=..., or fork={rundir.path} {override}",
+        f"accepted: trainer.epochs, strategy, hardware, tracking, checkpoint, launcher; "
+        f"hint: no {word}=, or fork={rundir.path} {override}",
         checked, rundir, override,
     )  # fmt: skip
     assert error.key == key
@@ -346,7 +346,7 @@ def test_a_file_that_was_edited(begun) -> None:
         rundir.config.write_text(text.replace(old, new))
         refused(
             f"resume={rundir.path}: its config.yaml was changed since it was saved ({key}); "
-            f"accepted: the configuration of the run; "
+            f"accepted: a path, or null; "
             f"hint: fork={rundir.path} to begin a new run from it",
             checked, rundir,
         )  # fmt: skip
@@ -361,7 +361,7 @@ def test_a_run_of_another_version(begun) -> None:
     checkpoint.save(rundir.checkpoints, 4, {"a": np.zeros(3)}, meta)
     now = identity.versions(Backend.tensorflow)["dtrain"]
     refused(
-        f"resume={rundir.path}: was begun with another form of dataset (written by dtrain 0.0.9; "
+        f"resume={rundir.path}: has a dataset of another dtrain (written by dtrain 0.0.9; "
         f"this is dtrain {now}); accepted: the version of dtrain that began the run; "
         f"hint: fork={rundir.path} to begin a new run with its weights",
         checked, rundir,
@@ -456,9 +456,8 @@ def test_a_fork_goes_on_with_what_was_pinned(begun) -> None:
         assert checked(fork, *given).fork == str(pinned)
     damage(origin, 4)
     refused(
-        f"resume={fork.path}: saved nothing, and what it was forked from is gone ({pinned}/*); "
-        f"accepted: a run that saved a checkpoint; "
-        f"hint: fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
+        f"resume={fork.path}: saved nothing, and what it forked is gone ({pinned}/*); "
+        f"accepted: a path, or null; hint: fork=ANOTHER_RUN",
         checked, fork,
     )  # fmt: skip
     config = identity.fingerprints(composed(*WORDS))

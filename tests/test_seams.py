@@ -388,7 +388,7 @@ environment: {_target_: my_platform.Numbered}
     monkeypatch.setenv("MY_RANK", "0")
     monkeypatch.setenv("MY_NUMBER", "3")
     refused = dtrain(*words, "strategy=mirrored")
-    assert refused.code == 2 and "mine has 3 tasks, each of which would train" in refused.output
+    assert refused.code == 2 and "mine has 3 tasks" in refused.output
     monkeypatch.setenv("MY_NUMBER", "1")
     run = dtrain(*words, "strategy=multiworker")
     assert run.code == 0, run.output

@@ -289,11 +289,8 @@ def _run(given: Run | Sweep | str | os.PathLike[str]) -> Run:
         return given
     if isinstance(given, str | os.PathLike):
         return Run(given)
-    refuse(
-        "run", "is no run", type(given).__name__,
-        accepted="what dtrain.train has returned, or its folder",
-        hint="run=sweep.best" if isinstance(given, Sweep) else "dtrain.Run(FOLDER)",
-    )  # fmt: skip
+    refuse("run", "is no run", type(given).__name__,
+           hint="run=sweep.best" if isinstance(given, Sweep) else "dtrain.Run(FOLDER)")  # fmt: skip
 
 
 def _derived(

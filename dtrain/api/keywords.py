@@ -48,16 +48,14 @@ def written(value: Any, key: str, hint: str | None = None) -> str:
         for name in value:
             if isinstance(name, bool) or not _KEY.fullmatch(str(name)):
                 refuse(key, "cannot be a name in a configuration", shortened(name),
-                       accepted="letters, digits, . and _",
-                       hint=f"{key}=... with another name")  # fmt: skip
+                       hint=f"{key}=... with letters, digits, . and _")  # fmt: skip
         return "{" + ",".join(f"{n}:{written(part, key)}" for n, part in value.items()) + "}"
     if hasattr(value, "tolist"):  # an array
         hint = f"{key}=VALUES.tolist()"
     elif hint is None and callable(value):  # an argument of a partial: on_epoch_end=show
         hint = f"def make(): return KIND(NAME={getattr(value, '__name__', 'FUNCTION')}), and make"
     refuse(key, f"is {type(value).__name__}, and no value of a configuration", shortened(value),
-           accepted="numbers, texts, lists and mappings of them",
-           hint=hint or f"{key}=VALUE")  # fmt: skip
+           accepted="numbers, texts, lists and mappings", hint=hint or f"{key}=VALUE")  # fmt: skip
 
 
 def _text(value: str) -> str:
@@ -187,7 +185,7 @@ def plain(
             value = os.path.expanduser(value)
         several = value if swept and isinstance(value, list | tuple) else [value]
         if isinstance(value, list | tuple) and not several:
-            refuse(name, "has no value", "[]", accepted="one value or more", hint=f"{name}=[VALUE]")
+            refuse(name, "has no value", "[]", hint=f"{name}=[VALUE]")
         texts = [written(each, name, OPTIONS.get(name)) for each in several]
         found.append(f"{TABLE[name]}={','.join(texts)}")
     return found
@@ -198,11 +196,10 @@ def _unknown(name: str, value: Any, call: str, known: list[str]) -> UsageError:
     usual = OF_KERAS.get(name)
     if call == "Run.resume" and name in OF_FORKS:
         usual = f"run.fork({name}=...), which begins a new run with the weights of this one"
-    return UsageError(
-        name, f"is no keyword of dtrain.{call}", shortened(value),
-        accepted=f"{', '.join(sorted(known))}; any other key in overrides=[...]",
-        hint=usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']",
-    )  # fmt: skip
+    usual = usual or (f"{near}=..., or " if near else "") + "overrides=['KEY=VALUE']"
+    return UsageError(name, f"is no keyword of dtrain.{call}", shortened(value), hint=usual,
+                      accepted=f"{', '.join(sorted(known))}; others in "
+                      "overrides=[...]")  # fmt: skip
 
 
 def checked(overrides: Iterable[str] | str) -> list[str]:
@@ -218,8 +215,7 @@ def checked(overrides: Iterable[str] | str) -> list[str]:
                    typed="overrides=['trainer.epochs=3']")  # fmt: skip
         if key_of(text) in _OF_CALLS:
             refuse(key_of(text), "is what the call itself says", parse(text).value or "",
-                   accepted="run.resume(), run.fork(), and overrides of the configuration",
-                   hint="the call without it; the command line has it all")  # fmt: skip
+                   hint="run.resume(), run.fork(), or the command line")  # fmt: skip
     return found
 
 
@@ -232,7 +228,5 @@ def place(overrides: Iterable[str]) -> str:
     given = {key_of(text): (parse(text).value or "").strip("'\"") for text in overrides}
     found = given.get("output_dir", "outputs")
     if "://" in found or "${" in found:
-        refuse("output_dir", "is not where the Python API can follow a run", found,
-               accepted="a folder of this machine",
-               hint="output_dir=outputs, or the command line")  # fmt: skip
+        refuse("output_dir", "is no folder of this machine, as the Python API needs one", found)
     return found if given.get("debug", "none") == "none" else f"{found}/{CHECKS}"

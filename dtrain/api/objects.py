@@ -162,15 +162,12 @@ class Objects:
         try:
             data, tops = _pickle(value)
         except Exception as error:  # of whatever it refers to
-            raise UsageError(
-                key, f"cannot be sent to the processes that train ({error})", name,
-                accepted="a function that can be imported, or that uses plain values alone",
-                hint=f"{key}=build, of a module of your own",
-            ) from error  # fmt: skip
+            raise UsageError(key, f"cannot be sent to the processes that train ({error})", name,
+                             accepted="a function of a module, or one that uses plain values alone",
+                             hint=f"{key}=build, of a module of your own") from error  # fmt: skip
         if len(data) > _LARGEST:
             refuse(key, f"takes {len(data):,} bytes with all that it refers to", name,
-                   accepted=f"up to {_LARGEST:,}; arrays travel as data=",
-                   hint="data=(x, y)")  # fmt: skip
+                   accepted=f"up to {_LARGEST:,}", hint="data=(x, y) for arrays")  # fmt: skip
         for top in sorted(tops):
             self._trust_own(top)
         version = ".".join(map(str, sys.version_info[:2]))
@@ -226,6 +223,7 @@ _CONVERTED = (
     "which returns any dataset (docs/data.md)"
 )
 _PART = "validation=(x, y), or validation_split=0.1 for a part of data"
+_ARRAYS = "arrays [n, ...] of numbers, and dicts and tuples of them"
 
 
 def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
@@ -250,8 +248,7 @@ def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
         held = _take(validation, "validation", "validation_", arrays, given)
         if held != (wanted := len([key for key in _PARTS.values() if given[key] is not None])):
             refuse("validation", f"has not the {wanted} parts of data", f"{held} parts",
-                   accepted="what data has: x, (x, y) or (x, y, weight)",
-                   hint="validation=(x, y)")  # fmt: skip
+                   hint="validation=x, (x, y) or (x, y, weight), as data is")  # fmt: skip
     keys = {"path": _stored(folder, arrays), **given}
     return [
         "dataset=npz",
@@ -301,8 +298,7 @@ def _take(
         parts = (np.asarray(data),)
     if len(parts) > len(_PARTS):
         refuse(key, "are not x, (x, y) or (x, y, weight)", f"{len(parts)} parts",
-               accepted="one array of all rows for each of these",
-               hint=f"{key}=(numpy.asarray(x), numpy.asarray(y))")  # fmt: skip
+               hint=f"{key}=(numpy.asarray(x), numpy.asarray(y)), an array each")  # fmt: skip
     parts = Example.of(tuple(parts)).parts
     for part, value in zip(_PARTS, parts, strict=False):
         if value is None:
@@ -313,8 +309,7 @@ def _take(
         for place, leaf in nest.named(value, root):
             if place in arrays:
                 refuse(key, "is what two arrays are called", place,
-                       accepted="names that differ, without dots",
-                       hint=f"{key} with other names")  # fmt: skip
+                       hint="other names, without dots")  # fmt: skip
             arrays[place] = _array(leaf, f"{key} ({place})")
         given[f"{before}{_PARTS[part]}"] = nest.packed(
             value, [place for place, _ in nest.named(value, root)]
@@ -323,8 +318,7 @@ def _take(
 
 
 def _nothing(key: str, given: Any) -> UsageError:
-    return UsageError(key, "has no array", given,
-                      accepted="arrays [n, ...] of numbers, and dicts and tuples of them",
+    return UsageError(key, "has no array", given, accepted=_ARRAYS,
                       hint="data=x, data=(x, y) or data={'image': x}")  # fmt: skip
 
 
@@ -341,19 +335,16 @@ def _array(leaf: Any, key: str) -> np.ndarray:
         array = np.asarray(None)
     if not isinstance(array, Ragged) and array.dtype == object and not array.ndim:
         dense = "x.toarray()" if hasattr(leaf, "toarray") else None  # of a sparse matrix
-        refuse(
-            key, "is read in this process, and the processes that train read their own",
-            type(leaf).__name__,
-            accepted="arrays [n, ...] of numbers, or a function that returns it",
-            hint=dense or f"def load(): return ..., and {key.partition(' ')[0]}=load",
-        )  # fmt: skip
+        function = f"def load(): return ..., and {key.partition(' ')[0]}=load"
+        refuse(key, "is read in this process, and the processes that train read their own",
+               type(leaf).__name__, accepted=f"{_ARRAYS}; or a function",
+               hint=dense or function)  # fmt: skip
     if not isinstance(array, Ragged) and array.ndim and not len(array):
-        refuse(key, "has no example", f"shape {list(array.shape)}", accepted="a row or more",
-               hint="look at how it was made")  # fmt: skip
+        refuse(key, "has no example", f"shape {list(array.shape)}", hint="a row or more")
     if isinstance(array, Ragged) or array.dtype.kind not in "biuf" or not array.ndim:
         what = "rows of different lengths" if isinstance(array, Ragged) else str(array.dtype)
-        refuse(key, "is no array of numbers with a row for each example", what,
-               accepted="arrays [n, ...] of numbers, and dicts and tuples of them",
-               typed=_CONVERTED if not isinstance(array, Ragged) and array.dtype.kind in "OUS"
-               else _PART if key.startswith("validation") else _ANY)  # fmt: skip
+        is_text = not isinstance(array, Ragged) and array.dtype.kind in "OUS"
+        instead = _PART if key.startswith("validation") else _ANY
+        refuse(key, "is no array of numbers with a row for each example", what, accepted=_ARRAYS,
+               hint=_CONVERTED if is_text else instead)  # fmt: skip
     return array

@@ -31,8 +31,7 @@ class Run:
         self._rundir = RunDir(path)
         if not self._rundir.command.is_file():
             refuse("Run", f"is not a run folder (it has no {self._rundir.command.name})", path,
-                   accepted="a folder that a run printed as its run folder",
-                   hint="outputs/DATE/TIME_NAME")  # fmt: skip
+                   hint="outputs/DATE/TIME_NAME, which a run printed")  # fmt: skip
         check_format(self._rundir.path, "Run")
 
     def __repr__(self) -> str:
@@ -151,7 +150,6 @@ class Run:
         done = max((point["epoch"] for point in points if "epoch" in point), default=0)
         if isinstance(epochs, int) and 0 < epochs < done:
             refuse("epochs", f"is all epochs together, and the run is in epoch {done}", epochs,
-                   accepted=f"{done} or more",
                    hint=f"run.resume(epochs={done + epochs}) for {epochs} more")  # fmt: skip
 
     def _checkpoint(self, step: Any) -> Path:
@@ -182,8 +180,7 @@ class Sweep:
         self.path = Path(path).absolute()
         if not (self.path / "sweep.json").is_file():
             refuse("Sweep", "is not the folder of a sweep (it has no sweep.json)", path,
-                   accepted="a folder that a sweep printed",
-                   hint="outputs/multirun/DATE/TIME_NAME")  # fmt: skip
+                   hint="outputs/multirun/DATE/TIME_NAME, which a sweep printed")  # fmt: skip
         check_format(self.path, "Sweep")
 
     def __repr__(self) -> str:

@@ -74,8 +74,7 @@ class Call:
     def _data(self, data: Any, validation: Any) -> list[str]:
         if validation is not None and (data is None or isinstance(data, str) or callable(data)):
             refuse("validation", "stands beside arrays alone", keywords.shortened(validation),
-                   accepted="data=(x, y), validation=(x, y)",
-                   hint="the validation examples of the dataset itself")  # fmt: skip
+                   hint="data=(x, y), validation=(x, y); else the dataset has its own")  # fmt: skip
         if data is None:
             return []
         if isinstance(data, str | os.PathLike):

@@ -64,10 +64,8 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
 def _check(uri: str) -> None:
     path = uri.removeprefix("sqlite:///")
     if path != uri and not Path(path).is_file():  # MLflow would make it
-        refuse(
-            "--uri", "is not there", uri, accepted="the store that holds the runs",
-            hint="--uri sqlite:////PATH/OF/outputs/mlflow.db, or --uri http://HOST:PORT",
-        )  # fmt: skip
+        refuse("--uri", "is not there", uri, hint="--uri sqlite:////PATH/OF/outputs/mlflow.db, or "
+               "--uri http://HOST:PORT")  # fmt: skip
     problem = STORE.problem(uri)
     if problem is not None:
         refuse("--uri", problem, uri, accepted=STORE.accepted, hint="--uri http://HOST:PORT")
@@ -80,10 +78,8 @@ def _explained(mlflow: Any, uri: str, run_id: str) -> Iterator[None]:
         yield
     except mlflow.exceptions.MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            raise UsageError(
-                "RUN_ID", f"is not in {secrets.mask(uri)}", run_id,
-                accepted="the id of a run there", hint="--uri STORE with the store that it is in",
-            ) from None  # fmt: skip
+            raise UsageError("RUN_ID", f"is not in {secrets.mask(uri)}", run_id,
+                             hint="--uri STORE of it") from None  # fmt: skip
         raise DtrainError(f"{secrets.mask(uri)} does not answer: {reason(error)}") from None
     except Exception as error:  # of a driver or a proxy
         raise DtrainError(f"{secrets.mask(uri)} cannot be read: {reason(error)}") from None

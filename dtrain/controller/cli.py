@@ -84,7 +84,6 @@ class OneConfiguration(Command):
     def sweep(self, loader: Any, master: DictConfig, source: Source) -> None:
         """Refuse a sweep."""
         refuse("hydra.mode", f"{self.name} has one configuration", "MULTIRUN",
-               accepted="overrides with one value each",
                hint="a command for each value")  # fmt: skip
 
 
@@ -195,7 +194,6 @@ def _job(node: DictConfig) -> Outcome:
         config.resume = str(Path(config.resume).absolute())
         if chosen and folder != Path(config.resume):
             refuse("hydra.run.dir", "a run that is resumed stays in its folder", path,
-                   accepted=f"{config.resume}, or a command without hydra.run.dir",
                    typed=f"hydra.run.dir={config.resume}")  # fmt: skip
         sentence = None if config.dry_run or config.debug else resume.nothing_to_do(config)
         if sentence is not None:

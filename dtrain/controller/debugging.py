@@ -95,23 +95,18 @@ def prepare(config: Config, name: str) -> None:
     """
     node, trainer, saving = config.debug, config.trainer, config.checkpoint
     if config.resume:
-        refuse(
-            "resume", f"belongs to a run, and debug={name} is none", config.resume,
-            accepted="the same command without it; fork=RUN_DIR begins with the weights of a run",
-            hint="the command without resume",
-        )  # fmt: skip
+        refuse("resume", f"belongs to a run, and debug={name} is none", config.resume,
+               accepted="null; fork=RUN_DIR begins with its weights",
+               typed="resume=null")  # fmt: skip
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
     config.tracking = Node(vars(Tracking(_NO_TRACKER)))
     config.action, kind = node, node["_target_"]
     in_tasks = config.backend is not Backend.tensorflow or strategy_plan.of(config).in_process
     if kind == NAN and not in_tasks:
-        refuse(
-            "strategy", "computes a step where debug=nan cannot repeat it", config.strategy.name,
-            accepted="a strategy that computes it in the tasks that train: the losses are the "
-            "same, and so "
-            "is the value that is not finite", typed="strategy=one_device",
-        )  # fmt: skip
+        refuse("strategy", "computes a step where debug=nan cannot repeat it", config.strategy.name,
+               accepted="one that computes it in the tasks that train, to the same losses",
+               typed="strategy=one_device")  # fmt: skip
     if kind == OVERFIT:
         trainer.batch_size, trainer.steps_per_epoch = node["examples"], min(_LOOK, node["steps"])
         trainer.epochs = -(-node["steps"] // trainer.steps_per_epoch)

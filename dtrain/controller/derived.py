@@ -53,14 +53,11 @@ class RunCommand(cli.OneConfiguration):
             UsageError: there is no such folder, or it is another checkpoint.
         """
         if not self.rundir.path.is_dir():
-            refuse(
-                "RUN", "is not a folder", self._run,
-                accepted="a folder that a run printed as its run folder, or RUN/checkpoints/STEP",
-                hint=f"python -m dtrain {self.name} outputs/DATE/TIME_NAME",
-            )  # fmt: skip
+            refuse("RUN", "is not a folder", self._run,
+                   accepted="a run folder, or RUN/checkpoints/STEP",
+                   hint=f"python -m dtrain {self.name} outputs/DATE/TIME_NAME")  # fmt: skip
         if self._chosen is not None and has_checkpoint:
             refuse("RUN", "names a checkpoint, and so does checkpoint=", self._run,
-                   accepted="one of them",
                    typed=f"python -m dtrain {self.name} {short(self.rundir.path)}")  # fmt: skip
 
     def overrides(self, own: list[str], replaced: Collection[str]) -> list[str]:
@@ -140,11 +137,9 @@ def own_words(
             values[override.name] = override.value.strip("'\"")
         else:
             near, accepted = nearest(override.name, words), ", ".join(f"{word}=" for word in words)
-            refuse(
-                override.name or text, f"is no option of {command}", override.value or "",
-                accepted=f"{accepted} and overrides of {group}" if group else accepted,
-                hint=f"the command with {near}=" if near else f"the command without {text}",
-            )  # fmt: skip
+            refuse(override.name or text, f"is no option of {command}", override.value or "",
+                   accepted=f"{accepted} and overrides of {group}" if group else accepted,
+                   hint=f"{near}=VALUE" if near else f"the command without {text}")  # fmt: skip
     return values, rest
 
 
@@ -194,9 +189,8 @@ class Derived(RunCommand):
         for override in given:
             key = key_of(override)
             if not override.startswith("-") and key.partition(".")[0] in _OF_A_RUN:
-                refuse(key, f"is of a training, and {self.name} is none",
-                       parse(override).value or "",
-                       accepted="overrides of strategy, hardware, launcher, dataset, trainer",
+                refuse(key, f"is of a training, not of {self.name}", parse(override).value or "",
+                       accepted="keys of strategy, hardware, launcher, dataset, trainer",
                        hint=f"the command without {override}")  # fmt: skip
         own = [self._translated(override) for override in given]
         self._typed = keys = {key_of(override) for override in own}
@@ -369,9 +363,7 @@ def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> N
     test = node.get("test")
     if test is not None and "dataset.path" not in typed and (labels or "dataset.test" in typed):
         if "path" not in node:
-            refuse("dataset.test", "this dataset is of no files", test,
-                   accepted="a dataset with dataset.path",
-                   hint="the command without it")  # fmt: skip
+            refuse("dataset.test", "this dataset is of no files (dataset.path)", test)
         node, typed = node.replaced(path=test), {*typed, "dataset.path"}
     if "dataset.path" not in typed or options.deciding(node) == options.deciding(own):
         return node

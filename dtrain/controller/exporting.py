@@ -218,9 +218,7 @@ def _packages(name: str, is_module: bool) -> tuple[str, ...]:
                typed=f"to={accepted[-2]}" if is_module else "to=savedmodel")  # fmt: skip
     for package in packages:
         if version(package) is None:
-            refuse(
-                "to", f"{package} is not installed, which converts or runs it", name,
-                accepted="formats whose packages are installed",
-                typed=f"pip install {package}" if is_module else 'pip install "dtrain[export]"',
-            )  # fmt: skip
+            wanted = package if is_module else '"dtrain[export]"'
+            refuse("to", f"{package} is not installed, which converts or runs it", name,
+                   typed=f"pip install {wanted}")  # fmt: skip
     return packages

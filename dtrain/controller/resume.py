@@ -63,16 +63,12 @@ def arguments(given: list[str]) -> list[str]:
     if named.get("resume") == AUTO:
         del named["resume"]  # found once all is composed
     if len(named) == 2:
-        refuse("fork", "cannot be given with resume=", named["fork"], accepted="one of them",
-               typed=f"fork={named['fork']}")  # fmt: skip
+        refuse("fork", "cannot be given with resume=", named["fork"], typed=f"fork={named['fork']}")
     if not named:
         return given
     if "fork" in named and (key := next((k for k in words if f"{k}.".startswith("init.")), None)):
-        refuse(
-            key, "cannot be given with fork=, which begins with the weights of its checkpoint",
-            words[key], accepted="one of them",
-            hint=f"fork={named['fork']}, or init.weights={named['fork']} to take weights alone",
-        )  # fmt: skip
+        refuse(key, "cannot be given with fork=, which begins with the weights of its checkpoint",
+               words[key], hint=f"no fork=, or init.weights={named['fork']}")  # fmt: skip
     [(key, folder)] = named.items()
     rundir = RunDir(folder) if key == "resume" else origin(folder)[0]
     return of_run(key, folder, rundir, given, words)
@@ -141,8 +137,7 @@ def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
         right = "outputs/DATE/TIME_NAME" if below is None else short(below)
     if (word := nearest(folder, (latest.LATEST,))) is not None:
         right = word
-    return UsageError(key, problem, folder,
-                      accepted="a folder that a run printed as its run folder",
+    return UsageError(key, problem, folder, accepted="a folder that a run printed",
                       hint=suggest.corrected(key, folder) or f"{typed}{right}")  # fmt: skip
 
 
@@ -159,8 +154,7 @@ def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> 
     """
     if command is not None and "derived" in command:
         refuse(key, "is not a run: it is what another command made of one", folder,
-               accepted="the folder of the run",
-               hint="the command that made it, once more, to go on")  # fmt: skip
+               hint="the folder of the run; or the command that made it, to go on")  # fmt: skip
 
 
 def origin(fork: str) -> tuple[RunDir, Path | None]:
@@ -257,22 +251,18 @@ def check(config: Config, overrides: list[str]) -> None:
     if found is None and problems:
         os.close(lock(rundir, "resume"))  # a command at work there may remove what is read
         refuse("resume", f"holds no sound checkpoint ({problems[0]})", config.resume,
-               accepted="a run that saved one",
                hint="the command that began the run, to start anew")  # fmt: skip
     if found is not None and "config" not in found.meta:
         refuse("resume", f"{found.path} does not say of what configuration it is", config.resume,
-               accepted="a checkpoint as it was saved",
                hint="the command that began the run, to start anew")  # fmt: skip
     begun, now = identity.fingerprints(past), identity.fingerprints(config)
     if found is not None and (edited := identity.changed(found.meta["config"], begun)):
         [key, *_] = (each for each in begun if each in edited)
         if found.meta["versions"]["dtrain"] != identity.versions(config.backend)["dtrain"]:
-            refuse("resume",
-                   f"was begun with another form of {key} {checkpoint.versions(found.meta)}",
+            refuse("resume", f"has a {key} of another dtrain {checkpoint.versions(found.meta)}",
                    config.resume, accepted="the version of dtrain that began the run",
                    hint=f"fork={config.resume} to begin a new run with its weights")  # fmt: skip
         refuse("resume", f"its config.yaml was changed since it was saved ({key})", config.resume,
-               accepted="the configuration of the run",
                hint=f"fork={config.resume} to begin a new run from it")  # fmt: skip
     own = (read_command(rundir) or {"overrides": []})["overrides"]
     for fixed in identity.FIXED:
@@ -291,23 +281,17 @@ def check(config: Config, overrides: list[str]) -> None:
                    typed=f"resume={config.resume} {key}={old}")  # fmt: skip
         last = parse(words[-1])
         key, given = f"{last.sign}{last.name}", last.value or ""
-        refuse(
-            last.key, f"would change the numbers of a run that is resumed ({fixed})", given,
-            accepted="changes of trainer.epochs, strategy, hardware, tracking, checkpoint, "
-            "launcher",
-            hint=f"resume={config.resume} without {key}=..., or fork={config.resume} {key}={given}",
-        )  # fmt: skip
+        refuse(last.key, f"would change the numbers of a run that is resumed ({fixed})", given,
+               accepted="trainer.epochs, strategy, hardware, tracking, checkpoint, launcher",
+               hint=f"no {key}=, or fork={config.resume} {key}={given}")  # fmt: skip
     # Pinned by the command that began the run: what the override names may have moved on since.
     config.fork = past.fork
     if found is None and config.fork is not None:
         try:
             checkpoint.load(Path(config.fork))
         except CheckpointError as error:
-            raise UsageError(
-                "resume", f"saved nothing, and what it was forked from is gone ({error})",
-                config.resume, accepted="a run that saved a checkpoint",
-                hint="fork=RUN_DIR/checkpoints/STEP to begin a new run from another",
-            ) from None  # fmt: skip
+            raise UsageError("resume", f"saved nothing, and what it forked is gone ({error})",
+                             config.resume, hint="fork=ANOTHER_RUN") from None  # fmt: skip
 
 
 def nothing_to_do(config: Config) -> str | None:
@@ -380,9 +364,7 @@ def pin(config: Config) -> None:
             problems = [str(error)]
     if found is None:
         detail = f" ({problems[0]})" if problems else ""
-        refuse(
-            "fork", f"holds no sound checkpoint{detail}", config.fork,
-            accepted="a run that saved one, or RUN_DIR/checkpoints/STEP",
-            hint=f"python -m dtrain checkpoint {rundir.path} to see what there is",
-        )  # fmt: skip
+        refuse("fork", f"holds no sound checkpoint{detail}", config.fork,
+               accepted="a run that saved one, or RUN_DIR/checkpoints/STEP",
+               hint=f"python -m dtrain checkpoint {rundir.path} to see what there is")  # fmt: skip
     config.fork = str(found.path.absolute())

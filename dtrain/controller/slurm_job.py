@@ -113,8 +113,8 @@ class SlurmJob:
         job = jobs[0].id
         if (read_json(rundir.command) or {}).get("overrides") != self._command["overrides"]:
             refuse("resume", f"SLURM job {job} is at work on it, as it was submitted", rundir.path,
-                   accepted="the command without changes, which follows it",
-                   hint=f"scancel {job}")  # fmt: skip
+                   hint=f"scancel {job}, or the command without changes, which follows "
+                   "it")  # fmt: skip
         return job
 
     def _prepare(self) -> None:

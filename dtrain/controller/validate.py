@@ -151,7 +151,6 @@ def check_initial(config: Config) -> None:
     if config.init.weights is None:
         if config.init.rules:
             refuse("init.rules", "are of init.weights, which is null", config.init.rules,
-                   accepted="init.weights with what they are for",
                    typed="'init.rules=[]'")  # fmt: skip
     elif config.resume is None and config.fork is None:
         initial.kind(config.init.weights)

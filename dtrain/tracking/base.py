@@ -111,8 +111,7 @@ class Tracker(ABC):
             NotPromoted: the condition does not hold.
             UsageError: there are no models here, or the condition is none.
         """
-        refuse("tracking", "keeps no models", type(self).__name__, accepted="tracking=mlflow",
-               typed="tracking=mlflow")  # fmt: skip
+        refuse("tracking", "keeps no models", type(self).__name__)
 
     def prepare(self) -> None:  # noqa: B027 - an optional hook
         """Do what takes long and needs no run: importing a client, say."""
@@ -185,7 +184,6 @@ def make_tracker(config: Config) -> Tracker:
         experiment=written.get("experiment"),
     )
     if not isinstance(tracker, Tracker):
-        refuse("tracking._target_", "makes no tracker", node._target_,
-               accepted="a subclass of dtrain.tracking.base.Tracker",
+        refuse("tracking._target_", "is no subclass of dtrain.tracking.base.Tracker", node._target_,
                typed="tracking=mlflow")  # fmt: skip
     return tracker

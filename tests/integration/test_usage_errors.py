@@ -123,7 +123,7 @@ EARLY = {
     "large batch": (["trainer.batch_size=2000"], ["2000", "1438", "type: trainer.batch_size=1438"]),
     "hosts": (
         ["hardware.hosts=2"],
-        ["hardware.hosts=2", "does not run a process on each host", "type: strategy=multiworker"],
+        ["hardware.hosts=2", "runs no process on each host", "type: strategy=multiworker"],
     ),
     "xla": (["strategy=mirrored", "hardware.jit_compile=true"], ["jit_compile=true", "one_device"]),
     "accumulation": (

@@ -110,8 +110,7 @@ def show(path: Path) -> int:
     ):
         return _list(path, None)
     problem = "is neither a run folder nor a checkpoint" if path.exists() else "is not there"
-    refuse("PATH", problem, path,
-           accepted="a run folder, its checkpoints folder, or one checkpoint in it",
+    refuse("PATH", problem, path, accepted="a run folder, its checkpoints folder, or one of these",
            hint="python -m dtrain checkpoint outputs/DATE/TIME_NAME")  # fmt: skip
 
 

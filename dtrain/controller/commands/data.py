@@ -149,8 +149,7 @@ def _check(path: Path | None) -> None:
     elif not path.parent.is_dir():
         problem = f"there is no folder {path.parent}"
     if problem is not None:
-        refuse("--images", problem, path, accepted="a file FILE.png in a folder that is there",
-               hint="--images FILE.png")  # fmt: skip
+        refuse("--images", problem, path, hint="--images FILE.png in a folder that is there")
 
 
 def main(arguments: list[str] | None = None) -> int:

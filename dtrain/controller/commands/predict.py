@@ -46,10 +46,8 @@ class PredictJob(DerivedJob):
         """
         cluster, workers = planned.cluster, int(config.action["workers"])
         if len(cluster.tasks) > cluster.together:
-            refuse("strategy", f"has {len(cluster.tasks)} processes that share "
-                   "each batch, and a worker of predict is one process by itself",
-                   config.strategy.name,
-                   accepted="a strategy of one process, and any number of workers",
+            refuse("strategy", f"has {len(cluster.tasks)} processes, and a worker is one",
+                   config.strategy.name, accepted="one of one process, and any number of workers",
                    typed="strategy=one_device")  # fmt: skip
         task, replicas = cluster.chief, cluster.replicas // cluster.together
         check_workers(workers, cluster, machine)
@@ -117,10 +115,8 @@ class Predict(Derived):
             config.launcher = Node({**shared, "_target_": _LOCAL})
         launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
         if isinstance(launcher, type) and issubclass(launcher, Env):
-            refuse("launcher",
-                   "starts tasks that share each batch, and a worker of predict is by itself",
-                   "env",
-                   accepted="the command on each host, with one folder that all of them share",
+            refuse("launcher", "starts tasks that share a batch, and a worker is by itself", "env",
+                   accepted="the command on each host, with a folder that all share",
                    hint="launcher=local to=FOLDER shard=0/2")  # fmt: skip
         if config.hardware.intra_op_threads is None:
             # The bits of a batch may depend on how many threads share it: each has one.

@@ -101,8 +101,7 @@ class Launcher(ABC):
     def no_sweep(self) -> UsageError:
         """Return why one that is not :attr:`several` does no sweep."""
         return UsageError("launcher", "cannot run one job beside another", type(self).__name__,
-                          accepted="a launcher that can, or a command for each job",
-                          typed="launcher=local")  # fmt: skip
+                          accepted="local, or a command each", typed="launcher=local")  # fmt: skip
 
     def show(self, work: Work) -> Outcome:
         """Print what would be done (``dry_run=true``), and start nothing."""
@@ -241,11 +240,8 @@ class Elsewhere(Launcher):
         """Refuse what does not train: the run folder that it works on may not be there."""
         if trains:
             return self
-        refuse(
-            "launcher",
-            "has trainings done elsewhere, and this command works on a run folder of this machine",
-            type(self).__name__, accepted="local", typed="launcher=local",
-        )  # fmt: skip
+        refuse("launcher", "trains elsewhere, and this command needs its run folder here",
+               type(self).__name__, accepted="local", typed="launcher=local")  # fmt: skip
 
     @abstractmethod
     def do(self, work: Work) -> Outcome:

@@ -72,10 +72,8 @@ class Kubernetes(Elsewhere):
             UsageError: there is no image to start.
         """
         if self.pods.image is None:
-            refuse("launcher.image",
-                   "the pods are started from an image, which holds dtrain and your code", "null",
-                   accepted="the name of an image that the cluster can pull",
-                   hint="launcher.image=NAME")  # fmt: skip
+            refuse("launcher.image", "pods start from an image, with dtrain and your code", "null",
+                   hint="launcher.image=NAME of one that the cluster can pull")  # fmt: skip
         return cluster
 
     def show(self, work: Work) -> Outcome:

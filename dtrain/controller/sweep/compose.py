@@ -170,17 +170,14 @@ class Composer:
     def _refuse(self, config: Config, differs: dict[str, str]) -> None:
         for key in differs:
             if key.startswith("sweep."):
-                refuse(key, "is one for the whole sweep", differs[key], accepted="one value",
+                refuse(key, "is one for the whole sweep", differs[key],
                        typed=f"{key}={differs[key]}")  # fmt: skip
         if config.resume is not None:
-            refuse(
-                "resume", "is for a single run", config.resume,
-                accepted="a command without -m, or sweep.resume=DIR to resume a sweep",
-                hint="python -m dtrain sweep.resume=outputs/multirun/DATE/TIME_NAME",
-            )  # fmt: skip
+            refuse("resume", "is for a single run", config.resume,
+                   hint="sweep.resume=outputs/multirun/DATE/TIME_NAME, or no -m")  # fmt: skip
         if config.debug is not None:
             refuse("debug", "checks one training, and a sweep has several", "...",
-                   accepted="a command without -m", hint="a command for each")  # fmt: skip
+                   hint="a command for each, without -m")  # fmt: skip
         first = self._first[1] if self._first else config
         for key in COMMON:
             ours, theirs = identity.value(config, key), identity.value(first, key)

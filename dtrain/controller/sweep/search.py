@@ -233,7 +233,7 @@ def _optuna() -> Any:
         import optuna
     except ImportError:
         raise UsageError("hydra/sweeper", "Optuna is not installed", "optuna",
-                         accepted="pip install 'dtrain[search]'",
-                         typed="hydra/sweeper=random") from None  # fmt: skip
+                         hint="pip install 'dtrain[search]' or "
+                         "hydra/sweeper=random") from None  # fmt: skip
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -334,9 +334,8 @@ def in_file(path: str) -> list[tuple[str, int]]:
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is no text"
-        raise UsageError(key, f"cannot be read ({why})", path,
-                         accepted="a file with a line for each host: host slots=N",
-                         hint=f"{key}=FILE") from None  # fmt: skip
+        raise UsageError(key, f"cannot be read ({why})", path, hint=f"{key}=FILE, with a line for "
+                         "each host: host slots=N") from None  # fmt: skip
     slots: dict[str, int] = {}
     for number, line in enumerate(lines[:_MOST], 1):
         name, _, options = line.partition("#")[0].strip().partition(" ")
@@ -362,7 +361,5 @@ def _once(key: str, found: list[tuple[str, int]]) -> list[tuple[str, int]]:
     for place, (name, slots) in enumerate(found):
         if name in [other for other, _ in found[:place]]:
             more = slots + next(room for other, room in found if other == name)
-            refuse(key, "is given twice", name,
-                   accepted="each host once, with the number of its tasks",
-                   hint=f"{name}:{more}")  # fmt: skip
+            refuse(key, "is given twice", name, hint=f"{name}:{more} once, for all of its tasks")
     return found

@@ -264,7 +264,7 @@ class Host:
 
 
 def _problem(*fields: str) -> dict[str, str]:
-    names = ("key", "value", "why", "accepted", "typed")
+    names = ("key", "value", "why", "accepted", "hint")
     return dict(zip(names, fields, strict=True))
 
 

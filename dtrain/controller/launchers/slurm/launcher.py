@@ -92,18 +92,15 @@ class Slurm(Elsewhere):
         tasks, nodes = len(cluster.tasks), self.asked["nodes"]
         if nodes is not None and nodes > tasks:
             refuse("launcher.nodes", f"the job has {tasks} process" + "es" * (tasks > 1), nodes,
-                   accepted=f"up to {tasks}, or null for a node each",
-                   typed="launcher.nodes=null")  # fmt: skip
+                   accepted=f"up to {tasks}, or null", typed="launcher.nodes=null")  # fmt: skip
         if (job := os.environ.get("SLURM_JOB_ID")) is not None:
-            refuse(
-                "launcher", f"this command is in SLURM job {job}, and submits no other", "slurm",
-                accepted="srun in front of it; for a sweep -m launcher=local sweep.parallel=N",
-                hint=f"srun --nodes={self._nodes(cluster)} --ntasks={tasks} python -m dtrain ...",
-            )  # fmt: skip
+            refuse("launcher", f"this command is in SLURM job {job}, and submits no other", "slurm",
+                   accepted="srun in front of it; for a sweep -m launcher=local sweep.parallel=N",
+                   hint=f"srun --nodes={self._nodes(cluster)} --ntasks={tasks} python "
+                   "...")  # fmt: skip
         if self.max_restarts:
-            refuse("launcher.max_restarts", "SLURM starts the job again, from its last checkpoint",
-                   self.max_restarts, accepted="launcher.max_requeues",
-                   typed="launcher.max_restarts=0")  # fmt: skip
+            refuse("launcher.max_restarts", "SLURM starts the job again (launcher.max_requeues)",
+                   self.max_restarts, accepted="0", typed="launcher.max_restarts=0")  # fmt: skip
         return cluster
 
     def _nodes(self, cluster: Cluster) -> int:
@@ -136,7 +133,6 @@ class Slurm(Elsewhere):
         extra = asked["extra"] or {}
         for name in sorted({*options, "job-name", "array", "output"} & extra.keys()):
             refuse(f"launcher.extra.{name}", "dtrain gives this option itself", extra[name],
-                   accepted="other options of sbatch",
                    hint=f"launcher.extra without {name}")  # fmt: skip
         return {**options, **extra}
 
@@ -204,7 +200,6 @@ class Slurm(Elsewhere):
         except client.Refused as error:
             writing.remove(path)
             raise UsageError("launcher", f"SLURM does not take the job: {error}", "slurm",
-                             accepted="a job that sbatch takes, on a machine that has sbatch",
                              hint="dry_run=true, which prints the script") from None  # fmt: skip
 
 
@@ -223,8 +218,7 @@ def _directives(options: Mapping[str, Any]) -> list[str]:
             if bad is not None:
                 name = "output_dir" if key in ("output", "chdir") else f"launcher.extra.{key}"
                 refuse(name, f"a batch script cannot have {bad!r} in an option", value,
-                       accepted="a value without quotes and backslashes",
-                       hint=f"{name}=VALUE")  # fmt: skip
+                       hint=f"{name} without quotes and backslashes")  # fmt: skip
             plain = all(c.isalnum() or c in "/._-:@%,+=[]*" for c in str(value))
             lines.append(f"--{key}={value}" if plain else f"--{key}='{value}'")
     return lines
