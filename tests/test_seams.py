@@ -166,7 +166,7 @@ class Rank:
 
     def find(self, planned, strategy, on_hosts):
         if self.variable not in os.environ:
-            raise UsageError(self.variable, "no host has a rank", accepted="a number", typed="RANK=0")
+            raise UsageError(self.variable, "no host has a rank", typed="RANK=0")
         placed = planned.at(os.environ["HOSTS"].split(","))
         return placed, placed.tasks[int(os.environ[self.variable])]
 '''
@@ -358,7 +358,7 @@ environment: {_target_: my_environment.Rank, variable: MY_RANK}
     words += ["strategy=multiworker", "hardware.hosts=1"]
     monkeypatch.setenv("HOME", str(tmp_path))
     refused = dtrain(*words)
-    assert refused.code == 2 and "MY_RANK=(not set): no host has a rank" in refused.output
+    assert refused.code == 2 and "MY_RANK: no host has a rank" in refused.output
     monkeypatch.setenv("MY_RANK", "0")
     monkeypatch.setenv("HOSTS", "127.0.0.1:2222")
     run = dtrain(*words)

@@ -16,6 +16,7 @@ from typing import Any
 
 from dtrain.config.overrides import key_of, parse
 from dtrain.errors import UsageError, nearest, refuse
+from dtrain.files.fields import Values
 from dtrain.run.folder import CHECKS
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
@@ -23,7 +24,7 @@ _WORDS = ("null", "true", "false", "nan", "inf")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*|\d+")
 
 
-def written(value: Any, key: str, hint: str | None = None) -> str:
+def written(value: object, key: str, hint: str | None = None) -> str:
     """Return a value as it stands behind the ``=`` of an override.
 
     Args:
@@ -65,7 +66,7 @@ def _text(value: str) -> str:
     return "'" + re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + ("\\'" if m[2] else ""), value) + "'"
 
 
-def shortened(value: Any) -> str:
+def shortened(value: object) -> str:
     """Return a value in one line of a message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
@@ -112,7 +113,7 @@ def option(data: str) -> str:
            typed=f"data='csv', overrides=['dataset.path={data}']")  # fmt: skip
 
 
-def refusal(value: Any, key: str) -> UsageError:
+def refusal(value: object, key: str) -> UsageError:
     """Return the refusal of an object where a function or class is asked for."""
     keras: Any = sys.modules.get("keras")
     shown = f"{type(value).__name__} {shortened(value)}"
@@ -163,9 +164,7 @@ _OF_CALLS = ("resume", "fork", "sweep.resume", "dry_run", "hydra.run.dir", "hydr
              "hydra.mode")  # fmt: skip
 
 
-def plain(
-    given: Mapping[str, Any], call: str, own: Iterable[str] = (), swept: bool = False
-) -> list[str]:
+def plain(given: Values, call: str, own: Iterable[str] = (), swept: bool = False) -> list[str]:
     """Return the overrides that keywords stand for.
 
     Args:
@@ -191,7 +190,7 @@ def plain(
     return found
 
 
-def _unknown(name: str, value: Any, call: str, known: list[str]) -> UsageError:
+def _unknown(name: str, value: object, call: str, known: list[str]) -> UsageError:
     near = nearest(name, known)
     usual = OF_KERAS.get(name)
     if call == "Run.resume" and name in OF_FORKS:

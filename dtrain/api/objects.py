@@ -28,6 +28,7 @@ from dtrain.data.example import Example
 from dtrain.data.nest import Ragged
 from dtrain.errors import UsageError, refuse
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.host import python_path
 
 #: Bytes of a pickle: arrays do not travel so.
@@ -110,7 +111,7 @@ class Objects:
         PLACES[module] = places
         return f"{module}.{name}"
 
-    def node(self, value: Any, key: str) -> Any:
+    def node(self, value: object, key: str) -> Any:
         """Return what stands in the configuration for a function, a class, or a partial of one.
 
         Raises:
@@ -158,7 +159,7 @@ class Objects:
         if top in sys.modules and top not in {*KNOWN, "__main__"} and self._find(top):
             self.trusted.append(top)
 
-    def _pickled(self, value: Any, name: str, key: str) -> str:
+    def _pickled(self, value: object, name: str, key: str) -> str:
         try:
             data, tops = _pickle(value)
         except Exception as error:  # of whatever it refers to
@@ -176,7 +177,7 @@ class Objects:
         )
 
 
-def _pickle(value: Any) -> tuple[bytes, set[str]]:
+def _pickle(value: object) -> tuple[bytes, set[str]]:
     """Return a pickle, and the packages that it may import."""
     import cloudpickle  # MLflow brings it
 
@@ -226,7 +227,7 @@ _PART = "validation=(x, y), or validation_split=0.1 for a part of data"
 _ARRAYS = "arrays [n, ...] of numbers, and dicts and tuples of them"
 
 
-def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
+def overrides(folder: Path, data: object, validation: object = None) -> list[str]:
     """Write arrays into one file, without compression, and return the overrides that read it.
 
     The same arrays have a file of the same name: it is their digest.
@@ -242,7 +243,7 @@ def overrides(folder: Path, data: Any, validation: Any = None) -> list[str]:
         OSError: the file cannot be written.
     """
     arrays: dict[str, np.ndarray] = {}
-    given: dict[str, Any] = dict.fromkeys(_PARTS.values())
+    given: Json = dict.fromkeys(_PARTS.values())
     _take(data, "data", "", arrays, given)
     if validation is not None:
         held = _take(validation, "validation", "validation_", arrays, given)
@@ -271,7 +272,7 @@ def _stored(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
     return path
 
 
-def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
+def evaluated(folder: Path, data: object) -> tuple[list[str], str]:
     """Write arrays to evaluate or predict on.
 
     Returns:
@@ -287,9 +288,7 @@ def evaluated(folder: Path, data: Any) -> tuple[list[str], str]:
     return [*found, *held], Path(path.strip("'")).stem
 
 
-def _take(
-    data: Any, key: str, before: str, arrays: dict[str, np.ndarray], given: dict[str, Any]
-) -> int:
+def _take(data: object, key: str, before: str, arrays: dict[str, np.ndarray], given: Json) -> int:
     """Put the arrays of one split beside those that are there; return how many parts it has."""
     parts = data if isinstance(data, tuple | list) else (data,)
     if not len(parts):
@@ -317,12 +316,12 @@ def _take(
     return sum(part is not None for part in parts)
 
 
-def _nothing(key: str, given: Any) -> UsageError:
+def _nothing(key: str, given: object) -> UsageError:
     return UsageError(key, "has no array", given, accepted=_ARRAYS,
                       hint="data=x, data=(x, y) or data={'image': x}")  # fmt: skip
 
 
-def _array(leaf: Any, key: str) -> np.ndarray:
+def _array(leaf: object, key: str) -> np.ndarray:
     """Return an array of numbers.
 
     Raises:

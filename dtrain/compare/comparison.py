@@ -17,6 +17,7 @@ from dtrain.compare.load_folders import Run, kind, number
 from dtrain.config import overrides
 from dtrain.config.objective import AUTO
 from dtrain.errors import UsageError, nearest, refuse
+from dtrain.files.fields import Json
 from dtrain.run import times
 
 #: What decides the number of replicas; all else has to be equal where speeds are compared.
@@ -74,7 +75,7 @@ class Comparison:
     runs: list[Run]
     keys: list[str]
     metric: str
-    sweep: dict[str, Any] | None = None
+    sweep: Json | None = None
     objective: str | None = None
     mode: str | None = None
     best: Run | None = None
@@ -96,7 +97,7 @@ class Comparison:
 
 def compare(
     runs: Sequence[Run],
-    sweep: dict[str, Any] | None = None,
+    sweep: Json | None = None,
     baseline: str | None = None,
     metric: str | None = None,
 ) -> Comparison:

@@ -13,6 +13,7 @@ from dtrain import secrets
 from dtrain.compare.load_folders import Run, last, public, tell
 from dtrain.config.forms import STORE
 from dtrain.errors import DtrainError, UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run import schemas
 from dtrain.tracking.delivery import reason
 from dtrain.tracking.mlflow.store import import_mlflow
@@ -43,7 +44,7 @@ def of_ids(ids: Sequence[str], uri: str) -> list[Run]:
     """
     _check(uri)
     mlflow = import_mlflow()
-    found: dict[str, Any] = {}
+    found: Json = {}
     client: Any = None
     for each in ids:
         with _explained(mlflow, uri, each):
@@ -119,7 +120,7 @@ def _read(client: Any, tracked: Any, name: str, of_one_sweep: bool) -> Run:
     return run
 
 
-def _result(client: Any, run_id: str) -> dict[str, Any] | None:
+def _result(client: Any, run_id: str) -> Json | None:
     """Return the contents of the artifact ``result.json``; None where it cannot be had."""
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -24,6 +24,7 @@ from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address, start
 from dtrain.errors import DtrainError, UsageError, printable, refuse
+from dtrain.files.fields import Json
 from dtrain.host import terminal
 from dtrain.tracking.base import describe_overlooked
 
@@ -206,7 +207,7 @@ def _job(node: DictConfig) -> Outcome:
     return start(config, folder, command, chosen)
 
 
-def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
+def command_of(config: Config, node: DictConfig) -> Json:
     """Return the contents of ``command.json`` of the command whose configuration Hydra has now.
 
     Args:

@@ -20,6 +20,7 @@ from dtrain.controller.result import Outcome
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import start
 from dtrain.errors import UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run import strategy_plan
 from dtrain.run.folder import CHECKS, short
 
@@ -36,13 +37,13 @@ class DebugJob(Job):
     unsaved = "stopped before the check was done"
 
     @staticmethod
-    def _result(*given: Any, **course: Any) -> dict[str, Any]:
+    def _result(*given: Any, **course: Any) -> Json:
         """Return the contents of ``result.json``."""
-        event: dict[str, Any] = next((e for e in reversed(given[3]) if e["event"] == "debug"), {})
+        event = result.last(given[3], "debug")
         findings = {name: value for name, value in event.items() if name not in ("event", "time")}
         return {**result.result(*given, **course), "debug": findings}
 
-    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+    def _print_end(self, found: Json, shipped: bool) -> None:
         if summary := found["debug"].get("summary"):
             self._view.detail(summary)
         if found["error"]:
@@ -58,7 +59,7 @@ class DebugJob(Job):
         report.print_plan(config, planned, folder)
 
 
-def run(config: Config, name: str, folder: Path, command: dict[str, Any], chosen: bool) -> Outcome:
+def run(config: Config, name: str, folder: Path, command: Json, chosen: bool) -> Outcome:
     """Do the check that a configuration names.
 
     Args:

@@ -20,10 +20,12 @@ from dtrain.config.section import Node
 from dtrain.config.values import settle
 from dtrain.controller import cli, folders, resume
 from dtrain.controller.job import Job
+from dtrain.controller.result import last
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address, start
 from dtrain.data import options
 from dtrain.errors import nearest, refuse
+from dtrain.files.fields import Json
 from dtrain.run import journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
@@ -262,20 +264,13 @@ class DerivedJob(Job):
         return rundir, folders.lock(rundir, "RUN")
 
     def _result(
-        self,
-        config: Config,
-        cluster: Cluster,
-        rundir: RunDir,
-        events: list[dict[str, Any]],
-        **course: Any,
-    ) -> dict[str, Any]:
+        self, config: Config, cluster: Cluster, rundir: RunDir, events: list[Json], **course: Any
+    ) -> Json:
         """Return the contents of ``result.json``."""
-        end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
-        start: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "start"), {})
+        end = last(events, "end")
+        del course["start_phases"]  # of a training alone
         return {
-            "status": course["status"],
-            "exit_code": course["exit_code"],
-            "error": course["error"],
+            **course,
             "run": config.action["run"],
             "objective": None,
             "metrics": end.get("metrics", {}),
@@ -283,19 +278,15 @@ class DerivedJob(Job):
             **self.found(events),
             "replicas": cluster.replicas,
             "tasks": len(cluster.tasks),
-            "parameters": start.get("parameters"),
-            "restarts": course["restarts"],
-            "replaced_workers": course["replaced"],
-            "started": course["began"],
-            "start_seconds": course["start_seconds"],
-            "seconds": round(time.time() - course["began"], 3),
+            "parameters": last(events, "start").get("parameters"),
+            "seconds": round(time.time() - course["started"], 3),
         }
 
-    def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+    def found(self, events: list[Json]) -> Json:
         """Return what was found, for ``result.json``."""
         return {}
 
-    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+    def _print_end(self, found: Json, shipped: bool) -> None:
         speed = found["examples_per_second"]
         self._view.detail(f"{found['status']}" + (f": {speed:,.0f} examples/s" if speed else ""))
         if found["error"]:
@@ -341,7 +332,7 @@ _OF_FILES = (
 #: The dataset whose targets and weights are in files of their own.
 _BESIDE = "dtrain.datasets.npy"
 #: Without a part that is held out.
-_NOTHING_HELD: dict[str, Any] = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
+_NOTHING_HELD: Json = {"validation_split": 0.0, "split": None, "folds": None, "fold": 0}
 #: Keys that say what the targets and the weights are.
 _LABELS = ("target", "weight")
 
@@ -371,7 +362,7 @@ def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> N
     def is_free(key: str) -> bool:
         return key in node and f"dataset.{key}" not in typed
 
-    changes: dict[str, Any] = {}
+    changes: Json = {}
     if not any(f"dataset.{key}" in typed for key in _VALIDATION):
         changes |= {key: None for key in _OF_FILES if is_free(key)}
         changes |= {key: value for key, value in _NOTHING_HELD.items() if is_free(key)}
@@ -386,10 +377,10 @@ def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> N
     return node.replaced(**changes)
 
 
-def _columns(rundir: RunDir) -> dict[str, Any] | None:
+def _columns(rundir: RunDir) -> Json | None:
     """Return the names of the columns that the run was trained on; None of what is no table."""
     for event in journal.read(rundir.journal):
         if event["event"] == "data":
-            columns: dict[str, Any] | None = (event.get("train") or {}).get("columns")
+            columns: Json | None = (event.get("train") or {}).get("columns")
             return columns
     return None

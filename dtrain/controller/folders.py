@@ -12,6 +12,7 @@ from dtrain.config import given
 from dtrain.data.files import is_address
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files import addresses, reading, writing
+from dtrain.files.fields import Json
 from dtrain.run import schemas
 from dtrain.run.folder import LOCK, RunDir, check_format
 
@@ -129,7 +130,7 @@ def open_existing(path: str | os.PathLike[str], key: str) -> RunDir:
     return rundir
 
 
-def read_command(rundir: RunDir) -> dict[str, Any] | None:
+def read_command(rundir: RunDir) -> Json | None:
     """Return the contents of ``command.json``, None where there is no such file.
 
     Raises:

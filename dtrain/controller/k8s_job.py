@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -34,6 +33,7 @@ from dtrain.controller.launchers.k8s import COMPONENT, INSTANCE, MARGIN, Object,
 from dtrain.controller.plan import Plan
 from dtrain.errors import TrainingError, refuse
 from dtrain.files import addresses, writing
+from dtrain.files.fields import Json
 from dtrain.host.terminal import say, stops
 
 #: Below ``output_dir``, of the run folders in the cluster and of the manifests here.
@@ -52,9 +52,7 @@ _EXIT_CODES = (
 )
 
 
-def run(
-    config: Config, planned: Plan, launcher: Kubernetes, command: dict[str, Any], chosen: bool
-) -> int:
+def run(config: Config, planned: Plan, launcher: Kubernetes, command: Json, chosen: bool) -> int:
     """Print or write the manifest of a job, or create it and follow it.
 
     Args:
@@ -88,9 +86,7 @@ def run(
     return job.follow(launcher.grace_seconds + MARGIN) if pods.follow else errors.OK
 
 
-def workload(
-    config: Config, planned: Plan, launcher: Kubernetes, command: dict[str, Any]
-) -> Workload:
+def workload(config: Config, planned: Plan, launcher: Kubernetes, command: Json) -> Workload:
     """Return what the pods run: the user's command, with the launcher that is right there.
 
     Args:

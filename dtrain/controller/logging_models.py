@@ -56,14 +56,9 @@ def check(config: Config, tracker: Tracker) -> None:
 
 
 def exported(
-    config: Config,
-    rundir: RunDir,
-    word: str | None,
-    weights: str,
-    names: list[str],
-    hear: Callable[[str], None],
-    waiting: Callable[[], None],
-) -> Model:
+    config: Config, rundir: RunDir, word: str | None, weights: str, names: list[str],
+    hear: Callable[[str], None], waiting: Callable[[], None],
+) -> Model:  # fmt: skip
     """Export a checkpoint, and write down that it is to be logged.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from dtrain.config import targets
 from dtrain.config.schema import Config
@@ -23,6 +22,7 @@ from dtrain.data.sources import Splits
 from dtrain.data.streams import known_length
 from dtrain.datasets import tables
 from dtrain.errors import refuse
+from dtrain.files.fields import Values
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import strategy_plan
 from dtrain.run.cluster import Cluster, Task
@@ -80,14 +80,14 @@ def sizes(config: Config) -> Splits | None:
     return Splits(train, None if splits.validation is None else validation)
 
 
-def _is_counted(node: Any) -> bool:
+def _is_counted(node: Values) -> bool:
     """Whether no table is to be converted before its rows are known."""
     if node["_target_"] == "dtrain.datasets.table":
         return tables.is_counted(node)
     return all(_is_counted(member) for member in (node.get("members") or {}).values())
 
 
-def _is_own(node: Any) -> bool:
+def _is_own(node: Values) -> bool:
     """Whether dtrain ships the function of a dataset, and those of its members."""
     if not str(node.get("_target_")).startswith("dtrain.datasets."):
         return False

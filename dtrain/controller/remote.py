@@ -35,6 +35,7 @@ from dtrain.data import servers
 from dtrain.data.files import is_address
 from dtrain.errors import UsageError, refuse
 from dtrain.files import addresses, reading, writing
+from dtrain.files.fields import Json
 from dtrain.run.checkpoint.format import MANIFEST, STATE
 from dtrain.run.checkpoint.store import ASIDE, POINTER
 from dtrain.run.folder import RunDir, short, write_json
@@ -185,15 +186,12 @@ class Output:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        bucket: Bucket,
-        began: Callable[[], bool] = lambda: True,
-        warn: Callable[[str], Any] = lambda text: print(text, file=sys.stderr),
-    ):
+        self, folder: Path, bucket: Bucket, began: Callable[[], bool] = lambda: True,
+        warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    ):  # fmt: skip
         self._folder, self._bucket, self._began, self._warn = folder, bucket, began, warn
         self.address = bucket.address
-        state: dict[str, Any] = {}
+        state: Json = {}
         with contextlib.suppress(UsageError):  # damaged: all is uploaded again
             state = reading.read_json(folder / _STATE) or {}
         self.name: str | None = state.get("owner")
@@ -310,7 +308,7 @@ class Output:
 
 
 def output_of(
-    folder: Path, key: str, began: Callable[[], bool], warn: Callable[[str], Any]
+    folder: Path, key: str, began: Callable[[], bool], warn: Callable[[str], None]
 ) -> Output | None:
     """Return what uploads a folder; None where it has no other place.
 
@@ -432,7 +430,7 @@ def arguments(words: list[str], keys: Container[str]) -> list[str]:
     return local
 
 
-def find(config: Any, words: dict[str, Any], chosen: Path | None) -> str | None:
+def find(config: Any, words: Json, chosen: Path | None) -> str | None:
     """Return what :func:`.resume.find` does, of runs at an address, too.
 
     Args:

@@ -20,6 +20,7 @@ from dtrain.controller.folders import lock, open_existing, read_command, runs_be
 from dtrain.controller.launchers import external
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest, refuse
 from dtrain.files import reading
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint, identity, schemas
 from dtrain.run.folder import FORMAT, RunDir, short
 from dtrain.run.journal import Follower
@@ -31,7 +32,7 @@ OF_ONE_COMMAND = ("resume", "sweep.resume", "dry_run", "launcher.follow")
 _GROUPS = ("dataset", "model", "optimizer", "strategy", "trainer")
 
 
-def command(overrides: list[str], config_dir: str | None, uri: str | None = None) -> dict[str, Any]:
+def command(overrides: list[str], config_dir: str | None, uri: str | None = None) -> Json:
     """Return the contents of ``command.json``: what a later ``resume=`` composes from.
 
     Args:
@@ -75,13 +76,9 @@ def arguments(given: list[str]) -> list[str]:
 
 
 def of_run(
-    key: str,
-    folder: str,
-    rundir: RunDir,
-    given: list[str],
-    replaced: Collection[str],
+    key: str, folder: str, rundir: RunDir, given: list[str], replaced: Collection[str],
     typed: str | None = None,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Put the overrides of a run before those ``given``.
 
     Args:
@@ -141,7 +138,7 @@ def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
                       hint=suggest.corrected(key, folder) or f"{typed}{right}")  # fmt: skip
 
 
-def refuse_derived(key: str, folder: object, command: dict[str, Any] | None) -> None:
+def refuse_derived(key: str, folder: object, command: Json | None) -> None:
     """Refuse the folder of an evaluation or the like where that of a run is asked for.
 
     Args:
@@ -165,7 +162,7 @@ def origin(fork: str) -> tuple[RunDir, Path | None]:
     return RunDir(path), None
 
 
-def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> str | None:
+def find(config: Config, words: Json, folder: Path | None = None) -> str | None:
     """Return the newest run folder that the same command has begun and that is not finished.
 
     Args:
@@ -180,7 +177,7 @@ def find(config: Config, words: dict[str, Any], folder: Path | None = None) -> s
     return None
 
 
-def status_of(folder: Path, config: Config, words: dict[str, Any]) -> str | None:
+def status_of(folder: Path, config: Config, words: Json) -> str | None:
     """Return how the run in a folder ended; None where another command began it.
 
     Args:
@@ -204,7 +201,7 @@ def status_of(folder: Path, config: Config, words: dict[str, Any]) -> str | None
     return str(result.get("status"))
 
 
-def _sorted(words: dict[str, Any]) -> tuple[list[str], Any]:
+def _sorted(words: Json) -> tuple[list[str], Any]:
     last = {
         key_of(override): override for override in words["overrides"]
     }  # of those with one key it counts
@@ -277,7 +274,7 @@ def check(config: Config, overrides: list[str]) -> None:
             key, old, new = _differing(
                 fixed, identity.value(past, fixed), identity.value(config, fixed)
             )
-            refuse(key, f"is not what the run has in its {rundir.config.name}", new, accepted=old,
+            refuse(key, f"is not what the run has in its {rundir.config.name}", new,
                    typed=f"resume={config.resume} {key}={old}")  # fmt: skip
         last = parse(words[-1])
         key, given = f"{last.sign}{last.name}", last.value or ""
@@ -336,7 +333,7 @@ def _meet(key: str, other: str) -> bool:
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
-def _differing(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+def _differing(key: str, old: object, new: object) -> tuple[str, object, object]:
     """Return the first key at or below ``key`` that is not alike, with its two values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in {**old, **new}:

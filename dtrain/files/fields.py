@@ -4,7 +4,7 @@ import functools
 import math
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import (
     Annotated,
     Any,
@@ -18,6 +18,10 @@ from typing import (
 )
 
 from dtrain.errors import DamagedFile
+
+#: Plain values by name: of a JSON or YAML file, or a node of the configuration.
+Values = Mapping[str, Any]
+Json = dict[str, Any]
 
 #: The largest number that is an integer in every JSON reader; nothing is counted beyond it.
 LARGEST = 2**53

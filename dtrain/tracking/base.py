@@ -7,11 +7,12 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from dtrain.config import schema, targets
 from dtrain.config.schema import Config
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir
 from dtrain.run.registry import Promotion
@@ -80,7 +81,7 @@ class Tracker(ABC):
         """
 
     @abstractmethod
-    def write(self, events: list[dict[str, Any]]) -> None:
+    def write(self, events: list[Json]) -> None:
         """Write events of the journal; what is there already is not written again."""
 
     @abstractmethod
@@ -88,7 +89,7 @@ class Tracker(ABC):
         """Record how the run ended: ``FINISHED``, ``FAILED`` or ``KILLED``, and when."""
 
     def add(  # the status and the end of most are set by the last call
-        self, run: TrackedRun, events: list[dict[str, Any]], ended: tuple[float, str, float]
+        self, run: TrackedRun, events: list[Json], ended: tuple[float, str, float]
     ) -> None:
         """Write events of a run that has ended, and leave how it ended as it is.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 from dtrain import errors
 from dtrain.config.objective import Mode
@@ -16,6 +15,7 @@ from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import CheckpointError, DamagedFile, printable, refuse
 from dtrain.files import reading
+from dtrain.files.fields import Json
 from dtrain.host.terminal import aligned
 from dtrain.run.checkpoint import best_of, store, writer
 from dtrain.run.checkpoint.format import MANIFEST, STATE, load, read_manifest
@@ -51,7 +51,7 @@ def _list(folder: Path, one: Path | None) -> int:
     paths, problems = store.candidates(folder) if one is None else ([one], [])
     last = None if one is not None or problems else store.committed(folder)
     rows: dict[Path, str] = {}
-    metas: dict[int, dict[str, Any]] = {}
+    metas: dict[int, Json] = {}
     for path in paths:
         step, rows[path] = _step(path), "sound"
         try:

@@ -49,9 +49,10 @@ class Export(OfModel):
         self._formats = list(dict.fromkeys(names))
         if unknown := [name for name in names if name not in FORMATS]:
             name, near = unknown[0], nearest(unknown[0], FORMATS)
+            instead = suggest.corrected("to", name) or (f"to={near}" if near else None)
             refuse("to", "is no format", name,
-                   accepted=f"{', '.join(FORMATS)}, with commas between",
-                   hint=suggest.corrected("to", name) or f"to={near or 'FORMAT'}")  # fmt: skip
+                   accepted=f"{', '.join(FORMATS)}, with commas between", typed=instead,
+                   hint="to=FORMAT")  # fmt: skip
 
     def job(self, node: Any) -> int:
         """Export each checkpoint that is meant, and return the exit code."""

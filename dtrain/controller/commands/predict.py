@@ -19,8 +19,10 @@ from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.launchers import Env
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine, check_workers
+from dtrain.controller.result import last
 from dtrain.data import options
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.run import checkpoint
 from dtrain.run.cluster import Task
 from dtrain.run.folder import short
@@ -73,13 +75,13 @@ class PredictJob(DerivedJob):
         DerivedJob.show(config, planned, folder)
         print(f"predictions: {short(Path(config.action['to']))}")
 
-    def found(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+    def found(self, events: list[Json]) -> Json:
         """Return where the predictions are, and how many."""
-        end: dict[str, Any] = next((e for e in reversed(events) if e["event"] == "end"), {})
+        end = last(events, "end")
         names = ("predictions", "file", "rows", "pieces", "done", "own_rows")
         return {name: end.get(name) for name in names}
 
-    def _print_end(self, found: dict[str, Any], shipped: bool) -> None:
+    def _print_end(self, found: Json, shipped: bool) -> None:
         super()._print_end(found, shipped)
         if found["predictions"] is not None:
             place, done = Path(found["predictions"]), f"{found['rows']:,} rows"

@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import dtrain
 from dtrain import errors
@@ -214,7 +213,7 @@ def link_data(paths: Iterable[str], then: Path, now: Path) -> list[str]:
     return linked
 
 
-def _texts(node: Any) -> Iterator[str]:
+def _texts(node: object) -> Iterator[str]:
     """Yield the texts of a node."""
     if isinstance(node, dict | list):
         for each in node.values() if isinstance(node, dict) else node:

@@ -33,6 +33,7 @@ from dtrain.controller.launchers.questions import ModelProcess
 from dtrain.controller.terminal.progress import Activity
 from dtrain.errors import DtrainError, UsageError, printable, refuse
 from dtrain.files import writing
+from dtrain.files.fields import Json
 from dtrain.host import forkserver
 from dtrain.run import checkpoint
 from dtrain.run.exports import FORMATS
@@ -102,7 +103,7 @@ class _Command:
         print("stopped", flush=True)
         return errors.OK
 
-    def _lines(self, name: str, number: str, about: dict[str, Any]) -> list[str]:
+    def _lines(self, name: str, number: str, about: Json) -> list[str]:
         host, port = self.listener.getsockname()[:2]
         where = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         compared = "not compared: no examples are stored with it"
@@ -320,7 +321,7 @@ class Server:
         self.version: Version | None = None
         self._deaths = 0
 
-    def load(self, version: Version) -> dict[str, Any]:
+    def load(self, version: Version) -> Json:
         """Have a version serve, beside which the one before goes on until then.
 
         Returns:
@@ -333,7 +334,7 @@ class Server:
         asked = {"version": version.number, "path": str(version.path)}
         try:
             process.link.send_bytes(json.dumps(asked).encode())
-            about: dict[str, Any] = json.loads(process.link.recv_bytes())
+            about: Json = json.loads(process.link.recv_bytes())
         except (EOFError, OSError):
             raise DtrainError("its process died while it was loaded") from None
         if "failed" in about:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
 from dtrain.errors import UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 
@@ -46,13 +47,9 @@ class Launcher(ABC):
     gpus: tuple[str, ...] | None = None
 
     def __init__(
-        self,
-        grace_seconds: float,
-        start_timeout: float | None,
-        stall_timeout: float | None,
-        max_restarts: int,
-        peer_timeout: float = 45.0,
-    ):
+        self, grace_seconds: float, start_timeout: float | None, stall_timeout: float | None,
+        max_restarts: int, peer_timeout: float = 45.0,
+    ):  # fmt: skip
         self.grace_seconds = grace_seconds
         self.start_timeout = self.patience if start_timeout is None else start_timeout
         self.stall_timeout = stall_timeout
@@ -173,7 +170,7 @@ class Work(ABC):
         command: contents of ``command.json``; its ``overrides`` are those of the user's command.
     """
 
-    def __init__(self, name: str, cluster: Cluster, folder: Path, command: dict[str, Any]):
+    def __init__(self, name: str, cluster: Cluster, folder: Path, command: Json):
         self.name, self.cluster, self.folder, self.command = name, cluster, folder, command
 
     @abstractmethod

@@ -119,13 +119,9 @@ class Env(Local):
     patience = 600.0
 
     def __init__(
-        self,
-        *args: Any,
-        environment: ClusterEnvironment,
-        network: str | None = None,
-        chief: str | None = None,
-        **kwargs: Any,
-    ):
+        self, *args: Any, environment: ClusterEnvironment, network: str | None = None,
+        chief: str | None = None, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(*args, **kwargs)
         if self.max_restarts:
             refuse("launcher.max_restarts", "one task of many cannot start the others again",

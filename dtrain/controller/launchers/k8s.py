@@ -26,6 +26,7 @@ from dtrain.controller.launchers.rendezvous import cluster_key
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
 from dtrain.errors import refuse
+from dtrain.files.fields import Values
 from dtrain.run.cluster import Cluster
 
 Object = dict[str, Any]
@@ -212,7 +213,7 @@ def _variables(launcher: Kubernetes, work: Workload, role: str | None) -> list[O
     return variables
 
 
-def _merged(spec: Object, more: Mapping[str, Any]) -> Object:
+def _merged(spec: Object, more: Values) -> Object:
     """Return ``spec`` with the user's fields: mappings are merged, lists are joined."""
     merged = {**spec, **more}
     for name, here in spec.items():

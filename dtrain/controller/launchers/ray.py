@@ -47,14 +47,9 @@ class Ray(Agents):
     several = True
 
     def __init__(
-        self,
-        *args: Any,
-        address: str | None = None,
-        cpus_per_task: float = 1.0,
-        gpus_per_task: int = 0,
-        placement: Any = "auto",
-        **kwargs: Any,
-    ):
+        self, *args: Any, address: str | None = None, cpus_per_task: float = 1.0,
+        gpus_per_task: int = 0, placement: Any = "auto", **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(*args, **kwargs)
         self._address = address
         self._placement = str(getattr(placement, "name", placement))

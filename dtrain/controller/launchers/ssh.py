@@ -78,19 +78,11 @@ class Ssh(Agents):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        hosts: list[str] | None = None,
-        hostfile: str | None = None,
-        python: str | None = None,
-        folder: str | None = None,
-        setup: list[str] | None = None,
-        ssh_config: str | None = None,
-        variables: list[str] | None = None,
-        sync: bool = False,
-        network: str | None = None,
-        **kwargs: Any,
-    ):
+        self, *args: Any, hosts: list[str] | None = None, hostfile: str | None = None,
+        python: str | None = None, folder: str | None = None, setup: list[str] | None = None,
+        ssh_config: str | None = None, variables: list[str] | None = None, sync: bool = False,
+        network: str | None = None, **kwargs: Any,
+    ):  # fmt: skip
         super().__init__(*args, **kwargs)
         self._given, self._hostfile = list(hosts or []), hostfile
         self._python, self._folder, self._setup = python, folder, list(setup or [])

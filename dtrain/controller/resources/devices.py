@@ -10,12 +10,11 @@ import math
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dtrain.config.schema import Config
 from dtrain.errors import refuse
+from dtrain.files.fields import Values
 from dtrain.host import usage
 from dtrain.host.packages import version
 from dtrain.run.cluster import Cluster
@@ -254,7 +253,7 @@ def _check(
                accepted=f"up to {most} in all", typed=f"{key}={instead}")  # fmt: skip
 
 
-def check_synthetic(node: Mapping[str, Any]) -> None:
+def check_synthetic(node: Values) -> None:
     """Refuse a ``dataset=synthetic`` that this machine's memory cannot hold.
 
     Args:

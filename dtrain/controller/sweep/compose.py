@@ -31,6 +31,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.controller.validate import Checked, check, check_address
 from dtrain.data.sources import Splits
 from dtrain.errors import refuse
+from dtrain.files.fields import Json
 from dtrain.run import identity
 from dtrain.run.cluster import Cluster, Task
 
@@ -216,13 +217,13 @@ class Composer:
             self._sizes[key] = sizes(config)
         return self._sizes[key]
 
-    def command(self, draft: Draft) -> dict[str, Any]:
+    def command(self, draft: Draft) -> Json:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
         uri = load.address(draft.config)
         return {**resume.command(draft.overrides, self._master.config_dir, uri), "sweep": sweep}
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Json:
         """Return what the whole sweep is composed of, for ``sweep.resume=``."""
         typed = self._master.overrides
         hydra = [override for override in typed["hydra"] if not override.startswith("hydra.mode=")]

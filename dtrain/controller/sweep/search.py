@@ -106,14 +106,9 @@ class Tpe(Source):
     """
 
     def __init__(
-        self,
-        words: Sequence[str],
-        trials: int,
-        seed: int,
-        maximize: bool,
-        startup: int,
+        self, words: Sequence[str], trials: int, seed: int, maximize: bool, startup: int,
         pruning: bool,
-    ):
+    ):  # fmt: skip
         super().__init__(())
         self._optuna = _optuna()
         self._fixed, self._dimensions = read(words)

@@ -94,12 +94,9 @@ def show(folder: Path, todo: Sequence[Draft], parallel: int | None) -> None:
 
 
 def submit(
-    record: Record,
-    todo: Sequence[Draft],
-    composer: Composer,
-    parallel: int | None,
+    record: Record, todo: Sequence[Draft], composer: Composer, parallel: int | None,
     submitted: dict[int, SlurmJob],
-) -> None:
+) -> None:  # fmt: skip
     """Prepare the folders of all jobs, and submit those that have not been.
 
     Args:

@@ -8,7 +8,7 @@ import platform
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dtrain.config import load
 from dtrain.config.objective import AUTO
 from dtrain.config.schema import Backend, Config
 from dtrain.errors import DamagedFile
+from dtrain.files.fields import Json, Values
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 from dtrain.run import code, schemas
@@ -33,7 +34,7 @@ _NAME, _DIGEST, _TEXT = 500, 36, 60_000
 _CONTEXT = {"train": "training", "validation": "validation"}
 
 
-def inputs(event: dict[str, Any], dataset: Mapping[str, Any]) -> list[Any]:
+def inputs(event: Json, dataset: Values) -> list[Any]:
     """Return MLflow's inputs of a ``data`` event.
 
     Args:
@@ -192,7 +193,7 @@ class MLflow(Tracker):
         #: that have another value since a later start.
         self._present: dict[str, str] | None = None
         self._changed: set[str] = set()
-        self._derived: dict[str, Any] = {}
+        self._derived: Json = {}
 
     @property
     def address(self) -> str:
@@ -227,9 +228,7 @@ class MLflow(Tracker):
         if self._resumed:
             self._call_store("update_run", status="RUNNING")
 
-    def add(
-        self, run: TrackedRun, events: list[dict[str, Any]], ended: tuple[float, str, float]
-    ) -> None:
+    def add(self, run: TrackedRun, events: list[Json], ended: tuple[float, str, float]) -> None:
         """Write events of a run that has ended: its status and its artifacts stay."""
         self._find(run, ended[0])
         self.write(events)
@@ -265,7 +264,7 @@ class MLflow(Tracker):
         self._present = None
         self._resumed = True
 
-    def write(self, events: list[dict[str, Any]]) -> None:
+    def write(self, events: list[Json]) -> None:
         """Write what ``events`` say; a point that is already there is not written again."""
         assert self._store is not None, "after open"
         points = []
@@ -298,7 +297,7 @@ class MLflow(Tracker):
                     known.add(point.step)
         return self._known[key]
 
-    def _describe(self, derived: dict[str, Any]) -> None:
+    def _describe(self, derived: Json) -> None:
         """Write the parameters of a start of the run.
 
         MLflow keeps the first value of a parameter. One that a later start has changed, such as
@@ -358,7 +357,7 @@ class MLflow(Tracker):
         tracked: Any = schemas.read(rundir.tracking, schemas.Shipped) or {}
         write_json(rundir.tracking, {**tracked, "shipped": status})
 
-    def _explain(self, result: dict[str, Any]) -> None:
+    def _explain(self, result: Json) -> None:
         """Add why the run failed, and the logs of its tasks."""
         assert self._store is not None and self._run is not None, "after open"
         call, logs = self._store.call, self._run.rundir.logs

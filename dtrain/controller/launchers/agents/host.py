@@ -8,12 +8,12 @@ import re
 import secrets
 import time
 from pathlib import Path
-from typing import Any
 
 from dtrain.controller.launchers.agents import mirror
 from dtrain.controller.launchers.agents.stream import Message, Stream, Transport
 from dtrain.controller.launchers.cluster_env.tf_config import joined
 from dtrain.errors import DtrainError, TrainingError, UsageError, refuse
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.mirror import Receiver
 
@@ -57,7 +57,7 @@ class Host:
     ):
         self.transport, self.slots = transport, slots
         self.name = transport.host
-        self.facts: dict[str, Any] = {}
+        self.facts: Json = {}
         self.tasks: list[str] = []
         self.address: str | None = None
         self.lost: str | None = None
@@ -96,7 +96,7 @@ class Host:
             why = f"what came of its run folder cannot be kept ({error})"
             self._inbox.put((self, {"kind": "gone", "why": why}))
 
-    def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+    def send(self, kind: str, data: bytes = b"", **fields: object) -> None:
         """Send a message; one that is lost gets none."""
         if self.stream is not None:
             self.stream.send(kind, data, **fields)

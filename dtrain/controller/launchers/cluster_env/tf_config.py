@@ -7,10 +7,10 @@ import ipaddress
 import json
 import os
 import re
-from typing import Any
 
 from dtrain.controller.launchers.cluster_env.base import Started
 from dtrain.errors import UsageError, nearest, refuse
+from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster, Task
 
 #: Hosts that mean "this machine" on every machine, besides 127.x.
@@ -127,7 +127,7 @@ def is_local(host: str) -> bool:
 
 
 def _wrong(
-    where: str, value: Any, problem: str, typed: str | None = None, hint: str = _EXAMPLE
+    where: str, value: object, problem: str, typed: str | None = None, hint: str = _EXAMPLE
 ) -> UsageError:
     """Return the error of a part of ``TF_CONFIG``, such as ``cluster.worker[0]``."""
     text = " ".join((value if isinstance(value, str) else json.dumps(value)).split())
@@ -136,7 +136,7 @@ def _wrong(
                       accepted="TensorFlow's JSON, with one cluster on every host")  # fmt: skip
 
 
-def _parse(text: str | None) -> dict[str, Any]:
+def _parse(text: str | None) -> Json:
     if text is None or not text.strip():
         refuse("TF_CONFIG", "says nothing of the cluster that launcher=env is to join",
                text or "(not set)", hint=_EXAMPLE,
@@ -155,7 +155,7 @@ def _parse(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _check_role(where: str, role: Any, value: Any, usable: list[str], strategy: str) -> None:
+def _check_role(where: str, role: object, value: object, usable: list[str], strategy: str) -> None:
     if role in usable:
         return
     problem, typed = "is no role of a task", None
@@ -170,7 +170,7 @@ def _check_role(where: str, role: Any, value: Any, usable: list[str], strategy: 
     raise _wrong(where, value, problem, typed, hint)
 
 
-def _addresses(where: str, listed: Any) -> list[str]:
+def _addresses(where: str, listed: object) -> list[str]:
     if not isinstance(listed, list):
         raise _wrong(where, listed, "is not a list of addresses")
     for index, address in enumerate(listed):
@@ -219,9 +219,7 @@ def _check_together(addresses: dict[str, list[str]]) -> None:
             raise _wrong(where, address, f"{problem}: {elsewhere[0]}")
 
 
-def _own_name(
-    task: dict[str, Any], addresses: dict[str, list[str]], usable: list[str], strategy: str
-) -> str:
+def _own_name(task: Json, addresses: dict[str, list[str]], usable: list[str], strategy: str) -> str:
     role, index = task.get("type"), task.get("index")
     _check_role("task.type", role, role, usable, strategy)
     listed = len(addresses.get(str(role), []))

@@ -19,7 +19,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dtrain import __version__, errors
 from dtrain.controller.launchers.cluster_env.tf_config import host_port, is_local, joined
@@ -27,6 +27,7 @@ from dtrain.controller.launchers.rendezvous import messages
 from dtrain.controller.launchers.rendezvous.keepalive import Watch
 from dtrain.controller.launchers.rendezvous.messages import PROVE, Connection, Message, ready
 from dtrain.errors import TrainingError, UsageError
+from dtrain.files.fields import Json
 
 #: Connections that have not yet said who they are; beyond it one of them has to go.
 UNIDENTIFIED = 64
@@ -66,13 +67,9 @@ class Host:
     """
 
     def __init__(
-        self,
-        addresses: Sequence[str],
-        expected: list[str],
-        facts: dict[str, str],
-        key: bytes,
+        self, addresses: Sequence[str], expected: list[str], facts: dict[str, str], key: bytes,
         peer_timeout: float,
-    ):
+    ):  # fmt: skip
         self._addresses, self._expected, self._key = addresses, expected, key
         self._address = addresses[0]
         self._places: dict[str, tuple[str, Connection]] = {}  # what each has said of its own
@@ -246,7 +243,7 @@ class Host:
         connection.shut()
         connection.taken = False
 
-    def _compare(self, task: str, facts: dict[str, Any]) -> None:
+    def _compare(self, task: str, facts: Json) -> None:
         mine = self._facts
         differ = [key for key in {**mine, **facts} if mine.get(key) != facts.get(key)]
         if not differ:
@@ -310,14 +307,9 @@ class Peer:
     """
 
     def __init__(
-        self,
-        addresses: Sequence[str],
-        task: str,
-        facts: dict[str, str],
-        key: bytes,
-        peer_timeout: float,
-        own: str = "",
-    ):
+        self, addresses: Sequence[str], task: str, facts: dict[str, str], key: bytes,
+        peer_timeout: float, own: str = "",
+    ):  # fmt: skip
         self._addresses, self._task, self._key = addresses, task, key
         self._facts = messages.shorten_facts(facts)
         self.address, self._own = addresses[0], own

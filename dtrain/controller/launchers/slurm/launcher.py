@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
 from dtrain.errors import UsageError, refuse
 from dtrain.files import writing
+from dtrain.files.fields import Json, Values
 from dtrain.host.terminal import say
 from dtrain.run.cluster import Cluster
 
@@ -60,7 +61,7 @@ class Slurm(Elsewhere):
 
     where = "a node of SLURM"
 
-    def __init__(self, asked: Mapping[str, Any], **settings: Any):
+    def __init__(self, asked: Values, **settings: Any):
         super().__init__(**settings)
         self.asked = asked
         self.follow: bool = asked["follow"]
@@ -107,7 +108,7 @@ class Slurm(Elsewhere):
         nodes = len(cluster.tasks) // cluster.together
         return self.asked["nodes"] or nodes
 
-    def request(self, cluster: Cluster) -> dict[str, Any]:
+    def request(self, cluster: Cluster) -> Json:
         """Return what a job asks for, as options of sbatch: all jobs of an array ask for the same.
 
         Raises:
@@ -203,7 +204,7 @@ class Slurm(Elsewhere):
                              hint="dry_run=true, which prints the script") from None  # fmt: skip
 
 
-def _directives(options: Mapping[str, Any]) -> list[str]:
+def _directives(options: Values) -> list[str]:
     """Return options as sbatch reads them in a script: in quotes where they hold a blank.
 
     Raises:
