@@ -16,15 +16,15 @@ from dtrain import errors
 from dtrain.config import removed
 from dtrain.errors import UsageError, nearest
 from dtrain.files.addresses import is_far
-from dtrain.host import terminal
+from dtrain.host import pyproject, terminal
 
 #: Each is a module of :mod:`dtrain.controller.commands`.
 COMMANDS = (
     "compare", "ui", "sync", "checkpoint", "data", "evaluate", "predict", "export", "promote",
-    "serve", "doctor", "replay",
+    "serve", "doctor", "replay", "init",
 )  # fmt: skip
 #: Those that are given no run.
-_NO_RUN = ("data", "doctor")
+_NO_RUN = ("data", "doctor", "init")
 
 
 def main() -> int:
@@ -64,6 +64,7 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
     try:
         removed.check_command(first)
         removed.check(arguments[1:] if first in COMMANDS else arguments, first)
+        pyproject.extend_trust()
     except UsageError as refused:
         print(f"error: {refused}", file=sys.stderr)
         return refused.exit_code

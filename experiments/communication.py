@@ -49,7 +49,7 @@ def task(arguments: argparse.Namespace) -> None:
     os.environ["DTRAIN_TRUST"] = "experiments"
     addresses = arguments.addresses.split(",")
 
-    from dtrain.config.schema import Hardware
+    from dtrain.config.tree import Hardware
     from dtrain.run.cluster import Cluster, Task
     from dtrain.task.backends.tensorflow import hardware
     from dtrain.task.backends.tensorflow.replica import gradients
@@ -133,12 +133,12 @@ def sums_of(strategy: Any, ways: dict[str, Any], model: Any) -> dict[str, float]
 
 def made(strategy: Any, name: str, tasks: int) -> tuple[Any, Any]:
     """Return the steps of a model, and that."""
-    from dtrain.config import load
+    from dtrain.config import tree
     from dtrain.task.backends.tensorflow import input_pipeline
     from dtrain.task.data import dataset
     from dtrain.task.model import build
 
-    config = load.parse(
+    config = tree.parse(
         {
             "seed": 0,
             "hardware": {"remat": []},

@@ -18,10 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from dtrain.config import groups
+from dtrain.config import schema
 from dtrain.host.terminal import aligned
 
-ROOT = groups.folder("conf").parent
+ROOT = schema.folder("conf").parent
 TUTORIAL = ROOT / "docs" / "coming-from.md"
 CELLS = (
     "import keras, numpy as np, dtrain",

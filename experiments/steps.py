@@ -55,11 +55,11 @@ About = Callable[[list[float]], tuple[float, float]]
 
 def config_of(name: str, without: str) -> Any:
     """Return the configuration of a model."""
-    from dtrain.config import load
+    from dtrain.config import tree
 
     model, data = MODELS[name]
     data = {**data, "shuffle": "none"} if without == "shuffling" else data
-    return load.parse(
+    return tree.parse(
         {
             "seed": 0,
             "hardware": {"remat": []},

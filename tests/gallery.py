@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import groups
+from dtrain.config import schema
 from dtrain.run import journal
 
-ROOT = groups.folder("conf").parent
+ROOT = schema.folder("conf").parent
 EXAMPLES = ROOT / "examples"
 PAGES = ROOT / "docs" / "gallery"
 MARK = "<!-- What follows is written by `python -m tests.gallery`. -->\n"

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import groups
+from dtrain.config import schema
 from tests import network
 from tests.network import Host, Network
 
@@ -218,7 +218,7 @@ class Cluster:
         }
         self.image = {
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "PYTHONPATH": str(groups.folder("conf").parent),
+            "PYTHONPATH": str(schema.folder("conf").parent),
             "KUBERNETES_SERVICE_HOST": "10.96.0.1",
         }
         self._published: dict[str, float] = {}

@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from dtrain.config import groups, load
+from dtrain.config import schema, tree
 from dtrain.controller.launchers import Launcher
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.result import Outcome
@@ -80,7 +80,7 @@ class Quick(Launcher):
         self._told = False
 
     def start(self, rundir: RunDir, cluster: Cluster) -> Cluster:
-        config = load.read(rundir.config)
+        config = tree.read(rundir.config)
         last = self._last.get(f"s{config.seed}", "end")
         self._told = False
         with rundir.log("chief-0").open("ab") as log:
@@ -137,8 +137,8 @@ WORDS = (
 
 def master(*words: str) -> Master:
     """Return the configuration of a sweep."""
-    groups.register()
-    with initialize_config_dir(str(groups.folder("conf")), version_base="1.3"):
+    schema.register()
+    with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         given = [*WORDS, *words, "hydra.mode=MULTIRUN"]
         config = loader.load_configuration("config", given, run_mode=RunMode.MULTIRUN)

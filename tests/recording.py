@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from dtrain.config import groups
+from dtrain.config import schema
 
-PICTURE = groups.folder("conf").parent / "docs" / "session.svg"
+PICTURE = schema.folder("conf").parent / "docs" / "session.svg"
 #: What is typed, and what is added to it here: a folder whose name does not have the time.
 SESSION = (
     ("python -m dtrain strategy=mirrored trainer.batch_size=63", ()),

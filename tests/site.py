@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import groups
+from dtrain.config import schema
 from tests import browser
 
-ROOT = groups.folder("conf").parent
+ROOT = schema.folder("conf").parent
 #: Widths and heights of a desktop's window and a phone's.
 SIZES = {"desktop": (1400, 1000), "phone": (390, 844)}
 PICTURED = ("index", "reference", "choose-a-strategy", "coming-from")

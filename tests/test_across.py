@@ -37,7 +37,7 @@ def made(kind: str, devices: int, config: Any, strategy: Any = None) -> tuple[An
             names = [f"CPU:{i}" for i in range(devices)]
             _strategies[kind, devices] = getattr(strategies, kind)(names)
         strategy = _strategies[kind, devices]
-    strategy.gradient_reduction = config.trainer.gradient_reduction.name
+    strategy.gradient_reduction = config.trainer.gradient_reduction
     splits = dataset.load(config).splits
     return build.model(config, splits, strategy, 16, 4), strategy, splits.train, BATCH, config.seed
 

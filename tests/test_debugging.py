@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import groups
+from dtrain.config import schema
 from dtrain.run.folder import read_json
 from tests import strategies
 from tests.conftest import Commands
@@ -62,7 +62,7 @@ def test_what_does_not_go_together_is_refused(
 
 
 def test_an_option_whose_name_is_a_number_of_hydras_is_put_in_quotes() -> None:
-    quoted = groups.option_as_text
+    quoted = schema.option_as_text
     assert quoted("debug=nan") == "debug='nan'"
     same = ["debug=overfit", "trainer.batch_size=nan", "model=nan", "seed=inf", "-m", "~debug"]
     assert list(map(quoted, same)) == same

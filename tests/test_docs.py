@@ -25,10 +25,10 @@ from hydra import compose, initialize_config_dir
 
 import dtrain
 from dtrain.__main__ import COMMANDS, main
-from dtrain.config import groups
+from dtrain.config import schema
 from tests.conftest import QUICK
 
-ROOT = groups.folder("conf").parent
+ROOT = schema.folder("conf").parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: What stands in the pages for the names of folders.
 NAMES = {"TIME_NAME": "10-20-30_mlp_default", "DATE": "2026-01-31"}
@@ -210,15 +210,15 @@ def test_there_are_commands_of_all_kinds() -> None:
 
 def test_the_overrides_of_each_task_compose() -> None:
     """Those of the tables of ``how-to.md``; of a sweep, each with its first value."""
-    groups.register()
+    schema.register()
     page = (ROOT / "docs" / "how-to.md").read_text(encoding="utf-8")
     rows = [row.split(" | ") for row in page.splitlines() if row.startswith("| ")]
     given = [text for row in rows for text in re.findall(r"`([^`]+=[^`]+)`", row[1])]
     given = [text for text in given if not re.match(r"python|dtrain|[A-Z]", text)]
     assert len(given) > 40
-    with initialize_config_dir(str(groups.folder("conf")), version_base="1.3"):
+    with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
         for text in given:
-            words = [groups.option_as_text(word) for word in shlex.split(text) if word != "-m"]
+            words = [schema.option_as_text(word) for word in shlex.split(text) if word != "-m"]
             keys = [word for word in words if "interval(" not in word]
             optional = text.startswith(("dataset.validation", "'dataset.columns"))
             first = ["dataset=parquet"] if optional else []

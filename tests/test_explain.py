@@ -9,14 +9,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 
-from dtrain.config import command_line, groups
+from dtrain.config import command_line, schema
 from dtrain.config import explain as module
 from dtrain.errors import DtrainError, UsageError
 
 
 @pytest.fixture
 def composed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    groups.register()
+    schema.register()
     calls: list[int] = []
     compose = module.compose
 
@@ -68,12 +68,12 @@ FILES = {
 
 @pytest.mark.parametrize("case", FILES)
 def test_what_is_wrong_in_an_experiment(case: str, tmp_path: Path) -> None:
-    groups.register()
+    schema.register()
     text, parts = FILES[case]
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
     words = ["--config-dir", str(tmp_path), "experiment=mine"]
-    with initialize_config_dir(str(groups.folder("conf")), version_base="1.3"):
+    with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
         search = f"hydra.searchpath=['file://{tmp_path}']"
         with pytest.raises(HydraException) as caught:
             compose("config", [search, words[-1]])
@@ -84,7 +84,7 @@ def test_what_is_wrong_in_an_experiment(case: str, tmp_path: Path) -> None:
 
 
 def test_a_group_of_a_folder_is_added(tmp_path: Path) -> None:
-    groups.register()
+    schema.register()
     (tmp_path / "vae").mkdir()
     (tmp_path / "vae" / "experiment.yaml").write_text(PACKAGE)
     error = HydraException("Could not override 'vae'. No match in the defaults list.")

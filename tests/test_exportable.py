@@ -26,7 +26,7 @@ def prepared(model: Any, x: Any, rows: int = 70) -> tuple[Any, Any]:
         x: a nest of arrays.
         rows: how many examples there are, those of ``x`` again and again.
     """
-    from dtrain.config.schema import Config, Trainer
+    from dtrain.config.tree import Config, Trainer
     from dtrain.data import nest
     from dtrain.data.sources import Arrays, Splits
     from dtrain.export import formats, sample

@@ -12,7 +12,7 @@ def configured(
     deterministic: bool = False,
     **changed: Any,
 ) -> list[str]:
-    from dtrain.config.schema import Hardware
+    from dtrain.config.tree import Hardware
     from dtrain.run.cluster import Cluster, Task
     from dtrain.task.backends.tensorflow import hardware
 
@@ -26,9 +26,7 @@ def test_logical_cpus_threads_and_policy() -> None:
     import keras
     import tensorflow as tf
 
-    from dtrain.config.schema import Precision
-
-    names = configured(3, threads=2, inter_op_threads=1, precision=Precision.mixed_bfloat16)
+    names = configured(3, threads=2, inter_op_threads=1, precision="mixed_bfloat16")
     assert names == ["CPU:0", "CPU:1", "CPU:2"]
     assert len(tf.config.list_logical_devices("CPU")) == 3
     for name in names:
@@ -66,13 +64,13 @@ def test_gpus_that_the_plan_overlooked() -> None:
 
     import tensorflow as tf
 
-    from dtrain.config.schema import Hardware, Kind
+    from dtrain.config.tree import Hardware
     from dtrain.run.cluster import Cluster, Task
     from dtrain.task.backends.tensorflow import hardware
 
     def said(kind: str, planned: str) -> str | None:
         cluster = Cluster((Task("chief", 0, 1),), planned, 1, {})
-        return hardware.overlooked(Hardware(kind=Kind[kind]), cluster)
+        return hardware.overlooked(Hardware(kind=kind), cluster)
 
     assert said("auto", "cpu") is None, "there are none"
     with mock.patch.object(tf.config, "list_physical_devices", lambda kind: [kind, kind]):

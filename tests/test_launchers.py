@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.controller.launchers import Env, Inline, Launcher, Local
 from dtrain.controller.launchers import external as launch
 from dtrain.controller.launchers import local as module
@@ -72,7 +72,7 @@ def endless(tmp_path: Path, cluster: Cluster, kind: str = "Endless") -> RunDir:
     """Return a run folder whose tasks wait for ever, in the midst of their start."""
     rundir = broken(tmp_path, cluster)
     config = composed(f"strategy._target_=tests.hang.{kind}")
-    rundir.config.write_text(load.to_yaml(config))
+    rundir.config.write_text(tree.to_yaml(config))
     return rundir
 
 

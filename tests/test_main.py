@@ -13,9 +13,9 @@ import pytest
 
 from dtrain import __main__ as command
 from dtrain import errors
-from dtrain.config import groups
+from dtrain.config import schema
 
-CONF, EXPERIMENTS = groups.folder("conf"), groups.folder("experiments")
+CONF, EXPERIMENTS = schema.folder("conf"), schema.folder("experiments")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -69,7 +69,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = printed(capsys, "--help")
     assert code == errors.OK
     assert all(f"\n  {name} " in out for name in command.COMMANDS)
-    options = [path for group in groups.GROUPS for path in (CONF / group).glob("*.yaml")]
+    options = [path for group in schema.GROUPS for path in (CONF / group).glob("*.yaml")]
     for path in (*options, *EXPERIMENTS.glob("*.yaml")):
         lines = path.read_text().splitlines()
         comment = lines[1] if lines[0].startswith("# @package") else lines[0]

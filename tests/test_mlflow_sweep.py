@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.controller.commands.sync import sync
 from dtrain.run.folder import RunDir, read_json, write_json
 from dtrain.run.journal import Journal
@@ -64,7 +64,7 @@ class Job:
         words = [f"{key}={value}" for key, value in differs.items()]
         self.config = composed(*sweep.words, *words)
         self.rundir = RunDir.create(sweep.folder / str(number))
-        self.rundir.config.write_text(load.to_yaml(self.config))
+        self.rundir.config.write_text(tree.to_yaml(self.config))
         write_json(self.rundir.cluster, CLUSTER.to_json())
         job = {"number": number, "differs": differs}
         write_json(self.rundir.command, {"format": 2, "overrides": words, "sweep": job})

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import dtrain
-from dtrain.config import groups
+from dtrain.config import schema
 
-ROOT = groups.folder("conf").parent
+ROOT = schema.folder("conf").parent
 EXAMPLE = ROOT / "examples" / "notebook" / "dtrain.ipynb"
 MISSING = [name for name in ("nbclient", "ipykernel") if importlib.util.find_spec(name) is None]
 in_kernel = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import groups
+from dtrain.config import schema
 from tests import warm
 from tests.conftest import Commands
 from tests.sampled import sampled
 from tests.test_steps import prepare, settings
 
 #: Options of the group ``optimizer``.
-OPTIMIZERS = [*groups.SCHEMAS["optimizer"], "custom"]
+OPTIMIZERS = [*schema.SCHEMAS["optimizer"], "custom"]
 
 GAN = {
     "model": {"_target_": "tests.test_optimizers.gan"},
@@ -311,7 +311,7 @@ def test_options_and_their_parameters_are_those_of_keras() -> None:
     kinds = {
         n for n, k in vars(space).items() if inspect.isclass(k) and issubclass(k, space.Optimizer)
     }
-    named = {kind()._target_ for kind in groups.SCHEMAS["optimizer"].values()}
+    named = {kind()._target_ for kind in schema.SCHEMAS["optimizer"].values()}
     assert named == {f"keras.optimizers.{name}" for name in kinds - holders}
 
 

@@ -11,10 +11,9 @@ import pandas as pd
 import pytest
 
 from dtrain import datasets
-from dtrain.config.section import Node
+from dtrain.config.node import Node
 from dtrain.controller import derived
-from dtrain.data import options
-from dtrain.run import evaluations
+from dtrain.run import evaluations, identity
 from dtrain.run.folder import RunDir
 from tests.test_evaluate import here
 
@@ -126,4 +125,4 @@ def test_what_another_path_means(
     names = {f"dataset.{name}" for name in typed}
     found = derived.settled_data(Node(node), rundir, names, labels)
     assert dict(found) == {**node, **expected}
-    assert options.deciding(found) is not None
+    assert identity.deciding(found) is not None

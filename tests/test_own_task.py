@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.config import load
-from dtrain.config.schema import Config
+from dtrain.config import tree
+from dtrain.config.tree import Config
 from dtrain.controller import own_task, result
 from dtrain.controller.launchers.rendezvous.sides import Place
 from dtrain.errors import TrainingError, UsageError
@@ -41,7 +41,7 @@ def chiefs_folder(
 ) -> tuple[RunDir, dict[Path, bytes]]:
     """Make a run folder as the chief does, and return its contents too."""
     rundir = RunDir.create(path)
-    rundir.config.write_text(load.to_yaml(own))
+    rundir.config.write_text(tree.to_yaml(own))
     write_json(rundir.cluster, {**cluster.to_json(), "job": job})
     return rundir, contents(rundir)
 
@@ -64,7 +64,7 @@ def test_a_disk_of_ones_own(tmp_path: Path) -> None:
     own = config(tmp_path, "trainer.epochs=7")
     found = own_task._folder(own, CLUSTER, PLACE)
     assert found.path == tmp_path / "mine" / CHIEFS
-    assert load.read(found.config) == own
+    assert tree.read(found.config) == own
     written = Cluster.from_json(read_json(found.cluster) or {})
     assert written == dataclasses.replace(CLUSTER, job=PLACE.job)
     assert found.logs.is_dir()
@@ -77,7 +77,7 @@ def test_what_a_resumed_run_left_here(tmp_path: Path) -> None:
     chiefs_folder(path, config(tmp_path, "trainer.epochs=7"), old)
     found = own_task._folder(config(tmp_path, "trainer.epochs=9"), CLUSTER, PLACE)
     assert found.path == path
-    assert load.read(found.config).trainer.epochs == 9
+    assert tree.read(found.config).trainer.epochs == 9
     assert Cluster.from_json(read_json(found.cluster) or {}).spec() == CLUSTER.spec()
 
 

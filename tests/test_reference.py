@@ -15,11 +15,12 @@ from jsonschema import Draft7Validator
 from omegaconf import OmegaConf
 from referencing import Registry, Resource
 
-from dtrain.config import groups
+from dtrain.config import help as key_help
+from dtrain.config import schema
 from tests import reference
 from tests.options import options
 
-CONF = groups.folder("conf")
+CONF = schema.folder("conf")
 SCHEMAS = reference.DOCS / "schemas"
 COMMANDS = "## Commands"
 
@@ -44,13 +45,13 @@ def test_every_key_and_every_option_is_there() -> None:
     text = (reference.DOCS / "reference.md").read_text(encoding="utf-8")
     keys = set(re.findall(r"^\| `([\w.]+)` \|", text, re.M))
     hidden = {"strategy.mesh"}  # a table of its own keys stands for it
-    every = groups.keys()
+    every = key_help.keys()
     known = {key for key in every if not key.endswith("._target_")} - hidden
     assert known <= keys
     assert keys - known <= {key for key in keys if key.startswith("hydra.sweeper.")} | {
-        option.name for group in groups.GROUPS for option in options(group)
+        option.name for group in schema.GROUPS for option in options(group)
     }
-    for group in groups.GROUPS:
+    for group in schema.GROUPS:
         for option in options(group):
             assert re.search(rf"^\| `{option.name}`(?: \(default\))? \|", text, re.M)
 
@@ -85,7 +86,7 @@ FILES = [
     *((path, str(path.parent.relative_to(CONF)).replace("/", "-"))
       for path in sorted(CONF.rglob("*.yaml")) if path.parent != CONF),
     (CONF / "config.yaml", "experiment"),
-    *((path, "experiment") for path in sorted(groups.folder("experiments").glob("*.yaml"))),
+    *((path, "experiment") for path in sorted(schema.folder("experiments").glob("*.yaml"))),
 ]  # fmt: skip
 
 

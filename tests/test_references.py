@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.errors import UsageError
 
 
@@ -14,8 +14,8 @@ def test_what_is_sound_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     config = OmegaConf.create(
         {"a": 1, "b": "${a}", "c": {"d": "x${..b}", "e": [1, "${c.d}"], "f": "${oc.env:HOME}"}}
     )
-    load.check_sizes(config)
-    load.check_references(config)
+    tree.check_sizes(config)
+    tree.check_references(config)
 
 
 @pytest.mark.parametrize("first", ["xx", "", [1, 2]])
@@ -24,7 +24,7 @@ def test_doubling_ends(first: object, reference: str) -> None:
     values = {f"a{i + 1}": reference % (i, i) for i in range(40)}
     config = OmegaConf.create({"m": {"a0": first, **values}})
     with pytest.raises(UsageError, match=r"^m\.a1\d=.*stands for more than 100,000"):
-        load.check_sizes(config)
+        tree.check_sizes(config)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_doubling_ends(first: object, reference: str) -> None:
 )
 def test_the_key_is_named(value: str, problem: str) -> None:
     config = OmegaConf.create({"m": {"list": [{"a": value}]}})
-    load.check_sizes(config)
+    tree.check_sizes(config)
     with pytest.raises(UsageError, match=rf"^m\.list\.0\.a=.*{problem}"):
-        load.check_references(config)
+        tree.check_references(config)

@@ -9,7 +9,7 @@ import pytest
 
 from dtrain import __main__, errors
 from dtrain.config import preset_files, removed
-from dtrain.config.section import Node
+from dtrain.config.node import Node
 from dtrain.errors import UsageError
 from dtrain.run import strategy_plan
 from tests.test_schema import composed

@@ -121,7 +121,7 @@ def test_several_changes_at_once() -> None:
 
 def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     """Return what a run in ``folder`` begins with, and what it tells."""
-    from dtrain.config.schema import Backend, Config
+    from dtrain.config.tree import Config
     from dtrain.run import journal
     from dtrain.run.folder import RunDir
     from dtrain.task.train import restore
@@ -129,7 +129,7 @@ def searched(folder: Path, fork: Path | None = None) -> tuple[Any, list[str]]:
     rundir = RunDir(folder)
     rundir.path.mkdir(exist_ok=True)
     writer = journal.Journal(rundir.journal)
-    config = Config(backend=Backend.tensorflow, fork=None if fork is None else str(fork))
+    config = Config(backend="tensorflow", fork=None if fork is None else str(fork))
     try:
         found = restore.find(rundir, config, writer)
     finally:
@@ -143,7 +143,7 @@ def keep(folder: Path, step: int, **meta: Any) -> Path:
     """Save a checkpoint of the configuration that :func:`searched` has."""
     import numpy as np
 
-    from dtrain.config.schema import Config
+    from dtrain.config.tree import Config
     from dtrain.run import checkpoint, identity
 
     about = {"config": identity.fingerprints(Config()), **meta}
@@ -182,10 +182,10 @@ def test_a_fork_begins_at_the_origin_until_it_has_its_own(tmp_path: Path) -> Non
 
 @pytest.mark.task
 def test_other_versions_are_told(tmp_path: Path) -> None:
-    from dtrain.config.schema import Backend
+
     from dtrain.run import identity
 
-    now = identity.versions(Backend.tensorflow)
+    now = identity.versions("tensorflow")
     pinned = keep(tmp_path / "a", 4, versions={**now, "keras": "3.0", "gone": "1"})
     for folder, fork in (("a", None), ("b", pinned)):
         _, told = searched(tmp_path / folder, fork)
@@ -197,7 +197,7 @@ def test_other_versions_are_told(tmp_path: Path) -> None:
         assert len(told) == (2 if fork is None else 3)
     keep(tmp_path / "a", 8, versions=now)
     assert searched(tmp_path / "a")[1] == []
-    keep(tmp_path / "a", 9, versions=identity.versions(Backend.jax))
+    keep(tmp_path / "a", 9, versions=identity.versions("jax"))
     assert searched(tmp_path / "a")[1] == [
         "the checkpoint was made with JAX, and this is TensorFlow: numbers differ by rounding, and "
         "what is drawn (dropout) is drawn anew"

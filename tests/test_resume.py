@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from dtrain.config import load
-from dtrain.config.schema import Backend
+from dtrain.config import tree
 from dtrain.controller import resume
 from dtrain.errors import UsageError
 from dtrain.run import checkpoint, identity
@@ -37,14 +36,14 @@ def begun(tmp_path: Path) -> Any:
         words = words or WORDS
         rundir = RunDir.create(tmp_path / "outputs" / "2026-01-01" / name)
         config = composed(*words)
-        write_text(rundir.config, load.to_yaml(config))
+        write_text(rundir.config, tree.to_yaml(config))
         write_json(rundir.command, resume.command(list(words), None))
         if status is not None:
             write_json(rundir.result, {"status": status})
         for step in steps:
             meta = {
                 "config": identity.fingerprints(config),
-                "versions": identity.versions(Backend.tensorflow),
+                "versions": identity.versions("tensorflow"),
             }
             checkpoint.save(rundir.checkpoints, step, {"a": np.zeros(3)}, meta)
         return rundir
@@ -276,7 +275,7 @@ def checked(rundir: RunDir, *given: str, **later: str) -> Any:
     whole = node(*words)
     for key, value in later.items():
         OmegaConf.update(whole, key.replace("__", "."), value)
-    config = load.typed(whole)
+    config = tree.typed(whole)
     resume.check(config, words)
     return config
 
@@ -359,7 +358,7 @@ def test_a_run_of_another_version(begun) -> None:
     config = identity.fingerprints(composed(*WORDS)) | {"dataset": "of other rules"}
     meta = {"config": config, "versions": {"dtrain": "0.0.9"}}
     checkpoint.save(rundir.checkpoints, 4, {"a": np.zeros(3)}, meta)
-    now = identity.versions(Backend.tensorflow)["dtrain"]
+    now = identity.versions("tensorflow")["dtrain"]
     refused(
         f"resume={rundir.path}: has a dataset of another dtrain (written by dtrain 0.0.9; "
         f"this is dtrain {now}); accepted: the version of dtrain that began the run; "
@@ -461,7 +460,7 @@ def test_a_fork_goes_on_with_what_was_pinned(begun) -> None:
         checked, fork,
     )  # fmt: skip
     config = identity.fingerprints(composed(*WORDS))
-    meta = {"config": config, "versions": identity.versions(Backend.tensorflow)}
+    meta = {"config": config, "versions": identity.versions("tensorflow")}
     checkpoint.save(fork.checkpoints, 6, {"a": np.zeros(3)}, meta)
     assert checked(fork).fork == str(pinned)  # it was forked from there all the same
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dtrain import errors
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.controller import slurm_job
 from dtrain.controller.launchers import Env, Local
 from dtrain.controller.launchers import slurm as launchers
@@ -342,7 +342,7 @@ def test_that_the_queue_answers_again_is_said_once(command, monkeypatch) -> None
 def submitted(dtrain, quick, command) -> SlurmJob:
     """A job that an earlier command has submitted."""
     run = dtrain(*quick, "launcher=slurm", "launcher.follow=false").rundir
-    config = load.read(run.config)
+    config = tree.read(run.config)
     config.resume = str(run.path)
     command("squeue", f"echo '77|RUNNING|n1|None|{run.path / client.SCRIPT}'")
     launcher = launchers.choose(**SETTINGS)

@@ -15,7 +15,7 @@ BATCH = 8
 
 def settings(**changed: Any) -> Any:
     """Return the part of a configuration that ``build`` reads; ``changed`` replaces whole keys."""
-    from dtrain.config import load
+    from dtrain.config import tree
 
     base = {
         "seed": 0,
@@ -32,7 +32,7 @@ def settings(**changed: Any) -> Any:
         "optimizer": {"_target_": "keras.optimizers.Adam", "learning_rate": 0.01},
         "trainer": {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]},
     }
-    return load.parse({**base, **changed}, Path("config.yaml"))
+    return tree.parse({**base, **changed}, Path("config.yaml"))
 
 
 def prepare(

@@ -209,7 +209,7 @@ def _enter(
         "DTRAIN_TRUST": "tests",
     })  # fmt: skip
     try:
-        from dtrain.config.schema import Hardware
+        from dtrain.config.tree import Hardware
         from dtrain.task.backends.runtime import runtime
 
         task = cluster.task(task_name)

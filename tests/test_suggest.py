@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.config import command_line, groups, other_tools, suggest
+from dtrain.config import command_line, other_tools, schema, suggest
+from dtrain.config import help as key_help
 from dtrain.config.overrides import parse
 from dtrain.errors import UsageError
 from tests.hints import followed, hint, is_command
 from tests.sampled import thinned
 
-KEYS = groups.keys()
+KEYS = key_help.keys()
 #: A value of another tool's key.
 TYPED = {"max_time": "2h", "monitor": "val_loss", "accelerator": "gpu", "device": "gpu",
          "precision": "16-mixed",
@@ -27,8 +28,8 @@ def known(override: str) -> bool:
     sign, name, value = parse(override)
     if sign or name == "to" or name.startswith(("-", "model._target_", "hydra")):
         return True
-    if name in groups.GROUPS:
-        return value in groups.options(name)
+    if name in schema.GROUPS:
+        return value in schema.options(name)
     return name.replace("/", ".") in KEYS
 
 

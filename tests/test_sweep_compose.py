@@ -13,7 +13,7 @@ import pytest
 from hydra.errors import HydraException
 from rich.console import Console
 
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep import compose as module
 from dtrain.controller.sweep import table as pictures
@@ -89,7 +89,7 @@ def test_jobs_that_nobody_knows_before() -> None:
 
 def test_a_job_does_not_know_its_sweep() -> None:
     composer, [draft] = composed("seed=1", words=("sweep.parallel=2",))
-    assert "sweep" not in load.written(draft.config)
+    assert "sweep" not in tree.written(draft.config)
     told = composer.command(draft)
     assert not [word for word in told["overrides"] if word.startswith("sweep")]
     assert told["sweep"] == {"number": 0, "differs": {}}
@@ -191,7 +191,7 @@ def test_a_fork_begins_all_jobs_at_one_checkpoint(tmp_path: Path) -> None:
     import numpy as np
 
     origin = RunDir.create(tmp_path / "origin")
-    write_text(origin.config, load.to_yaml(composed("seed=1")[1][0].config))
+    write_text(origin.config, tree.to_yaml(composed("seed=1")[1][0].config))
     write_json(origin.command, {"format": 2, "overrides": [], "config_dir": None})
     checkpoint.save(origin.checkpoints, 4, {"a": np.zeros(1)}, {})
     words = (f"fork={origin.path}",)

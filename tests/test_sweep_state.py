@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from dtrain import errors
-from dtrain.config import load
-from dtrain.config.schema import Backend
+from dtrain.config import tree
 from dtrain.controller.resources.devices import Machine
 from dtrain.controller.sweep.state import Record, arguments, read
 from dtrain.errors import DamagedFile, UsageError
@@ -370,8 +369,8 @@ def test_a_job_with_a_checkpoint_goes_on_in_place(dtrain: Commands) -> None:
     found = rundir(1)
     found.result.unlink()
     config = (read_json(found.command) or {})["sweep"]
-    prints = identity.fingerprints(load.read(found.config))
-    versions = identity.versions(Backend.tensorflow)
+    prints = identity.fingerprints(tree.read(found.config))
+    versions = identity.versions("tensorflow")
     meta = {"config": prints, "versions": versions, "pending_validation": False}
     checkpoint.save(found.checkpoints, 1, {"a": np.zeros(1)}, meta)
     assert again(dtrain).code == errors.OK

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.controller.code_recorder import record
 from dtrain.run import code
 from dtrain.run.cluster import Cluster, Task
@@ -236,7 +236,7 @@ def test_nothing_is_recorded_where_nothing_was_trained(shipper: Any, tmp_path: P
 
 
 def test_a_long_value_is_cut_for_mlflow_alone(shipper: Any) -> None:
-    flat = load.flatten({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x" * 9000})
+    flat = tree.flatten({"a": {"b": 1, "c": [1, 2]}, "d": None, "e": "x" * 9000})
     assert {k: flat[k] for k in ("a.b", "a.c", "d")} == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}
     assert len(flat["e"]) == 9000
     for _ in range(2):  # a later start has not changed it

@@ -17,7 +17,7 @@ from dtrain import errors
 from dtrain.after import inputs
 from dtrain.after.evaluation_record import Evaluation, EvaluationRecorder
 from dtrain.after.inputs import Slices, arranged, class_names, find_slices
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data.options import Task
 from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Splits
@@ -232,7 +232,7 @@ class Evaluate(Action):
     def _pending(self, config: Config, record: EvaluationRecorder) -> Iterator[Path | None]:
         """Return the checkpoints to evaluate, with None where another one is waited for."""
         if self._follow:
-            mode = config.objective_mode.name
+            mode = config.objective_mode
             record.begin(0)
             return Followed(self._rundir, self._checkpoint or "all", mode).pending()
         paths = self._chosen(config)
@@ -241,7 +241,7 @@ class Evaluate(Action):
         return iter(paths)
 
     def _chosen(self, config: Config) -> list[Path]:
-        mode = config.objective_mode.name
+        mode = config.objective_mode
         return checkpoint.choose(self._rundir.checkpoints, self._checkpoint, mode)
 
     def _load(self, record: EvaluationRecorder, session: Session, path: Path) -> Checkpoint | None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.config import load
-from dtrain.config.schema import Config
-from dtrain.data import options
+from dtrain.config import tree
+from dtrain.config.tree import Config
 from dtrain.data.example import spec_difference, spec_of
 from dtrain.data.mixture import Concatenated, Subset
 from dtrain.data.sources import Source
 from dtrain.data.streams import Stream
 from dtrain.errors import UsageError, refuse
+from dtrain.run import identity
 from dtrain.run.folder import RunDir
 from dtrain.task.data import reading
 from dtrain.task.data.inputs import Inputs
@@ -34,8 +34,8 @@ def of_run(rundir: RunDir, config: Config) -> Config | None:
         rundir: of the run.
         config: of the command on it.
     """
-    own = load.read(rundir.config).dataset
-    if options.deciding(dict(own)) == options.deciding(dict(config.dataset)):
+    own = tree.read(rundir.config).dataset
+    if identity.deciding(dict(own)) == identity.deciding(dict(config.dataset)):
         return None
     config = copy.copy(config)
     config.dataset = own
@@ -68,7 +68,7 @@ def check(
 
     if (problem := spec_difference(spec(built_on), spec(source))) is not None:
         refuse("dataset", problem, part, accepted=f"data with the {part} of the run's own",
-               typed=_HINTS[part])  # fmt: skip
+               hint=_HINTS[part])  # fmt: skip
 
 
 def explain(source: Source | Stream, built_on: Source | Stream) -> None:
@@ -126,9 +126,8 @@ def find_slices(source: Source | Stream, examples: int, by: str) -> Slices:
     if by == LABEL and values.ndim == 2:  # one-hot
         values = np.argmax(values, axis=1)
     if values.ndim != 1:
-        raise _refused(
-            by, f"has the shape {list(values.shape[1:])} for each example, not one value"
-        )
+        shape = list(values.shape[1:])
+        raise _refused(by, f"has the shape {shape} for each example, not one value")
     distinct, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     if len(distinct) > MOST:
         raise _refused(by, f"has {len(distinct):,} different values, of at most {MOST:,}")
@@ -200,5 +199,4 @@ def _name(value: Any, words: list[str]) -> str:
 
 def _refused(by: str, problem: str) -> UsageError:
     return UsageError("evaluate.by", problem, by,
-                      accepted="label, a column of a table, or the name of an input",
-                      typed="evaluate.by=label")  # fmt: skip
+                      accepted="label, a column of a table, or the name of an input")  # fmt: skip

@@ -17,8 +17,8 @@ import numpy as np
 from dtrain import errors
 from dtrain.after import inputs
 from dtrain.after.columns import NAMED, Columns
-from dtrain.config import load
-from dtrain.config.schema import Config
+from dtrain.config import tree
+from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
 from dtrain.data.prepare import renumbered
 from dtrain.data.sources import Source, Splits
@@ -113,7 +113,7 @@ class Predict(Action):
                 "split": name, "structure": record["structure"], "digest": record["digest"]
             },
             "rows": rows,
-            "function": load.select(config, "action.function"),
+            "function": tree.select(config, "action.function"),
             "include": self._include,
             "columns": [
                 {"name": column, "dtype": spec.dtype, "shape": list(spec.shape)}
@@ -148,8 +148,7 @@ class Predict(Action):
             return Store(self._to, manifest)
         except OSError as error:
             raise UsageError("to", f"cannot be written ({error.strerror})", self._to,
-                             accepted="a folder that may be written, on a disk with space",
-                             hint="to=FOLDER") from None  # fmt: skip
+                             accepted="a folder on a disk with space") from None  # fmt: skip
 
     def _chosen(self, data: dataset.Data) -> tuple[str, Source]:
         """Return the name of the split whose rows are predicted, and its examples."""
@@ -161,8 +160,7 @@ class Predict(Action):
                    typed="predict.split=train")  # fmt: skip
         if isinstance(source, Stream):
             refuse("dataset", "is a stream, whose rows cannot be read by their numbers", name,
-                   accepted="a dataset with random access",
-                   hint="a list, arrays, files of rows or of records")  # fmt: skip
+                   accepted="random access: a list, arrays, files of rows or records")  # fmt: skip
         return name, source
 
     def _model(
@@ -194,17 +192,14 @@ class Predict(Action):
         model = untrained(config, built_on, strategy)
         build.refuse_methods(model, "predict", "make_predict_function")
         if checks.stateful_layers(model):
-            refuse(
-                "model", "has layers that keep a state from one batch to the "
-                "next, and pieces are predicted in any order", type(model).__name__,
-                accepted="a model without stateful=true",
-                hint="the model with stateful=false, and the weights of this one",
-            )  # fmt: skip
+            refuse("model", "has layers that keep a state from one batch to the next, and pieces "
+                   "are predicted in any order", type(model).__name__,
+                   accepted="one with stateful=false, and the weights of this one")  # fmt: skip
         return model
 
     def _restore(self, config: Config, model: keras.Model, strategy: Backend) -> tuple[str, int]:
         """Set the weights; return the digest of the checkpoint, and its step."""
-        folder, mode = self._rundir.checkpoints, config.objective_mode.name
+        folder, mode = self._rundir.checkpoints, config.objective_mode
         restored = checkpoint.load(checkpoint.choose(folder, self._checkpoint, mode)[0])
         train_state.restore_chosen(model, strategy, restored, self._weights)
         return checkpoint.digest(restored.arrays), restored.step
@@ -223,7 +218,7 @@ def _arithmetic(config: Config, strategy: Backend, process: Process) -> dict[str
     kind, hardware = process.cluster.device_kind, config.hardware
     facts = {
         "device": kind,
-        "precision": hardware.precision.name,
+        "precision": hardware.precision,
         **strategy.arithmetic,
         "versions": {k: v for k, v in identity.versions(config.backend).items() if k != "dtrain"},
     }

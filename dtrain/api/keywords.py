@@ -14,9 +14,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dtrain.config import schema
 from dtrain.config.overrides import key_of, parse
 from dtrain.errors import UsageError, nearest, refuse
 from dtrain.files.fields import Values
+from dtrain.host import pyproject
 from dtrain.run.folder import CHECKS
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
@@ -159,9 +161,8 @@ TABLE = {
     "validation_split": "dataset.validation_split",
     "workers": "strategy.workers",
 }
-#: What a call says by itself, and no override may.
-_OF_CALLS = ("resume", "fork", "sweep.resume", "dry_run", "hydra.run.dir", "hydra.sweep.dir",
-             "hydra.mode")  # fmt: skip
+#: What a call says by itself, and no override may, as of the keys with the mark ``call``.
+_OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", "hydra.mode")
 
 
 def plain(given: Values, call: str, own: Iterable[str] = (), swept: bool = False) -> list[str]:
@@ -212,7 +213,7 @@ def checked(overrides: Iterable[str] | str) -> list[str]:
         if text.startswith("-") or "=" not in text:
             refuse("overrides", "is no override", text, accepted="KEY=VALUE or GROUP=OPTION",
                    typed="overrides=['trainer.epochs=3']")  # fmt: skip
-        if key_of(text) in _OF_CALLS:
+        if key_of(text) in (*schema.having(mark="call"), *_OF_HYDRA):
             refuse(key_of(text), "is what the call itself says", parse(text).value or "",
                    hint="run.resume(), run.fork(), or the command line")  # fmt: skip
     return found
@@ -225,7 +226,7 @@ def place(overrides: Iterable[str]) -> str:
         UsageError: it is no folder of this machine.
     """
     given = {key_of(text): (parse(text).value or "").strip("'\"") for text in overrides}
-    found = given.get("output_dir", "outputs")
+    found = given.get("output_dir") or pyproject.output_dir()
     if "://" in found or "${" in found:
         refuse("output_dir", "is no folder of this machine, as the Python API needs one", found)
     return found if given.get("debug", "none") == "none" else f"{found}/{CHECKS}"

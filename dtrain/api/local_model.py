@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dtrain.config import consent, given, load
-from dtrain.config.schema import Config
+from dtrain.config import given, private, tree, trust
+from dtrain.config.tree import Config
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.folders import read_command
 from dtrain.errors import refuse
@@ -38,12 +38,12 @@ def load_model(
     """
     if weights not in ("raw", "ema"):
         refuse("weights", "are no weights", weights, accepted="raw or ema", typed="weights=raw")
-    config = load.read(rundir.config)
+    config = tree.read(rundir.config)
     word = None if checkpoint == "best" else checkpoint
     if word == "all":
         refuse("checkpoint", "a model has one", "all", accepted="best, latest or a step",
                typed="checkpoint=best")  # fmt: skip
-    [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode.name)
+    [path] = checkpoints.choose(rundir.checkpoints, word, config.objective_mode)
     _prepare(config)
     import numpy as np
 
@@ -73,13 +73,15 @@ def load_model(
 @contextlib.contextmanager
 def _trusting(rundir: RunDir, trusted: Iterable[str]) -> Iterator[None]:
     """Trust the code that the user has given to this run, inside the block."""
-    before = {name: os.environ.get(name) for name in (python_path.TRUST, python_path.GIVEN)}
+    names = (python_path.TRUST, python_path.GIVEN, trust.NAMED)
+    before = {name: os.environ.get(name) for name in names}
     try:
         os.environ[python_path.TRUST] = ",".join(dict.fromkeys([*python_path.trusted(), *trusted]))
         command = read_command(rundir) or {}
-        own = consent.grant_own(command)
-        given.offer(rundir.path, command.get("overrides", []), own)
-        yield
+        with trust.begun():
+            own = private.grant_own(command)
+            given.offer(rundir.path, command.get("overrides", []), own)
+            yield
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
@@ -93,7 +95,7 @@ def _prepare(config: Config) -> None:
     Raises:
         UsageError: Keras has another backend in this process.
     """
-    backend = os.environ.get(VARIABLE, config.backend.name)
+    backend = os.environ.get(VARIABLE, config.backend)
     if "keras" in sys.modules:  # it may have its backend from a file of its own
         backend = sys.modules["keras"].config.backend()
     if backend not in FRAMEWORKS:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.config.objective import chosen
 from dtrain.errors import DamagedFile, UsageError, printable
 from dtrain.files import reading
@@ -83,7 +83,7 @@ def kind(config: dict[str, str], group: str) -> str | None:
 
 def public(values: Json) -> dict[str, str]:
     """Return values as one types them, without secrets."""
-    flat = {key: text for key, text in load.flatten(values).items() if not secrets.named(key)}
+    flat = {key: text for key, text in tree.flatten(values).items() if not secrets.named(key)}
     return {key: _WORDS.get(text) or _masked(text) for key, text in flat.items()}
 
 

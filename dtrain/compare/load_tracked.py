@@ -11,7 +11,7 @@ from typing import Any
 
 from dtrain import secrets
 from dtrain.compare.load_folders import Run, last, public, tell
-from dtrain.config.forms import STORE
+from dtrain.config.schema.running import STORE
 from dtrain.errors import DtrainError, UsageError, refuse
 from dtrain.files.fields import Json
 from dtrain.run import schemas

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dtrain.config import groups, other_tools, suggest
+from dtrain.config import other_tools, schema, suggest
+from dtrain.config.help import is_switch
 from dtrain.config.overrides import Override, parse
 from dtrain.errors import ALONE, UsageError, nearest, refuse
 
@@ -125,10 +126,10 @@ def refusal(
         problem += f"; is it of {before.name}?"
         hint = f"'{before.name}=[{values}]'"
     else:
-        alone = "true" if suggest.is_switch(key) else suggest.VALUE
+        alone = "true" if is_switch(key) else suggest.VALUE
         hint = suggest.known(key, behind or alone) if behind or suggest.is_named(key) else None
-        options = [f"{group}={word}" for group in groups.GROUPS if word in
-                   (*groups.options(group), *_theirs(group))]  # fmt: skip
+        options = [f"{group}={word}" for group in schema.GROUPS if word in
+                   (*schema.options(group), *_theirs(group))]  # fmt: skip
         meant = (suggest.assigned(*each.split("=", 1)) for each in options)
         hint = hint or " or ".join(dict.fromkeys(filter(None, meant)))
     return UsageError(word, problem, accepted=accepted, hint=hint or "python -m dtrain --help")

@@ -6,7 +6,6 @@ Hydra's own advice for a misspelt group (``+modle=cnn``) would silently train so
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -21,10 +20,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import command_line, groups, schema, suggest
+from dtrain.config import command_line, schema, suggest
+from dtrain.config.fields import typed
+from dtrain.config.help import help_of
 from dtrain.config.other_tools import VALUES
 from dtrain.config.overrides import parse
-from dtrain.config.ranges import typed
 from dtrain.config.search_space import number
 from dtrain.errors import DtrainError, UsageError, nearest
 
@@ -51,7 +51,7 @@ def explain(error: Exception, arguments: list[str]) -> DtrainError:
     except UsageError as found:
         return found
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(groups.folder("conf")), version_base="1.3"):
+    with initialize_config_dir(str(schema.folder("conf")), version_base="1.3"):
         chosen = (o.get_value_element_as_str() for o in overrides if o.key_or_group == "action")
         choices = Choices(known.config_dir, next(chosen, "train"))
         for override in overrides:  # groups first: which keys exist depends on them
@@ -159,7 +159,7 @@ class Choices:
         key, value = override.key_or_group, _raw(override)
         if "." in key or (key.startswith("hydra") and key not in self.groups):
             return None
-        names = sorted({*self.groups, *schema.Config.__dataclass_fields__})
+        names = sorted({*self.groups, *schema.Config.model_fields})
         if key not in names:
             meant = suggest.meant(key, value, names) or "python -m dtrain --help"
             if self._has_action_key(key):
@@ -180,8 +180,8 @@ class Choices:
 
     def _has_action_key(self, name: str) -> bool:
         """Whether the command's own action has such a key."""
-        kind = groups.SCHEMAS["action"].get(self.action)
-        return kind is not None and name in {each.name for each in dataclasses.fields(kind)}
+        kind = schema.SCHEMAS["action"].get(self.action)
+        return kind is not None and name in kind.model_fields
 
     def check_keys(self, overrides: list[Override]) -> UsageError | None:
         """Say what is wrong with the first ``a.b=value`` that is, given the groups chosen."""
@@ -264,7 +264,7 @@ def _wrong_value(override: Override, value: str, text: str, default: Any) -> Usa
         return UsageError(key, "is a key already, which no + adds", value, accepted=f"{key}=VALUE",
                           hint=suggest.assigned(key, value) or f"{key}=VALUE")  # fmt: skip
     try:
-        range_of = groups.help_of(key)
+        range_of = help_of(key)
     except UsageError:
         range_of = None
     if "does not support deletion" in text:
@@ -328,7 +328,7 @@ def _right(parent: str, name: str, value: str, names: list[str]) -> str:
     key = f"{parent}.{name}" if parent else name
     if not names:  # a function of one's own may take what no file has: it is added
         return f"+{key}={value}"
-    help_of = parent if parent in groups.sections() else ""
+    help_of = parent if parent in schema.sections() else ""
     return suggest.meant(key, value, names) or f"python -m dtrain --help {help_of}".strip()
 
 

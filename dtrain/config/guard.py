@@ -25,7 +25,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import command_line, given, groups, load, targets
+from dtrain.config import command_line, given, schema, tree, trust
 from dtrain.errors import UsageError, refuse
 
 NAME = "dtrain"
@@ -122,7 +122,7 @@ def check(config: DictConfig, overrides: list[str]) -> None:
         refuse("hydra/launcher", "cannot give each job its own process, cores and GPUs", chosen,
                accepted=NAME, typed="hydra/launcher=dtrain")  # fmt: skip
     for key, (value, instead) in _FIXED.items():
-        present = load.select(part, key)
+        present = tree.select(part, key)
         if present != value and not (value is None and present is False):
             raise _refusal(key, present, instead)
     for key in part:
@@ -167,7 +167,7 @@ def _check_sweeper(config: DictConfig) -> None:
     node = config.hydra.sweeper
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
-    if target not in _SWEEPERS and not targets.is_trusted(str(target)):
+    if target not in _SWEEPERS and not trust.is_trusted(str(target)):
         refuse("hydra/sweeper", "is not a sweeper of dtrain's", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
@@ -203,7 +203,7 @@ def run(arguments: list[str], command: Any) -> None:
     options = command_line.parsed(arguments)
     _check_options(options)
     # Plugins are looked for here: the current directory is not among the places.
-    path = create_config_search_path(str(groups.folder("conf")))
+    path = create_config_search_path(str(schema.folder("conf")))
     if options.config_dir is not None:
         folder = os.path.abspath(options.config_dir)
         if not os.path.isdir(folder):

@@ -7,16 +7,15 @@ user's modules, and what a function or class takes, are known in the process tha
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import kinds, suggest, targets
-from dtrain.config.callables import KNOWN, bind, check_kinds, signature_of
-from dtrain.config.presets.optimizers import Optimizer
+from dtrain.config import kinds, suggest, trust
+from dtrain.config.kinds import KNOWN
+from dtrain.config.targets import bind, check_kinds, signature_of
 from dtrain.data.options import divided
 from dtrain.errors import nearest, refuse
 from dtrain.host.packages import version
@@ -100,7 +99,7 @@ def _check_public(key: str, target: str) -> None:
     for position in range(1, len(parts)):
         names = _public(package).get(".".join(parts[:position]))
         if names is not None and parts[position] not in names and _is_of_this_version(package):
-            raise targets.missing(key, target, position, names)
+            raise trust.missing(key, target, position, names)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -118,7 +117,7 @@ def _check_text(name: str, value: str) -> None:
     """Refuse a loss or a metric that is a text and none of Keras'."""
     key, (what, module, more) = f"trainer.{name}", _TEXTS[name]
     if value.startswith(TORCH):
-        targets.check({"_target_": value}, key)
+        trust.check({"_target_": value}, key)
         _check_public(key, value)
         return
     names = {*_public("keras")[f"keras.{module}.get"], *more}
@@ -142,7 +141,7 @@ def check_arguments(config: Mapping[str, Any]) -> None:
     """
     for key, node, inner in nodes(config, ""):
         if kinds.takes_own(key):
-            function = targets.locate(node["_target_"], f"{key}._target_", inner)
+            function = trust.locate(node["_target_"], f"{key}._target_", inner)
             _check_arguments(key, node, function)
 
 
@@ -174,7 +173,8 @@ def _signature(function: Any, key: str) -> inspect.Signature:
     if key != "optimizer" or not module.startswith("keras."):
         return signature
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    names = {field.name for field in dataclasses.fields(Optimizer)} - {"_target_", *_OF_ALL}
+    base = next(each for each in function.__mro__ if each.__name__ == "BaseOptimizer")
+    names = inspect.signature(base.__init__).parameters.keys() - {"self", "kwargs", *_OF_ALL}
     more = sorted(names - signature.parameters.keys())
     return inspect.Signature(
         [*own, *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in more)]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from dtrain.config.ranges import LARGE, MANY, Form, Range
 from dtrain.errors import nearest, refuse
 
 #: What stands for the first of these metrics that a run has.
@@ -24,21 +22,14 @@ _LESS_IS_BETTER = re.compile(
 _MONITORS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 
 
-class Mode(enum.Enum):
-    """Which objective is better."""
+def mode_of(mode: str, objective: str) -> str:
+    """Return ``max`` or ``min``: ``auto`` takes it from the name of the objective.
 
-    max = 1
-    min = 2
-    auto = 3
-
-    def of(self, objective: str) -> Mode:
-        """Return ``max`` or ``min``: ``auto`` takes it from the name of the objective.
-
-        Of ``objective=auto`` it stays what it is: there is no name yet.
-        """
-        if self is not Mode.auto or objective == AUTO:
-            return self
-        return Mode.min if _LESS_IS_BETTER.search(objective) else Mode.max
+    Of ``objective=auto`` it stays what it is: there is no name yet.
+    """
+    if mode != "auto" or objective == AUTO:
+        return mode
+    return "min" if _LESS_IS_BETTER.search(objective) else "max"
 
 
 def first(names: Collection[str]) -> str | None:
@@ -106,43 +97,17 @@ def monitored(callbacks: Iterable[Any], stopping: Any) -> Iterator[tuple[str, st
 # -- trainer.early_stopping: Keras' callback in short, or its patience alone ---------------------
 
 
-def _problem(value: Any) -> str | None:
-    """Say why ``value`` is neither a patience nor such a mapping."""
-    if not isinstance(value, dict):
-        return None if not _PATIENCE.problem(value) else "is no number of epochs, and no mapping"
-    if unknown := [str(name) for name in value if name not in _KEYS]:
-        return f"has the key {unknown[0]}"
-    if _PATIENCE.problem(value.get("patience")):
-        return "has no patience, a number of epochs"
-    if not isinstance(value.get("restore_best", False), bool):
-        return "has a restore_best that is neither true nor false"
-    if not isinstance(value.get("monitor", ""), str):
-        return "has a monitor that is no name of a metric"
-    if value.get("mode", "max") not in ("max", "min"):
-        return "has a mode other than max and min"
-    problem = Range(0, LARGE).problem(value.get("min_delta", 0))
-    return problem and f"has a min_delta that {problem}"
-
-
-_PATIENCE = Range(1, MANY, whole=True)
-_KEYS = ("patience", "monitor", "restore_best", "min_delta", "mode")
-STOPPING = Form(
-    f"null, a number of epochs, or a mapping with patience and perhaps {', '.join(_KEYS[1:])}",
-    _problem, "{patience: 3}",
-)  # fmt: skip
-
-
 def stopping(value: Any, objective: str, mode: str) -> dict[str, Any]:
     """Return the callback of ``trainer.early_stopping`` as a node.
 
     Args:
-        value: of :data:`STOPPING`, not null.
+        value: a patience, or a mapping that has one.
         objective: that is looked at where the value names no metric.
         mode: which of it is better.
     """
     options: dict[str, Any] = {"patience": value} if isinstance(value, int) else dict(value)
     name: str = options.get("monitor", objective)
-    better = mode if name == objective else Mode.auto.of(name).name
+    better = mode if name == objective else mode_of("auto", name)
     return {
         "_target_": "keras.callbacks.EarlyStopping", "monitor": name,
         "patience": options["patience"], "min_delta": options.get("min_delta", 0),

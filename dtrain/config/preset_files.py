@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from dtrain.config import command_line, groups, overrides, removed, suggest
+from dtrain.config import command_line, overrides, removed, schema, suggest
 from dtrain.errors import UsageError, refuse
 
 #: Most bytes of a file, and most values in it, an alias counting as all that it stands for.
@@ -58,13 +58,13 @@ def _check_option(override: str) -> None:
     sign, group, given = overrides.parse(override)
     option = given or ""
     if "~" in sign or option == "null":
-        groups.refuse_removed({**groups.GROUPS, group: None})
-    known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *groups.GROUPS)
+        schema.refuse_left_out({**schema.GROUPS, group: None})
+    known = group in ("experiment", "project", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)
     number = re.fullmatch(r"[+-]?[\d._]+(e[+-]?\d+)?|[+-]?inf|nan|null|true|false", option, re.I)
     if known and number:
         refuse(
             group, "is not the name of an option", option,
-            accepted=", ".join(groups.options(group)) or "one of its options",
+            accepted=", ".join(schema.options(group)) or "one of its options",
             hint=suggest.corrected(group, option) or f"the command without {group}=",
         )  # fmt: skip
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Collection
 from pathlib import Path
 
-from dtrain.config import groups, kinds
-from dtrain.config.groups import help_of, keys
+from dtrain.config import kinds, schema
+from dtrain.config.fields import Group, key_of
+from dtrain.config.help import help_of, keys
 from dtrain.config.other_tools import KEYS, VALUES
 from dtrain.errors import UsageError, nearest
 
@@ -44,7 +44,7 @@ def meant(key: str, value: str, names: Collection[str] = ()) -> str | None:
     for theirs in (key, name, f"{key.split('.')[0]}."):
         if theirs in KEYS:
             return _filled(KEYS[theirs], value)
-    if name in ("name", "type") and group in groups.GROUPS:
+    if name in ("name", "type") and group in schema.GROUPS:
         return assigned(group, value)
     if name == "path" and (found := of_file(value)):
         return found
@@ -65,17 +65,12 @@ def known(key: str, value: str) -> str | None:
 
 def is_key(name: str) -> bool:
     """Say whether there is such a key or group."""
-    return name in (*keys(), *groups.GROUPS, "experiment")
+    return name in (*keys(), *schema.GROUPS, "experiment")
 
 
 def is_named(name: str) -> bool:
     """Say whether there is a key of such a name, here or in another tool, in whatever group."""
     return is_key(name) or name in _by_name() or name in KEYS
-
-
-def is_switch(key: str) -> bool:
-    """Say whether the values of a key are true and false."""
-    return is_key(key) and key != "experiment" and help_of(key).type == "true or false"
 
 
 def assigned(key: str, value: str) -> str | None:
@@ -92,8 +87,8 @@ def assigned(key: str, value: str) -> str | None:
         return f"{key}={value}"
     if key == "trainer.callbacks":
         return callbacks(value)
-    if key in groups.GROUPS:
-        options = groups.options(key)
+    if key in schema.GROUPS:
+        options = schema.options(key)
         found = of_file(value) if key == "dataset" and value not in options else None
         near = value if value in options else nearest(value, options)
         return found or (near and f"{key}={near}")
@@ -108,7 +103,7 @@ def corrected(key: str, value: str) -> str | None:
         value: as it was typed.
     """
     group = key.replace(".", "/")  # a dot is typed for the slash
-    found = assigned(group if group in groups.GROUPS else key, value)
+    found = assigned(group if group in schema.GROUPS else key, value)
     return None if found == quoted(key, value) else found
 
 
@@ -119,7 +114,7 @@ def of_help(key: str) -> str | None:
     named = [found[1] or found[0]] if found else []
     near = nearest(key, keys())
     named += keys_named(key.rpartition(".")[2]) or ([near] if near else [])
-    named += [group for group in groups.GROUPS if key in groups.options(group)]
+    named += [group for group in schema.GROUPS if key in schema.options(group)]
     return f"python -m dtrain --help {named[0]}" if named else None
 
 
@@ -184,7 +179,7 @@ def several(key: str, values: str, swept: bool) -> str:
 def takes_list(key: str) -> bool:
     """Say whether a list is among the values of a key."""
     try:
-        return key in _LISTS or "list" in help_of(key).type
+        return key in _LISTS or help_of(key).accepted.startswith("a list")
     except UsageError:
         return False
 
@@ -195,7 +190,7 @@ def _by_name() -> dict[str, list[str]]:
     for key in keys():
         if key.startswith(("debug.", "action.")):
             continue
-        if (group := key.replace(".", "/")) in groups.GROUPS:
+        if (group := key.replace(".", "/")) in schema.GROUPS:
             key = group
         known.setdefault(re.split(r"[./]", key)[-1], []).append(key)
     return known
@@ -216,10 +211,10 @@ def keys_named(name: str) -> list[str]:
 
 def options_with(group: str, name: str) -> list[str]:
     """Return the options of a group that have a key ``name``."""
-    schemas = groups.SCHEMAS.get(group, {})
+    schemas = schema.SCHEMAS.get(group, {})
     having = {each for each, kind in schemas.items() if name in _fields(kind)}
     found = []
-    for path in sorted((groups.folder("conf") / group).glob("*.yaml")):
+    for path in sorted((schema.folder("conf") / group).glob("*.yaml")):
         of_file = re.search(rf"^  - /schema/{group}/(\w+)@_here_$", path.read_text(), re.M)
         if of_file is not None and of_file[1] in having:
             found.append(path.stem)
@@ -228,11 +223,11 @@ def options_with(group: str, name: str) -> list[str]:
 
 def keys_of_type(name: str) -> list[str]:
     """Return the keys of a dataclass of the configuration, by its name as OmegaConf prints it."""
-    known = [kind for options in groups.SCHEMAS.values() for kind in options.values()]
-    known += [kind for group in ("", *groups.sections()) for kind in groups.kinds(group)]
+    known = [kind for options in schema.SCHEMAS.values() for kind in options.values()]
+    known += [kind for group in ("", *schema.sections()) for kind in schema.kinds(group)]
     found = next((kind for kind in known if kind.__name__ == name), None)
     return [] if found is None else sorted(_fields(found))
 
 
-def _fields(kind: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(kind)}
+def _fields(kind: type[Group]) -> set[str]:
+    return {key_of(name, field) for name, field in kind.model_fields.items()}

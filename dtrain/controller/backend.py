@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Iterator
 
-from dtrain.config import names, strategies
-from dtrain.config.ranges import typed
-from dtrain.config.schema import Config
+from dtrain.config import names
+from dtrain.config.fields import typed
+from dtrain.config.schema import strategies
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.host import frameworks
 from dtrain.host.frameworks import FRAMEWORKS
@@ -52,7 +53,7 @@ def check(config: Config) -> None:
     Raises:
         UsageError: naming the backend that has it.
     """
-    backend, having = config.backend.name, strategies.backends(config.strategy["_target_"])
+    backend, having = config.backend, strategies.backends(config.strategy["_target_"])
     if backend not in having:
         titles = " and ".join(FRAMEWORKS[name].title for name in having)
         refuse("strategy", f"is one of {titles}, and not of {FRAMEWORKS[backend].title}",
@@ -82,7 +83,7 @@ def check(config: Config) -> None:
 
 def reads(config: Config, key: str) -> bool:
     """Say whether the backend reads a key."""
-    return key not in UNREAD[config.backend.name]
+    return key not in UNREAD[config.backend]
 
 
 def check_here(cluster: Cluster) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -14,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import consent, environment, groups, guard, load, preset_files
+from dtrain.config import guard, preset_files, private, schema, tree, trust
+from dtrain.config.check import settle
 from dtrain.config.explain import explain
-from dtrain.config.schema import Config
-from dtrain.config.values import settle
-from dtrain.controller import debugging, folders, latest, remote, resume, starting
+from dtrain.config.tree import Config
+from dtrain.controller import debugging, folders, latest, project, remote, resume, starting
 from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import arguments
@@ -33,6 +32,8 @@ class Command:
     """What Hydra calls, with what it has composed: it trains. A subclass does something else."""
 
     exit_code = errors.OK
+    #: Whether what the project says stands in front of what is typed.
+    of_project = True
     #: What the job's configuration raised when it was resolved.
     error: OmegaConfBaseException | None = None
 
@@ -112,13 +113,15 @@ def composed(given: list[str], command: Command) -> int:
     Returns:
         The exit code; what is wrong is printed.
     """
-    groups.register()
+    schema.register()
     # Hydra then lets exceptions through, for us to explain, instead of printing and exiting 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    given = [groups.option_as_text(override) for override in given]
+    given = [schema.option_as_text(override) for override in given]
     sys.argv[1:] = given
     try:
-        consent.begin(given, _config_dir(given))
+        if command.of_project:
+            given = project.words(given)
+        trust.begin(given, project.typed_config_dir(given))
         sys.argv[1:] = command.arguments(given)
         preset_files.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
@@ -128,7 +131,7 @@ def composed(given: list[str], command: Command) -> int:
         _print(error, command)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        explained = consent.own_error(error) or explain(error, sys.argv[1:])
+        explained = private.own_error(error) or explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
         _print(explained, command)
@@ -150,17 +153,6 @@ def composed(given: list[str], command: Command) -> int:
         print(printable(f"error: {error.filename}: {error.strerror}"), file=sys.stderr)
         return errors.FAILED
     return command.exit_code
-
-
-def _config_dir(given: list[str]) -> str | None:
-    """Return the folder of ``--config-dir``; what is wrong with the options is said later."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--config-dir", "-cd")
-    try:
-        found: str | None = parser.parse_known_args(given)[0].config_dir
-    except argparse.ArgumentError:
-        return None
-    return found
 
 
 def _job(node: DictConfig) -> Outcome:
@@ -219,11 +211,12 @@ def command_of(config: Config, node: DictConfig) -> Json:
     overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     sources = {source.provider: source.path for source in settings.runtime.config_sources}
     return resume.command(
-        environment.as_written(overrides, node),
-        sources.get("command-line"), load.address(config),
+        private.as_written(overrides, node),
+        sources.get("command-line"), tree.address(config),
     )  # fmt: skip
 
 
 def _print(error: Exception, command: Command) -> None:
-    for text in (f"error: {error}", *getattr(error, "__notes__", ())):
+    origin = project.note(error.key) if isinstance(error, UsageError) else None
+    for text in filter(None, (f"error: {error}", *getattr(error, "__notes__", ()), origin)):
         print(errors.readable(secrets.mask(command.worded(text))), file=sys.stderr)

@@ -20,7 +20,7 @@ from typing import Any
 
 import dtrain
 from dtrain import secrets
-from dtrain.config import consent
+from dtrain.config import private
 from dtrain.errors import DamagedFile, DtrainError
 from dtrain.files import reading, writing
 from dtrain.files.fields import Json
@@ -141,7 +141,7 @@ def record(outputs: Sequence[Path], stop: threading.Event | None = None) -> tupl
         "packages": {"python": platform.python_version(), **versions},
     }  # fmt: skip
     state["digest"] = code.digest_of(state)
-    state["signature"] = consent.signature(state["digest"])
+    state["signature"] = private.signature(state["digest"])
     return state, patch
 
 

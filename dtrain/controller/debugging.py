@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config.presets.debug import NAN, ONE_BATCH, OVERFIT
-from dtrain.config.schema import Backend, Config, Tracking
-from dtrain.config.section import Node
+from dtrain.config import schema
+from dtrain.config.node import Node
+from dtrain.config.schema.running import NAN, ONE_BATCH, OVERFIT, NoTracker
+from dtrain.config.tree import Config
 from dtrain.controller import result
 from dtrain.controller.job import Job
 from dtrain.controller.result import Outcome
@@ -101,9 +102,9 @@ def prepare(config: Config, name: str) -> None:
                typed="resume=null")  # fmt: skip
     # A process that ends has found something: it is not to be started again.
     config.launcher = config.launcher.replaced(max_restarts=0)
-    config.tracking = Node(vars(Tracking(_NO_TRACKER)))
+    config.tracking = Node(schema.defaults(NoTracker))
     config.action, kind = node, node["_target_"]
-    in_tasks = config.backend is not Backend.tensorflow or strategy_plan.of(config).in_process
+    in_tasks = config.backend != "tensorflow" or strategy_plan.of(config).in_process
     if kind == NAN and not in_tasks:
         refuse("strategy", "computes a step where debug=nan cannot repeat it", config.strategy.name,
                accepted="one that computes it in the tasks that train, to the same losses",

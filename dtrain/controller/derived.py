@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import load
+from dtrain.config import schema, tree
+from dtrain.config.check import settle
+from dtrain.config.node import Node
 from dtrain.config.overrides import key_of, parse
-from dtrain.config.schema import Config
-from dtrain.config.section import Node
-from dtrain.config.values import settle
+from dtrain.config.tree import Config
 from dtrain.controller import cli, folders, resume
 from dtrain.controller.job import Job
 from dtrain.controller.result import last
 from dtrain.controller.terminal import report
 from dtrain.controller.validate import check_address, start
-from dtrain.data import options
 from dtrain.errors import nearest, refuse
 from dtrain.files.fields import Json
-from dtrain.run import journal
+from dtrain.run import identity, journal
 from dtrain.run.cluster import Cluster
 from dtrain.run.folder import RunDir, short
 
@@ -40,6 +39,8 @@ class RunCommand(cli.OneConfiguration):
     Args:
         run: a run folder, or one of its checkpoints.
     """
+
+    of_project = False  # the run has recorded it
 
     def __init__(self, run: str):
         self._run = run
@@ -145,21 +146,9 @@ def own_words(
     return values, rest
 
 
-#: Keys of a training that have no meaning here.
-_OF_A_RUN = (
-    "resume",
-    "fork",
-    "init",
-    "output_dir",
-    "tracking",
-    "action",
-    "debug",
-    "sweep",
-    "hydra",
-    "objective",
-)
-#: Keys of how many devices and hosts there are: another strategy has its own.
-_SIZES = ("hardware.devices", "hardware.hosts")
+def _is_of_a_training(key: str) -> bool:
+    """Say whether a key has no meaning for a command on a run."""
+    return key.partition(".")[0] == "hydra" or schema.has_mark(key, "training")
 
 
 class Derived(RunCommand):
@@ -190,7 +179,7 @@ class Derived(RunCommand):
         """
         for override in given:
             key = key_of(override)
-            if not override.startswith("-") and key.partition(".")[0] in _OF_A_RUN:
+            if not override.startswith("-") and _is_of_a_training(key):
                 refuse(key, f"is of a training, not of {self.name}", parse(override).value or "",
                        accepted="keys of strategy, hardware, launcher, dataset, trainer",
                        hint=f"the command without {override}")  # fmt: skip
@@ -201,7 +190,9 @@ class Derived(RunCommand):
             own.append(f"action.checkpoint={self._chosen.name}")
         own += [f"action={self.name}", "tracking=none"]
         # Which checkpoint is the best is the run's: its objective stays.
-        replaced = {*keys, *_OF_A_RUN, *(_SIZES if "strategy" in keys else ())} - {"objective"}
+        replaced = {*keys, *schema.having(mark="training"), "sweep", "hydra"} - {"objective"}
+        if "strategy" in keys:
+            replaced |= {*schema.having(mark="strategy")}
         return self.overrides(own, replaced)
 
     def _translated(self, override: str) -> str:
@@ -350,13 +341,13 @@ def settled_data(node: Node, rundir: RunDir, typed: Set[str], labels: bool) -> N
         typed: keys that are typed.
         labels: whether targets are needed.
     """
-    own = load.read(rundir.config).dataset
+    own = tree.read(rundir.config).dataset
     test = node.get("test")
     if test is not None and "dataset.path" not in typed and (labels or "dataset.test" in typed):
         if "path" not in node:
             refuse("dataset.test", "this dataset is of no files (dataset.path)", test)
         node, typed = node.replaced(path=test), {*typed, "dataset.path"}
-    if "dataset.path" not in typed or options.deciding(node) == options.deciding(own):
+    if "dataset.path" not in typed or identity.deciding(node) == identity.deciding(own):
         return node
 
     def is_free(key: str) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import section
-from dtrain.config.schema import Config, Precision
+from dtrain.config.node import to_plain
+from dtrain.config.tree import Config
 from dtrain.controller import folders
 from dtrain.controller.backend import check_here
 from dtrain.controller.early_import import task_environment
@@ -91,11 +91,11 @@ def export(
     """
 
     def choose() -> list[Path]:
-        return checkpoint.choose(rundir.checkpoints, word, config.objective_mode.name)
+        return checkpoint.choose(rundir.checkpoints, word, config.objective_mode)
 
     choose()  # refused before anything is made
-    plain = dataclasses.replace(config.hardware, precision=Precision.float32, remat=[])
-    values = section.plain(dataclasses.replace(config, hardware=plain))
+    plain = config.hardware.replaced(precision="float32", remat=[])
+    values = to_plain(config.replaced(hardware=plain))
     backend = backend_of(rundir)
     is_module = backend == "torch"
     cluster = Cluster((Task("chief", 0, 1),), "cpu", 1, task_environment(backend=backend))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import section
-from dtrain.config.schema import Config
+from dtrain.config.node import to_plain
+from dtrain.config.tree import Config
 from dtrain.controller import logging_models, result
 from dtrain.controller.folders import begin, lock
 from dtrain.controller.launchers import Launcher
@@ -76,7 +76,7 @@ class Job:
         """Print what would be started (``dry_run=true``)."""
         layouts: list[str] = []
         if planned.strategy.divides is not None:  # what they make is known once there is a model
-            layouts = ask("model", section.plain(config), planned.cluster, {})
+            layouts = ask("model", to_plain(config), planned.cluster, {})
         report.print_plan(config, planned, folder, layouts)
 
     def __init__(

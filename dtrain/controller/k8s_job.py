@@ -22,10 +22,10 @@ from pathlib import Path
 import yaml
 
 from dtrain import errors
-from dtrain.config import environment, load
-from dtrain.config.consent import PREFIX
+from dtrain.config import private, tree
 from dtrain.config.overrides import key_of
-from dtrain.config.schema import Config
+from dtrain.config.private import PREFIX
+from dtrain.config.tree import Config
 from dtrain.controller.backend import reads
 from dtrain.controller.folders import unwritable
 from dtrain.controller.launchers import Kubernetes
@@ -100,7 +100,7 @@ def workload(config: Config, planned: Plan, launcher: Kubernetes, command: Json)
     output_dir = _output_dir(Path(config.output_dir))
     hosts = len(cluster.tasks)
     if planned.strategy.on_hosts and cluster.together > 1:
-        refuse("hardware.devices", f"a pod has one process, of one device of {config.backend.name}",
+        refuse("hardware.devices", f"a pod has one process, of one device of {config.backend}",
                cluster.together, accepted="1, with a pod for each",
                typed=f"hardware.devices=1 launcher.gpus=1 hardware.hosts={hosts}")  # fmt: skip
     # A pod has the processes of one host.
@@ -166,8 +166,8 @@ def _refuse(config: Config, launcher: Kubernetes, chosen: bool) -> None:
     if launcher.pods.volume is None:
         refuse("launcher.volume", "the run folder would be lost with its pod", "null",
                hint="launcher.volume=NAME of a PersistentVolumeClaim")  # fmt: skip
-    for key, value in load.flatten(load.written(config)).items():
-        for name in sorted(environment.variables(value)):
+    for key, value in tree.flatten(tree.written(config)).items():
+        for name in sorted(private.variables(value)):
             if name.startswith(PREFIX):
                 refuse(key, "a secret that is typed would be in the manifest", "(a secret)",
                        accepted="a variable of a Secret (launcher.variables_from)",

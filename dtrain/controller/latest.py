@@ -11,11 +11,10 @@ from dtrain.config.overrides import key_of, parse
 from dtrain.controller import folders
 from dtrain.data.files import is_address
 from dtrain.errors import DtrainError, refuse
+from dtrain.host import pyproject
 from dtrain.run.folder import RunDir, short
 
 LATEST = "latest"
-#: Of a command that does not say it (``output_dir``).
-_FOLDER = "outputs"
 #: Commands whose first argument is a run.
 ON_RUNS = ("evaluate", "predict", "export", "promote", "serve", "replay", "checkpoint", "sync")
 #: Keys of a training whose value is a run.
@@ -70,8 +69,9 @@ def newest(folder: str, key: str, value: str) -> Path:
            hint=f"{key}=FOLDER/DATE/TIME_NAME" if key else "the folder of the run")  # fmt: skip
 
 
-def find(folder: str = _FOLDER) -> Path | None:
-    """Return the newest run below a folder; None where there is none."""
+def find(folder: str | None = None) -> Path | None:
+    """Return the newest run below a folder, or the usual one; None where there is none."""
+    folder = folder or pyproject.output_dir()
     for path in [] if is_address(folder) else folders.runs_below(Path(folder)):
         try:
             command = folders.read_command(rundir := RunDir(path))
@@ -85,11 +85,11 @@ def find(folder: str = _FOLDER) -> Path | None:
 def hint(command: str) -> str:
     """Return a command on the newest run of the default folder, or on one that is to be named."""
     if command == "compare":
-        return f"python -m dtrain compare {_FOLDER}"
+        return f"python -m dtrain compare {pyproject.output_dir()}"
     run = find()
     return f"python -m dtrain {command} {'outputs/DATE/TIME_NAME' if run is None else short(run)}"
 
 
 def _below(given: list[str]) -> str:
     words = [found.value for found in map(parse, given) if found.key == "output_dir"]
-    return (words[-1] or _FOLDER).strip("'\"") if words else _FOLDER
+    return (words and (words[-1] or "").strip("'\"")) or pyproject.output_dir()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dtrain import secrets
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.controller import exporting
 from dtrain.controller.supervisor import Requests
 from dtrain.controller.terminal.progress import View

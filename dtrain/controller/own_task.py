@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from dtrain import errors, secrets
-from dtrain.config import load
-from dtrain.config.schema import Config
+from dtrain.config import schema, tree
+from dtrain.config.tree import Config
 from dtrain.controller import result
 from dtrain.controller.launchers import Env
 from dtrain.controller.launchers.rendezvous.messages import BEAT
@@ -23,8 +23,6 @@ from dtrain.files import reading, writing
 from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir, read_json, short, write_json, write_text
 
-#: Parts of the configuration that every task must have alike.
-_DECISIVE = ("seed", "trainer", "dataset", "model", "optimizer", "strategy", "action")
 #: Seconds that a task has, after the job has failed elsewhere, to write why to its log.
 _LAST_WORDS = 5.0
 #: What TensorFlow calls its own sign of life to the chief, in errors of one that came too late.
@@ -138,7 +136,7 @@ def _folder(config: Config, cluster: Cluster, place: Place, chosen: Path | None 
         rundir = RunDir(path) if _job(RunDir(path)) == place.job else RunDir.create(path)
     rundir.logs.mkdir(exist_ok=True)
     if not _is_current(rundir, config, cluster):  # it is new, or left by an earlier start
-        write_text(rundir.config, load.to_yaml(config))
+        write_text(rundir.config, tree.to_yaml(config))
         write_json(rundir.cluster, {**cluster.to_json(), "job": place.job})
     return rundir
 
@@ -156,10 +154,11 @@ def _is_current(rundir: RunDir, config: Config, cluster: Cluster) -> bool:
     if not rundir.config.is_file():
         return False
     # The chief's own differ in what is of a host (its paths, its devices), never in these.
-    here, planned = load.read(rundir.config), read_json(rundir.cluster)
+    here, planned = tree.read(rundir.config), read_json(rundir.cluster)
     if planned is None or Cluster.from_json(planned).spec() != cluster.spec():
         return False
-    return all(load.select(here, key) == load.select(config, key) for key in _DECISIVE)
+    alike = schema.having("data", "numbers", "length")
+    return all(tree.select(here, key) == tree.select(config, key) for key in alike)
 
 
 def _say(text: str) -> None:

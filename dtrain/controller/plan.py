@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from dtrain.config import targets
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.controller import backend
 from dtrain.controller.early_import import task_environment
 from dtrain.controller.resources import devices
@@ -128,7 +128,7 @@ def plan(config: Config, splits: Splits | None, machine: Machine, trains: bool =
     if kind == "cpu" and machine.shared and sharing == 1 and not machine.threads:
         threads = threads or operation_threads(machine.cores, replicas)
     tasks = _with_cores(laid.tasks(), threads, own)
-    cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend.name))
+    cluster = Cluster(tasks, kind, replicas, task_environment(hardware.onednn, config.backend))
     strategy.check(config, cluster)
     devices.check_cluster(config, cluster, machine, laid.size)
     _check_jit(config, strategy)
@@ -240,7 +240,7 @@ def _lay_out(config: Config, strategy: StrategyPlan, kind: str, machine: Machine
     Raises:
         UsageError: there are no such devices.
     """
-    framework, hardware = FRAMEWORKS[config.backend.name], config.hardware
+    framework, hardware = FRAMEWORKS[config.backend], config.hardware
     commands = machine.hosts
     single = framework.process_per_device and machine.one_task  # a command has one device
     hosts = hardware.hosts or 1
@@ -264,7 +264,7 @@ def _check_command(config: Config, kind: str, gpus: int) -> None:
     """
     if kind != "gpu" or gpus == 1 or (gpus and config.hardware.devices):
         return
-    title = FRAMEWORKS[config.backend.name].title
+    title = FRAMEWORKS[config.backend].title
     refuse("hardware", f"this command has {gpus} GPUs, and a process of {title} has one", "gpu",
            accepted="a command for each GPU; hardware.devices=N of them on each host",
            hint=f"torchrun --nproc-per-node={gpus}" if gpus else "hardware=cpu")  # fmt: skip

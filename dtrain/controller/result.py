@@ -14,7 +14,7 @@ from typing import Any
 
 from dtrain import errors, secrets
 from dtrain.config import objective
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.controller.terminal.progress import without_chatter
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
@@ -166,7 +166,7 @@ def result(
     reported = schemas.glance(rundir.progress, schemas.Step) or {}
     saved = checkpoint.steps(rundir.checkpoints)  # of a run that was resumed and took no step
     metrics, speed = end.get("metrics", {}), end.get(objective.SPEED)
-    name, mode = objective.chosen(events, config.objective, config.objective_mode.name)
+    name, mode = objective.chosen(events, config.objective, config.objective_mode)
     value = speed if name == objective.SPEED else metrics.get(name)
     return {
         **course,

@@ -12,10 +12,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import consent, load, section, suggest
+from dtrain.config import private, schema, suggest, tree
+from dtrain.config.node import Unresolvable, to_plain
 from dtrain.config.overrides import key_of, parse
-from dtrain.config.schema import Config
-from dtrain.controller import latest
+from dtrain.config.tree import Config
+from dtrain.controller import latest, project
 from dtrain.controller.folders import lock, open_existing, read_command, runs_below
 from dtrain.controller.launchers import external
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, nearest, refuse
@@ -26,10 +27,6 @@ from dtrain.run.folder import FORMAT, RunDir, short
 from dtrain.run.journal import Follower
 
 AUTO = "auto"
-#: What is of one command, and not of what it began.
-OF_ONE_COMMAND = ("resume", "sweep.resume", "dry_run", "launcher.follow")
-#: What the configuration of every run has.
-_GROUPS = ("dataset", "model", "optimizer", "strategy", "trainer")
 
 
 def command(overrides: list[str], config_dir: str | None, uri: str | None = None) -> Json:
@@ -39,12 +36,8 @@ def command(overrides: list[str], config_dir: str | None, uri: str | None = None
         overrides, config_dir: of the command.
         uri: ``tracking.uri`` as it is written.
     """
-    kept = [
-        override
-        for override in overrides
-        if key_of(override) not in OF_ONE_COMMAND and not key_of(override).startswith("sweep.")
-    ]
-    return {"format": FORMAT, **consent.signed(kept, config_dir, uri)}
+    kept = [override for override in overrides if not schema.has_mark(key_of(override), "once")]
+    return {"format": FORMAT, **private.sign_command(kept, config_dir, uri)}
 
 
 def arguments(given: list[str]) -> list[str]:
@@ -98,7 +91,7 @@ def of_run(
     if past is None or not rundir.config.is_file():
         raise _no_run(key, folder, rundir, f"{key}=" if typed is None else typed)
     refuse_derived(key, folder, past)
-    overrides, config_dir = consent.accept(key, folder, past, given)
+    overrides, config_dir = private.accept(key, folder, past, given)
     kept = [
         override
         for override in overrides
@@ -113,9 +106,7 @@ def of_run(
     flags = []
     if config_dir and not any(override.startswith(("--config-dir", "-cd")) for override in given):
         flags = ["--config-dir", config_dir]
-    # ORDER: flags stand before the first override: Hydra takes no two groups of overrides.
-    first = next((i for i, w in enumerate(given) if "=" in w and not w.startswith("-")), 0)
-    return [*flags, *given[:first], *kept, *given[first:]]
+    return project.in_front(flags, kept, given)
 
 
 def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
@@ -216,17 +207,16 @@ def _load(rundir: RunDir) -> Config:
     """
     try:
         # Without the secrets: what it refers to may be gone from the environment, or another.
-        config = load.read(rundir.config, hidden=True)
-        section.plain(config)  # all that it refers to is there
+        config = tree.read(rundir.config, hidden=True)
+        to_plain(config)  # all that it refers to is there
         identity.fingerprints(config)
     except OSError as error:
         raise DamagedFile(rundir.config, f"cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, AttributeError, section.Unresolvable) as error:
+    except (ValueError, TypeError, AttributeError, Unresolvable) as error:
         reason = str(error).strip().split("\n")[0]
         raise DamagedFile(rundir.config, f"is not the configuration of a run ({reason})") from None
-    for key, kind in (("fork", str | None), *((each, dict) for each in _GROUPS)):
-        if not isinstance(load.select(config, key), kind):
-            raise DamagedFile(rundir.config, "is not what a run has there", key)
+    if not isinstance(config.fork, str | None):
+        raise DamagedFile(rundir.config, "is not what a run has there", "fork")
     return config
 
 
@@ -262,7 +252,7 @@ def check(config: Config, overrides: list[str]) -> None:
         refuse("resume", f"its config.yaml was changed since it was saved ({key})", config.resume,
                hint=f"fork={config.resume} to begin a new run from it")  # fmt: skip
     own = (read_command(rundir) or {"overrides": []})["overrides"]
-    for fixed in identity.FIXED:
+    for fixed in identity.fixed():
         if begun[fixed] == now[fixed]:
             continue
         words = [
@@ -302,7 +292,7 @@ def nothing_to_do(config: Config) -> str | None:
     result: Any = schemas.glance(rundir.result, schemas.Result) or {}
     past = _load(rundir)
     other = identity.value(past, "tracking") != identity.value(config, "tracking")
-    changes = other or load.select(config, "dataset.accept_changes")
+    changes = other or tree.select(config, "dataset.accept_changes")
     whole = any(path.exists() for path in (rundir.model, rundir.weights, rundir.state))
     # Where other programs start tasks of the job, these would wait for this one.
     if result.get("status") != "FINISHED" or changes or not whole or external.found() is not None:

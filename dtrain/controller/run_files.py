@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dtrain.config import given, load
-from dtrain.config.schema import Config
+from dtrain.config import given, tree
+from dtrain.config.tree import Config
 from dtrain.controller import remote
 from dtrain.controller.code_recorder import Recorder
 from dtrain.controller.folders import unwritable
@@ -114,7 +114,7 @@ class RunFiles:
                 self.past = journal.starts(self._rundir.journal)
                 passed = self._go_back(journal.RESUMED)
             # Resolved but for references to secrets, which the tasks have in their environment.
-            write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
+            write_text(self._rundir.config, tree.to_yaml(self._config), lasting=True)
             past = read_json(self._rundir.command) or {}  # it may be one of a sweep
             if "derived" not in command:
                 given.keep(self._rundir.path, command.get("overrides", ()))

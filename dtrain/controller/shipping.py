@@ -7,8 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
-from dtrain.config import consent, load
-from dtrain.config.schema import Config
+from dtrain.config import private, tree, trust
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files import reading
 from dtrain.run import schemas
@@ -41,7 +41,7 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
         UsageError: a file of it is damaged, or its store is not known, or not the user's.
     """
     schemas.check(reading.read_plain(rundir.config), schemas.Config, rundir.config)
-    config = load.read(rundir.config)
+    config = tree.read(rundir.config)
     # ORDER: before anything is sent: of a damaged run nothing is.
     for path, kind in (
         (rundir.result, schemas.Result),
@@ -51,20 +51,20 @@ def configured(rundir: RunDir, whole: Path, to: str | None, foreign: bool = True
     ):
         schemas.read(path, kind)
     command = reading.read_json(rundir.command)
-    consent.grant_own(command)
+    private.grant_own(command)
     if foreign and isinstance(make_tracker(config), NoTracker):
         config.tracking = config.tracking.replaced(_target_=MLFLOW)
-    written = load.address(config)
+    written = tree.address(config)
     if to is not None:
         config.tracking = config.tracking.replaced(uri=to)
     elif written is None:
-        config.output_dir = str(_output_dir(whole, str(load.written(config)["output_dir"])))
+        config.output_dir = str(_output_dir(whole, str(tree.written(config)["output_dir"])))
     else:
-        uri = load.address(config)
-        if not consent.is_own_address(command, uri):
+        uri = tree.address(config)
+        if not private.is_own_address(command, uri):
             refuse("tracking.uri", "the run folder names it, which another user or machine made",
                    uri, hint=f"python -m dtrain sync {rundir.path} --uri ADDRESS")  # fmt: skip
-        consent.grant([uri or ""], None)
+        trust.command().grant([uri or ""], None)
         if (file := sqlite_file(written)) is not None and not file.is_file():
             refuse("tracking.uri", f"{file} is not there", written,
                    hint=f"python -m dtrain sync {rundir.path} --uri "

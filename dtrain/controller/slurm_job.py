@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import load
-from dtrain.config.schema import Config
+from dtrain.config import tree
+from dtrain.config.tree import Config
 from dtrain.controller.folders import begin, lock, unwritable
 from dtrain.controller.launchers.slurm import Slurm, batch, client
 from dtrain.controller.plan import Plan
@@ -119,7 +119,7 @@ class SlurmJob:
         cluster = dataclasses.replace(self._cluster, job=job)
         try:
             if not self._resumed:
-                write_text(self._rundir.config, load.to_yaml(self._config), lasting=True)
+                write_text(self._rundir.config, tree.to_yaml(self._config), lasting=True)
                 write_json(self._rundir.cluster, cluster.to_json())
             # ORDER: with it the folder is that of a run, which can be resumed.
             began = past.get("began") or time.time()

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import consent, groups, load, section, targets
-from dtrain.config.schema import Config
+from dtrain.config import private, schema, targets, tree
+from dtrain.config.node import to_plain
+from dtrain.config.tree import Config
 from dtrain.controller import backend, logging_models, starting
 from dtrain.controller.job import Job
 from dtrain.controller.launchers import Launcher
@@ -27,8 +28,6 @@ from dtrain.host import forkserver
 from dtrain.run import initial
 from dtrain.tracking.base import make_tracker
 
-#: Keys that may differ between the commands of one cluster.
-_OF_A_HOST = ("tracking", "launcher", "output_dir", "resume", "fork", "dry_run", "name")
 #: Models whose inputs are images.
 _OF_IMAGES = ("dtrain.models.cnn", "dtrain.models.resnet")
 
@@ -56,15 +55,15 @@ def check_address(config: Config) -> None:
     Raises:
         UsageError: a run folder, or a preset of it, names one.
     """
-    uri = load.address(config)
+    uri = tree.address(config)
     if uri is not None and make_tracker(config).address is not None:
-        consent.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
-    for key, value in _texts(section.plain(config.dataset), "dataset"):
+        private.check_named("tracking.uri", uri, "tracking.uri=ADDRESS, or tracking=none")
+    for key, value in _texts(to_plain(config.dataset), "dataset"):
         if is_address(value):
-            consent.check_named(key, value, f"{key}={value}")
-    for name, value in groups.of_hosts(section.plain(config.launcher)):
+            private.check_named(key, value, f"{key}={value}")
+    for name, value in schema.of_hosts(to_plain(config.launcher)):
         key = f"launcher.{name}"
-        consent.check_named(key, value, f"{key}=..., or launcher=local")
+        private.check_named(key, value, f"{key}=..., or launcher=local")
 
 
 def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
@@ -108,7 +107,7 @@ def check(
         here = launcher.part(machine())
         early = kind.spread(config, plan(config, None, here, kind.trains), here)
         facts = {
-            key: text for key, text in load.flatten(load.written(config)).items() if _shared(key)
+            key: text for key, text in tree.flatten(tree.written(config)).items() if _shared(key)
         }
         facts["strategy.on_hosts"] = str(early.strategy.on_hosts)
         if launcher.sees_data:
@@ -128,7 +127,8 @@ def check(
 
 
 def _shared(key: str) -> bool:
-    return key.partition(".")[0] not in _OF_A_HOST and key != "action.run"
+    """Say whether a key has to be alike in all commands of one cluster."""
+    return key.partition(".")[0] not in schema.having("record", "command") and key != "action.run"
 
 
 def _check_model(config: Config) -> None:

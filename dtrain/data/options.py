@@ -61,8 +61,6 @@ class Options:
     test: Any = None
 
 
-#: Keys that say nothing of which examples a step sees; some are of formats.
-HARMLESS = ("workers", "accept_changes", "cache", "test")
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Options)}
 
 
@@ -84,14 +82,6 @@ def _made(name: str, value: Any) -> Any:
     return type(default)[value] if isinstance(default, enum.Enum) else value
 
 
-def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of a ``dataset`` node what decides which examples a step sees.
-
-    An option at its default is left out: whether it is written does not matter.
-    """
-    always = node.keys() - _DEFAULTS.keys() | {"augment"}
-    return {
-        name: value
-        for name, value in node.items()
-        if name not in HARMLESS and (name in always or _made(name, value) != _DEFAULTS[name])
-    }
+def is_default(name: str, value: Any) -> bool:
+    """Say whether a key is an option, and the value its default: whether it is written, then."""
+    return name in _DEFAULTS and name != "augment" and _made(name, value) == _DEFAULTS[name]

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from dtrain import models
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.encoding import Encoding
 from dtrain.data.sources import Splits

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.data import nest
 from dtrain.data.sources import Splits
 from dtrain.export.main import leaf_names

@@ -4,49 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import load, section
-from dtrain.config.schema import Backend, Config
+from dtrain.config import tree
+from dtrain.config.node import to_plain
+from dtrain.config.tree import Config
 from dtrain.data import draws, options
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
 
-#: Which examples a step sees.
-DATA = ("dataset", "trainer.batch_size", "trainer.steps_per_epoch")
-#: What a resumed run may not change: its numbers would no longer be those of one run.
-FIXED = (
-    "model",
-    *DATA,
-    "optimizer",
-    "seed",
-    "trainer.loss",
-    "trainer.loss_weights",
-    "trainer.gradient_reduction",
-    "trainer.class_weight",
-    "trainer.validation_steps",
-    "trainer.metrics",
-    "trainer.callbacks",
-    "trainer.early_stopping",
-    "trainer.log",
-    "hardware.precision",
-    "init",
-    "finetune",
-)
-#: What may be otherwise about two jobs that are the same one.
-OUTSIDE = (
-    "debug",  # a job of a sweep has none
-    "name",
-    "output_dir",
-    "resume",
-    "record_code",
-    "dry_run",
-    "tracking",
-    "launcher",
-    "checkpoint",
-    "sweep",
-)
+
+def fixed() -> tuple[str, ...]:
+    """Return the keys that a resumed run may not change: its numbers would be of no one run."""
+    return _schema().having("data", "numbers")
+
+
+def of_data() -> tuple[str, ...]:
+    """Return the keys that decide which examples a step sees."""
+    return _schema().having("data")
+
+
+def _schema() -> ModuleType:
+    # Not above: a task reads the models when it needs them, and not while it starts.
+    from dtrain.config import schema
+
+    return schema
 
 
 def value(config: Config, key: str) -> Any:
@@ -54,32 +39,44 @@ def value(config: Config, key: str) -> Any:
 
     Secrets are hidden: another password makes no other run.
     """
-    found = load.select(config, key)
+    found = tree.select(config, key)
     if key == "dataset" and isinstance(found, dict):
-        found = options.deciding(found)
+        found = deciding(found)
     single = isinstance(found, str) or (isinstance(found, dict) and "_target_" in found)
     if key == "trainer.metrics" and single:
         found = [found]  # as it is meant
     return secrets.hide(found, key)
 
 
+def deciding(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of a ``dataset`` node what decides which examples a step sees.
+
+    An option at its default is left out: whether it is written does not matter.
+    """
+    schema = _schema()
+    other = {name for kind in schema.kinds("dataset") for name in kind.model_fields
+             if schema.scope_of(kind, name).of != "data"}  # fmt: skip
+    return {name: value for name, value in node.items()
+            if name not in other and not options.is_default(name, value)}  # fmt: skip
+
+
 def fingerprints(config: Config) -> dict[str, str]:
-    """Return a hash of what ``config`` has under each of :data:`FIXED`.
+    """Return a hash of what ``config`` has under each of :func:`fixed`.
 
     That of the dataset is also one of how examples are drawn (:data:`dtrain.data.draws.VERSION`).
     """
-    found = {key: _hash(value(config, key)) for key in FIXED}
+    found = {key: _hash(value(config, key)) for key in fixed()}
     return found | {"dataset": _hash([draws.VERSION, found["dataset"]])}
 
 
 def changed(saved: dict[str, str], now: dict[str, str]) -> set[str]:
-    """Return the keys of :data:`FIXED` whose fingerprints differ.
+    """Return the keys of :func:`fixed` whose fingerprints differ.
 
     Args:
         saved: those in a checkpoint.
         now: of a configuration.
     """
-    return {key for key in FIXED if saved.get(key) != now[key]}
+    return {key for key in fixed() if saved.get(key) != now[key]}
 
 
 def config_hash(config: Config) -> str:
@@ -92,8 +89,10 @@ def job_hash(config: Config) -> str:
 
     That is more than decides its numbers: how long it trains, its strategy, its hardware.
     """
-    whole = section.plain(config)
-    return _hash({key: value for key, value in whole.items() if key not in OUTSIDE})
+    whole, outside = to_plain(config), _schema().having("record", "command")
+    return _hash(
+        {key: value for key, value in whole.items() if key not in outside or key == "fork"}
+    )
 
 
 def _hash(found: Any) -> str:
@@ -102,8 +101,8 @@ def _hash(found: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def versions(backend: Backend) -> dict[str, str]:
+def versions(backend: str) -> dict[str, str]:
     """Return the versions of what computes the numbers, of what is installed of it."""
-    packages = ("dtrain", *FRAMEWORKS[backend.name].packages, "keras", "numpy")
+    packages = ("dtrain", *FRAMEWORKS[backend].packages, "keras", "numpy")
     installed = {name: version(name) for name in packages}
     return {name: text for name, text in installed.items() if text is not None}

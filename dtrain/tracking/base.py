@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from dtrain.config import schema, targets
-from dtrain.config.schema import Config
+from dtrain.config import targets
+from dtrain.config.fields import key_of
+from dtrain.config.schema.running import MLflow
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
 from dtrain.run.cluster import Cluster
@@ -151,7 +153,10 @@ def describe_overlooked(config: Config) -> str | None:
     if not tracking._target_.endswith(".MLflow"):
         return None
     keys = {"MLFLOW_TRACKING_URI": "tracking.uri", "MLFLOW_EXPERIMENT_NAME": "tracking.experiment"}
-    default = {"tracking.uri": None, "tracking.experiment": schema.MLflow().experiment}
+    default = {
+        "tracking.uri": None,
+        "tracking.experiment": MLflow.model_fields["experiment"].default,
+    }
     typed = [
         f"'{key}=${{oc.env:{name}}}'"
         for name, key in keys.items()
@@ -175,7 +180,7 @@ def make_tracker(config: Config) -> Tracker:
     """
     written = config.tracking.written()
     # Also of a class of the user's whose preset is made of that of MLflow.
-    node, general = config.tracking, {field.name for field in dataclasses.fields(schema.MLflow)}
+    node, general = config.tracking, {key_of(*each) for each in MLflow.model_fields.items()}
     tracker = targets.instantiate(
         # ORDER: what is not its own is not resolved: an address may refer to a password.
         {key: node[key] for key in node if key not in general - {"_target_"}},

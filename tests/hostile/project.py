@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import read_json
 from tests.hostile.second import Server
@@ -87,7 +87,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def save(folder: Path, *steps: int) -> None:
     """Save checkpoints as the tasks of a run would, which quick ones do not."""
-    found = identity.fingerprints(load.read(folder / "config.yaml"))
+    found = identity.fingerprints(tree.read(folder / "config.yaml"))
     meta = {"config": found, "versions": {"keras": "0.1"}, "pending_validation": False}
     for step in steps:
         checkpoint.save(folder / "checkpoints", step, {"a": np.zeros(9)}, meta)

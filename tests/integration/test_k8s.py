@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dtrain.config import groups
+from dtrain.config import schema
 from dtrain.run import journal
 from dtrain.run.folder import RunDir, read_json
 from tests import kubelet, network
@@ -53,7 +53,7 @@ def pods(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
                  "launcher.image=digits:1", "launcher.volume=runs", "launcher.job_name=digits",
                  "dry_run=true"],
                 capture_output=True, text=True, check=False, cwd=app,
-                env={**os.environ, "PYTHONPATH": str(groups.folder("conf").parent)},
+                env={**os.environ, "PYTHONPATH": str(schema.folder("conf").parent)},
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
             objects = list(yaml.safe_load_all(done.stdout))
@@ -175,7 +175,7 @@ def test_a_job_that_is_applied_trains_and_is_followed(
          "launcher.image=digits:1", "launcher.volume=runs", "launcher.job_name=digits",
          "launcher.apply=true"],
         cwd=app, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PYTHONPATH": str(groups.folder("conf").parent)},
+        env={**os.environ, "PYTHONPATH": str(schema.folder("conf").parent)},
     )  # fmt: skip
 
     with network.switch() as hosts:

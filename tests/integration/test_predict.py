@@ -118,10 +118,10 @@ def keras_predicts(home: Path) -> np.ndarray:
 def _keras(home: Path) -> Any:
     import keras
 
-    from dtrain.config import load
+    from dtrain.config import tree
     from dtrain.task.data import dataset
 
-    source = dataset.load(load.read(home / "run/config.yaml")).splits.validation
+    source = dataset.load(tree.read(home / "run/config.yaml")).splits.validation
     x = np.asarray(source[np.arange(ROWS)][0])
     model = keras.saving.load_model(home / "run/model.keras")
     return model.predict(x, batch_size=32, verbose=0)

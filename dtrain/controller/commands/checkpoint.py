@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 from dtrain import errors
-from dtrain.config.objective import Mode
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import CheckpointError, DamagedFile, printable, refuse
@@ -43,7 +42,7 @@ def _mode(config: Path) -> str | None:
         mode = reading.read_plain(config).get("objective_mode")
     except (OSError, DamagedFile):  # it only costs a mark
         return None
-    return mode if mode in Mode.__members__ else None
+    return mode if mode in ("max", "min", "auto") else None
 
 
 def _list(folder: Path, one: Path | None) -> int:

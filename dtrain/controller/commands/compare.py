@@ -15,6 +15,7 @@ from dtrain.compare.load_folders import of_folders
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import DtrainError, refuse
+from dtrain.host import pyproject
 from dtrain.run.folder import RunDir
 
 
@@ -59,7 +60,8 @@ def _found(given: argparse.Namespace) -> Comparison:
     folders = [Path(each) for each in given.runs if each not in ids]
     runs, sweep = of_folders(folders) if folders else ([], None)
     if ids:
-        runs += load_tracked.of_ids(ids, given.uri or load_tracked.embedded(Path("outputs")))
+        store = given.uri or load_tracked.embedded(Path(pyproject.output_dir()))
+        runs += load_tracked.of_ids(ids, store)
         sweep = None
     return compare(runs, sweep, given.baseline, given.metric)
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import section, targets
-from dtrain.config.values import settle
+from dtrain.config import targets
+from dtrain.config.check import settle
+from dtrain.config.node import to_plain
 from dtrain.controller import cli
 from dtrain.controller.backend import check_here
 from dtrain.controller.commands import boundary
@@ -88,7 +89,7 @@ class Data(cli.OneConfiguration):
         check_address(config)
         launcher: Launcher = targets.instantiate(config.launcher, "launcher")
         here = launcher.assumed(machine())  # files are read here, whoever would train
-        if config.hardware.kind.name == "gpu" and not launcher.shares_machine:
+        if config.hardware.kind == "gpu" and not launcher.shares_machine:
             here = dataclasses.replace(here, gpus=config.hardware.devices or max(1, here.gpus))
         asked = {
             "examples": given.examples,
@@ -105,7 +106,7 @@ class Data(cli.OneConfiguration):
             warm(environment := cluster.environment)
             cluster = plan(config, sizes(config), here).cluster
             activity.begin(frameworks.of(environment).importing)
-            ask("data", section.plain(config), cluster, asked, self._hear, activity.continues)
+            ask("data", to_plain(config), cluster, asked, self._hear, activity.continues)
             if self._pictures is not None:
                 self._draw(given.images, self._pictures)
         finally:

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dtrain import errors
-from dtrain.config.schema import Config
-from dtrain.config.values import settle
+from dtrain.config.check import settle
+from dtrain.config.tree import Config
 from dtrain.controller import cli
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser

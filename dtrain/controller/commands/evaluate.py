@@ -9,7 +9,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.controller import shipping
 from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
@@ -79,7 +79,7 @@ class Evaluate(Derived):
 
         Of a run that is followed the first one is waited for.
         """
-        mode, action = config.objective_mode.name, config.action
+        mode, action = config.objective_mode, config.action
         if action["follow"]:
             followed = Followed(self.rundir, action["checkpoint"] or "all", mode)
             self._ending.enter_context(followed.alone(self.name))

@@ -14,8 +14,8 @@ from typing import Any
 
 from dtrain import errors
 from dtrain.config import suggest
-from dtrain.config.schema import Config, Precision
-from dtrain.config.values import settle
+from dtrain.config.check import settle
+from dtrain.config.tree import Config
 from dtrain.controller import cli, exporting
 from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.derived import OfModel
@@ -87,7 +87,7 @@ class Export(OfModel):
 
     def _followed(self, config: Config) -> Iterator[str]:
         """Yield the step of each checkpoint that is meant, as the run saves it, until it ends."""
-        followed = Followed(self.rundir, self.checkpoint, config.objective_mode.name)
+        followed = Followed(self.rundir, self.checkpoint, config.objective_mode)
         with followed.alone(self.name):
             of_run.wait_for_first(followed)
             for path in followed.pending():
@@ -97,7 +97,7 @@ class Export(OfModel):
                     yield str(checkpoint.step_of(path))
 
 
-def _print(made: exporting.Made, trained: Precision, origin: str) -> None:
+def _print(made: exporting.Made, trained: str, origin: str) -> None:
     """Print what came of one checkpoint.
 
     Args:
@@ -109,8 +109,8 @@ def _print(made: exporting.Made, trained: Precision, origin: str) -> None:
         print(f"{name} is there already: {short(made.path)}")
     if made.record is None:
         return
-    if trained is not Precision.float32:
-        print(f"trained in {trained.name}, exported in float32")
+    if trained != "float32":
+        print(f"trained in {trained}, exported in float32")
     record = made.record
     lines = [f"step {record['step']}, {record['weights']} weights, compared with {origin} on "
              f"{record['examples']} examples"]  # fmt: skip

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import dtrain
 from dtrain import errors
-from dtrain.config import groups, suggest
-from dtrain.config.groups import help_of, keys
+from dtrain.config import schema, suggest
+from dtrain.config.help import help_of, keys
 from dtrain.config.overrides import parse
+from dtrain.controller import project
 from dtrain.errors import UsageError, refuse
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.host.packages import version
@@ -35,6 +36,7 @@ commands:
   predict RUN                 predict rows with a checkpoint of a run
   serve RUN|models:/...       serve a model over HTTP, and newer versions as they appear
   doctor [OVERRIDE ...]       show this machine and its cluster, and what would start where
+  init DIR                    write a project that trains: model, data, experiment, test
   replay RUN                  repeat a run with the code that it used, and compare the results
 
 options:
@@ -68,25 +70,14 @@ def main(arguments: list[str]) -> int:
             if installed is not None or name in ("tensorflow", "keras"):  # others are extras
                 print(f"{name} {installed or 'is not installed'}")
         return errors.OK
-    folder = _config_dir(arguments)
-    asked = [
-        argument for argument in arguments if not argument.startswith("-") and argument != folder
-    ]
     try:
+        folder = project.config_dir(arguments)
+        asked = [word for word in arguments if not word.startswith("-") and word != folder]
         print(_keys(asked) if asked else overview(folder))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return errors.OK
-
-
-def _config_dir(arguments: list[str]) -> str | None:
-    for argument, value in zip(arguments, [*arguments[1:], None], strict=True):
-        if argument in ("--config-dir", "-cd"):
-            return value
-        if argument.startswith("--config-dir="):
-            return argument.partition("=")[2]
-    return None
 
 
 def _keys(asked: list[str]) -> str:
@@ -97,11 +88,11 @@ def _keys(asked: list[str]) -> str:
             refuse("--help", "there is no such key", key, accepted="the keys that --cfg job prints",
                    typed=hint)  # fmt: skip
         found = help_of(key)
-        facts = {"type": found.type, "accepted": found.accepted}
-        if found.default is not None:
-            facts["default"] = found.default
+        facts = {"accepted": found.accepted, "default": found.default, "decides": found.scope}
         lines.append(f"{key}: {found.help}")
         for name, text in facts.items():
+            if text is None:
+                continue
             fact = f"  {name:<10}{text}"
             lines += textwrap.wrap(fact, _WIDTH, subsequent_indent=" " * 12)
     return "\n".join(lines)
@@ -113,19 +104,19 @@ def overview(config_dir: str | None = None) -> str:
     for group, options in _groups(config_dir).items():
         lines.append(f"  {group}")
         for option, path in sorted(options.items()):
-            mark = "*" if groups.GROUPS.get(group) == option else " "
+            mark = "*" if schema.GROUPS.get(group) == option else " "
             lines.append(f"  {mark} {option:<18}{_first_comment(path)}"[:_WIDTH].rstrip())
     return _HEAD + "\n".join(lines) + "\n" + _EXAMPLES.rstrip()
 
 
 def _groups(config_dir: str | None) -> dict[str, dict[str, Path]]:
     """Return the file of each option of each group, the user's own presets among them."""
-    roots = [groups.folder("conf"), *([Path(config_dir)] if config_dir else [])]
+    roots = [schema.folder("conf"), *([Path(config_dir)] if config_dir else [])]
     found = {
         group: {path.stem: path for root in roots for path in (root / group).glob("*.yaml")}
-        for group in [*groups.GROUPS, _EXPERIMENT]
+        for group in [*schema.GROUPS, _EXPERIMENT]
     }
-    for path in groups.folder("experiments").glob("*.yaml"):
+    for path in schema.folder("experiments").glob("*.yaml"):
         found[_EXPERIMENT].setdefault(path.stem, path)
     return found
 

@@ -11,27 +11,26 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dtrain.config import load, targets
-from dtrain.config.schema import Config, Launcher
-from dtrain.config.section import Node
+from dtrain.config import schema, tree, trust
+from dtrain.config.node import Node
+from dtrain.config.schema.launchers import Launcher
+from dtrain.config.schema.running import Predict as Options
+from dtrain.config.tree import Config
 from dtrain.controller.commands import of_run
 from dtrain.controller.derived import Derived, DerivedJob
 from dtrain.controller.launchers import Env
 from dtrain.controller.plan import Plan
 from dtrain.controller.resources.devices import Machine, check_workers
 from dtrain.controller.result import last
-from dtrain.data import options
 from dtrain.errors import refuse
 from dtrain.files.fields import Json
-from dtrain.run import checkpoint
+from dtrain.run import checkpoint, identity
 from dtrain.run.cluster import Task
 from dtrain.run.folder import short
 
 #: Launchers that stand for others, and the one that every command has.
 _CHOICES = ("dtrain.controller.launchers.auto", "dtrain.controller.launchers.slurm.choose")
 _LOCAL = "dtrain.controller.launchers.Local"
-#: What the name of a folder is made of, where the user names none: what decides what is in it.
-_DECIDING = ("weights", "split", "function", "include", "format", "piece_rows", "batch")
 
 
 class PredictJob(DerivedJob):
@@ -112,10 +111,10 @@ class Predict(Derived):
         if (
             config.launcher["_target_"] in _CHOICES
         ):  # each of several commands is a worker by itself
-            names = [field.name for field in dataclasses.fields(Launcher)]
+            names = Launcher.model_fields.keys() - {"target_"}
             shared = {name: config.launcher[name] for name in names}
-            config.launcher = Node({**shared, "_target_": _LOCAL})
-        launcher: Any = targets.locate(config.launcher["_target_"], "launcher._target_")
+            config.launcher = Node(shared, _target_=_LOCAL)
+        launcher: Any = trust.locate(config.launcher["_target_"], "launcher._target_")
         if isinstance(launcher, type) and issubclass(launcher, Env):
             refuse("launcher", "starts tasks that share a batch, and a worker is by itself", "env",
                    accepted="the command on each host, with a folder that all share",
@@ -124,7 +123,7 @@ class Predict(Derived):
             # The bits of a batch may depend on how many threads share it: each has one.
             config.hardware.intra_op_threads = 1
         action = config.action
-        mode = config.objective_mode.name
+        mode = config.objective_mode
         path = checkpoint.only(self.rundir.checkpoints, action["checkpoint"], mode)
         checkpoint.check_weights(path, action["weights"])
         to = action["to"]
@@ -139,10 +138,10 @@ class Predict(Derived):
         trainer = config.trainer
         known = {
             "step": step,
-            "dataset": options.deciding(load.select(config, "dataset")),
+            "dataset": identity.deciding(tree.select(config, "dataset")),
             "batch": [trainer.batch_size, trainer.validation_batch_size],
-            "precision": config.hardware.precision.name,
-            **{name: config.action[name] for name in _DECIDING},
+            "precision": config.hardware.precision,
+            **{name: config.action[name] for name in schema.deciding(Options)},
         }
         text = json.dumps(json.loads(json.dumps(known, default=str)), sort_keys=True)
         name = f"{step}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -14,10 +14,10 @@ import shlex
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import load
-from dtrain.config.forms import ALIAS, REGISTERED
-from dtrain.config.schema import Config
-from dtrain.config.values import settle
+from dtrain.config import tree
+from dtrain.config.check import settle
+from dtrain.config.schema.running import ALIAS, REGISTERED
+from dtrain.config.tree import Config
 from dtrain.controller import cli, logging_models, shipping
 from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.derived import OfModel
@@ -78,7 +78,7 @@ class Promote(OfModel):
         word = self.checkpoint
         weights = str(self._words["weights"])
         condition = conditions.parse(self._words["if"] or "")
-        path = checkpoint.only(rundir.checkpoints, word, config.objective_mode.name)
+        path = checkpoint.only(rundir.checkpoints, word, config.objective_mode)
         conditions.check_metrics(condition, _known(rundir, path, weights))
         activity = Activity()
         try:
@@ -97,7 +97,7 @@ class Promote(OfModel):
 
     def _check_recorded(self) -> None:
         """Refuse a run that is recorded nowhere."""
-        config = load.read(self.rundir.config)
+        config = tree.read(self.rundir.config)
         tracked = schemas.glance(self.rundir.tracking, schemas.Shipped) or {}
         nowhere = isinstance(make_tracker(config), NoTracker) and "run_id" not in tracked
         if nowhere and self._to is None:

@@ -24,17 +24,17 @@ from pathlib import Path
 import dtrain
 from dtrain import errors
 from dtrain.compare import bits
-from dtrain.config import consent, load
 from dtrain.config import given as given_modules
+from dtrain.config import private, tree
 from dtrain.config.overrides import key_of
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.controller import code_recorder, folders, resume
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.controller.supervisor import Signals
 from dtrain.errors import UsageError, printable, refuse
 from dtrain.files import writing
-from dtrain.host import git, packages, python_path
+from dtrain.host import git, packages, pyproject, python_path
 from dtrain.run import code
 from dtrain.run.code import Record, Tree
 from dtrain.run.folder import RunDir, short
@@ -106,8 +106,8 @@ def read(typed: str) -> State:
         raise refused("nothing of its code was recorded: it never began to train, or began with "
                       "record_code=false", f"a run whose folder has {code.FOLDER}/")  # fmt: skip
     record = code.read(starts[0])
-    signed = consent.is_own(record["digest"], record.get("signature"))
-    own = consent.grant_own(command) and signed
+    signed = private.is_own(record["digest"], record.get("signature"))
+    own = private.grant_own(command) and signed
     overrides, config_dir = command.get("overrides") or [], command.get("config_dir")
     state = State(typed, rundir, overrides, config_dir, starts[0], record)
     if not own and state.name not in python_path.trusted():
@@ -123,7 +123,7 @@ def read(typed: str) -> State:
             "a run that was started in a working tree of git, with a commit",
             hint="git init there, and a first commit, before the next run",
         )
-    consent.accept("RUN", typed, command, [])  # no option of the command line is among them
+    private.accept("RUN", typed, command, [])  # no option of the command line is among them
     given_modules.offer(rundir.path, overrides, True)
     return state
 
@@ -257,31 +257,31 @@ def replay(state: State) -> int:
     Args:
         state: of the run.
     """
-    tree, config = state.record["tree"], load.read(state.rundir.config, hidden=True)
-    assert tree is not None, "read has refused it"
-    _say(f"code: {tree['path']} at {tree['commit'][:12]}, {tree['changed']:,} changed files")
-    for note in notes(state, tree):
+    code, config = state.record["tree"], tree.read(state.rundir.config, hidden=True)
+    assert code is not None, "read has refused it"
+    _say(f"code: {code['path']} at {code['commit'][:12]}, {code['changed']:,} changed files")
+    for note in notes(state, code):
         _say(f"note: {note}")
     name = folders.check_name(f"{time.strftime('%H-%M-%S')}_{config.name}_replay")
-    folder = Path("outputs", time.strftime("%Y-%m-%d"), name).absolute()
+    folder = Path(pyproject.output_dir(), time.strftime("%Y-%m-%d"), name).absolute()
     if os.path.lexists(folder):
         folder = folder.with_name(f"{name}-{os.getpid()}")
     then = state.record["folder"]
     # ORDER: before there is a worktree: whoever asks to stop does not keep it from being removed.
     with Signals() as signals:
         signals.started = True
-        with worktree(state, tree) as path:
-            here = mapped(then, tree, path)
+        with worktree(state, code) as path:
+            here = mapped(then, code, path)
             here.mkdir(parents=True, exist_ok=True)
-            named = load.written(config)["dataset"], load.written(config)["model"]
+            named = tree.written(config)["dataset"], tree.written(config)["model"]
             for linked in link_data(_texts(named), Path(then), here):
                 _say(f"data: {linked} is read from {then}")
             config_dir = None
             if state.config_dir:
-                config_dir = mapped(os.path.join(then, state.config_dir), tree, path)
+                config_dir = mapped(os.path.join(then, state.config_dir), code, path)
             words = _words(state, config, config_dir, folder)
             _say(f"replay: {short(folder)}")
-            exit_code = _run(words, here, _environment(state, path, tree), signals)
+            exit_code = _run(words, here, _environment(state, path, code), signals)
     if exit_code == errors.INTERRUPTED or not (replayed := RunDir(folder)).journal.is_file():
         _say(f"the replay was stopped or did not begin (exit code {exit_code}): begin it anew")
         return exit_code if exit_code > 0 else errors.FAILED

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from dtrain import errors
-from dtrain.config.values import settle
+from dtrain.config.check import settle
 from dtrain.controller import cli, exporting, folders
 from dtrain.controller.commands import boundary, of_run
 from dtrain.controller.commands.export import Export
@@ -140,7 +140,7 @@ class _Run(Export):
         """Export the checkpoint and serve it, and return the exit code."""
         command, word, follow = self._command, self.checkpoint, self._command.options.follow
         self._config = settle(node)
-        mode = self._config.objective_mode.name
+        mode = self._config.objective_mode
         self._model = exporting.name_of(self.rundir, command.options.weights)
         if follow and word != "all":
             self._checkpoints = Followed(self.rundir, word, mode)

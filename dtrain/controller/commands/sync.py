@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import errors
-from dtrain.config import consent, load
-from dtrain.config.schema import Config
-from dtrain.config.values import settle
+from dtrain.config import private, tree
+from dtrain.config.check import settle
+from dtrain.config.tree import Config
 from dtrain.controller import cli, folders, logging_models, remote, resume, shipping
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
@@ -106,7 +106,7 @@ def _lacks_model(rundir: RunDir) -> bool:
     if not shipping.is_run(rundir) or registry.read(rundir)["models"]:
         return False
     result = schemas.read(rundir.result, schemas.Result)
-    config = load.read(rundir.config, hidden=True)
+    config = tree.read(rundir.config, hidden=True)
     ended = result is not None and result["status"] == "FINISHED"
     if not ended or config.tracking is None or logging_models.wanted(config) is None:
         return False
@@ -125,7 +125,7 @@ class Late(OfModel):
     def job(self, node: Any) -> int:
         """Export it, and return the exit code."""
         config = settle(node)
-        config.tracking = load.read(self.rundir.config, hidden=True).tracking
+        config.tracking = tree.read(self.rundir.config, hidden=True).tracking
         activity = Activity()
         try:
             model = logging_models.of_the_end(
@@ -154,6 +154,6 @@ def main(given: list[str] | None = None) -> int:
         address = sync(arguments.run_dir, arguments.uri)
     except Exception as error:  # whatever a server, a driver or a proxy may raise
         why = printable(f"{arguments.run_dir} could not be shipped: {reason(error)}")
-        return boundary.report(consent.own_error(error) or error, why)
+        return boundary.report(private.own_error(error) or error, why)
     print(f"shipped to {address}")
     return errors.OK

@@ -20,7 +20,7 @@ from dtrain import errors
 from dtrain.controller.commands import boundary
 from dtrain.controller.commands.boundary import Parser
 from dtrain.errors import DamagedFile, UsageError, refuse
-from dtrain.host import terminal
+from dtrain.host import pyproject, terminal
 
 HOST = "127.0.0.1"
 _SWEEP, _NEWEST = 100, 10  # runs in one address: of a sweep, and of runs without one
@@ -128,7 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--port", type=int, default=0, help="port; default: a free one")
     parser.add_argument(
-        "--output-dir", type=Path, default=Path("outputs"), help="folder of mlflow.db; outputs"
-    )
+        "--output-dir", type=Path, default=Path(pyproject.output_dir()),
+        help="folder of mlflow.db; outputs",
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     return boundary.answered(lambda: serve(given.output_dir, given.port), given.output_dir)

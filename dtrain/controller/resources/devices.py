@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import refuse
 from dtrain.files.fields import Values
 from dtrain.host import usage
@@ -62,7 +62,7 @@ def device_kind(config: Config, kinds: tuple[str, ...], gpus: int) -> str:
     Raises:
         UsageError: the strategy does not compute on what is asked for.
     """
-    kind: str = config.hardware.kind.name
+    kind: str = config.hardware.kind
     if kind == "auto":
         on_gpu = "gpu" in kinds and gpus
         return "gpu" if on_gpu else "cpu" if "cpu" in kinds else kinds[0]

@@ -152,7 +152,7 @@ def run(master: Master, source: Source) -> int:
                     count = settings.parallel or parallel if submitted else parallel
                     shown.message(f"{jobs(len(todo) + to_come)}, {count} at a time")
                     if launcher is None:
-                        shown.message(f"starting: {FRAMEWORKS[config.backend.name].importing}")
+                        shown.message(f"starting: {FRAMEWORKS[config.backend].importing}")
                     assert todo[0].checked is not None
                     todo[0].checked.launcher.ready(todo[0].plan().cluster)
                 signals.started = True

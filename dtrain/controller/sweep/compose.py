@@ -19,10 +19,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dtrain.config import consent, environment, given, groups, guard, load, targets, values
+from dtrain.config import given, guard, private, schema, targets, tree
+from dtrain.config.check import check_node, settle
 from dtrain.config.overrides import parse
-from dtrain.config.schema import Config
-from dtrain.config.values import settle
+from dtrain.config.tree import Config
 from dtrain.controller import resume
 from dtrain.controller.folders import check_name, place
 from dtrain.controller.launchers import Launcher
@@ -35,8 +35,6 @@ from dtrain.files.fields import Json
 from dtrain.run import identity
 from dtrain.run.cluster import Cluster, Task
 
-#: What is one for the whole sweep.
-COMMON = ("output_dir", "objective", "objective_mode", "dry_run")
 #: What is raised of overrides that do not compose.
 NOT_COMPOSED = (HydraException, OmegaConfBaseException)
 
@@ -93,8 +91,8 @@ class Master:
 
     def __init__(self, loader: Any, node: DictConfig):
         self._loader, self._node = loader, node
-        values.check_group(node, "sweep")
-        self.config = load.typed(node)
+        check_node(node, "sweep", schema.sections()["sweep"])
+        self.config = tree.typed(node)
         overrides: Any = OmegaConf.to_container(node.hydra.overrides, resolve=False)
         self.overrides: dict[str, list[str]] = overrides
         sources = {source.provider: source.path for source in node.hydra.runtime.config_sources}
@@ -102,7 +100,7 @@ class Master:
 
     def compose(self, number: int, overrides: list[str]) -> DictConfig:
         """Compose a job; what is Hydra's own is in Hydra's ``HydraConfig`` afterwards."""
-        words = [groups.option_as_text(override) for override in overrides]
+        words = [schema.option_as_text(override) for override in overrides]
         node: DictConfig = self._loader.load_sweep_config(self._node, words)
         with open_dict(node):
             node.hydra.job.id, node.hydra.job.num = str(number), number
@@ -153,7 +151,7 @@ class Composer:
             config = settle(node)
             check_address(config)
             check_name(config.name)
-            words = environment.as_written(list(overrides), node)
+            words = private.as_written(list(overrides), node)
             differs = self._differs(words)
             self._refuse(config, differs)
             if config.fork is not None:
@@ -180,7 +178,7 @@ class Composer:
             refuse("debug", "checks one training, and a sweep has several", "...",
                    hint="a command for each, without -m")  # fmt: skip
         first = self._first[1] if self._first else config
-        for key in COMMON:
+        for key in schema.having(mark="sweep"):
             ours, theirs = identity.value(config, key), identity.value(first, key)
             if ours != theirs:
                 refuse(key, f"is one for the whole sweep, and {theirs} in another job", ours,
@@ -220,7 +218,7 @@ class Composer:
     def command(self, draft: Draft) -> Json:
         """Return the contents of a job's ``command.json``."""
         sweep = {"number": draft.number, "differs": draft.differs}
-        uri = load.address(draft.config)
+        uri = tree.address(draft.config)
         return {**resume.command(draft.overrides, self._master.config_dir, uri), "sweep": sweep}
 
     def whole(self) -> Json:
@@ -229,15 +227,15 @@ class Composer:
         hydra = [override for override in typed["hydra"] if not override.startswith("hydra.mode=")]
         given = [*hydra, *typed["task"]]
         if self._first is not None:
-            given = environment.as_written(given, self._first[0])
+            given = private.as_written(given, self._first[0])
         kept = []
         for override in given:
             key, value = _key_and_value(override)
             if key == "fork" and value in self._pinned:  # its newest checkpoint may be another soon
                 override = f"fork={self._pinned[value]}"
-            if key not in resume.OF_ONE_COMMAND:
+            if not schema.has_mark(key, "once"):
                 kept.append(override)
-        return consent.signed(kept, self._master.config_dir, None)
+        return private.sign_command(kept, self._master.config_dir, None)
 
 
 def common_name(names: Sequence[str]) -> str:

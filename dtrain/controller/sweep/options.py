@@ -1,68 +1,46 @@
-"""Keys and types of ``hydra.launcher`` and ``hydra.sweeper``.
+"""The keys of ``hydra.launcher`` and ``hydra.sweeper``.
 
-Not in the plugin: Hydra imports that as no module, and no dataclass can find its own types there.
+Not in the plugin: Hydra imports that as no module, and no model can find its own types there.
 """
 
-from __future__ import annotations
+from typing import Annotated
 
-import dataclasses
-from typing import Any
-
-from dtrain.config.ranges import SEED, within
+from dtrain.config.fields import Group, Number, Plain, Seed, Target, target, within
 
 _PLUGIN = "hydra_plugins.dtrain_sweep"
 
 
-@dataclasses.dataclass
-class Launcher:
-    """dtrain's launcher, which has no options of its own.
+class Launcher(Group, scope="command"):
+    """dtrain's launcher, which has no options of its own."""
 
-    Attributes:
-        _target_: class of the launcher.
-    """
-
-    _target_: str = f"{_PLUGIN}.SweepLauncher"
+    target_: Target = target(f"{_PLUGIN}.SweepLauncher")
+    """Class of the launcher."""
 
 
-@dataclasses.dataclass
-class Grid:
-    """All combinations.
+class Grid(Group, scope="command"):
+    """All combinations."""
 
-    Attributes:
-        _target_: class of the sweeper.
-        params: overrides of the sweep, in a file instead of on the command line.
-    """
-
-    _target_: str = f"{_PLUGIN}.GridSweeper"
-    params: Any = None  # a node; typed as one it could not be given as a whole
+    target_: Target = target(f"{_PLUGIN}.GridSweeper")
+    """Class of the sweeper."""
+    params: dict[str, Plain] | None = None
+    """Overrides of the sweep, in a file instead of on the command line."""
 
 
-@dataclasses.dataclass
-class Random:
-    """Random search.
+class Random(Grid):
+    """Random search."""
 
-    Attributes:
-        _target_: class of the sweeper.
-        params: overrides of the sweep, in a file instead of on the command line.
-        trials: number of jobs.
-        seed: seed of the search's own draws.
-    """
-
-    _target_: str = f"{_PLUGIN}.RandomSweeper"
-    params: Any = None  # a node; typed as one it could not be given as a whole
-    trials: int = within(20, 1, 10_000)
-    seed: int = within(0, 0, SEED)
+    target_: Target = target(f"{_PLUGIN}.RandomSweeper")
+    trials: Number = 20
+    """Number of jobs."""
+    seed: Seed = 0
+    """Seed of the search's own draws."""
 
 
-@dataclasses.dataclass
 class Optuna(Random):
-    """Optuna's search.
+    """Optuna's search."""
 
-    Attributes:
-        startup: random jobs at the beginning; no job is pruned before as many have ended.
-        pruning: prune a job that is worse than the median of the others at the same step.
-    """
-
-    _target_: str = f"{_PLUGIN}.OptunaSweeper"
-    startup: int = within(10, 0, 10_000)
+    target_: Target = target(f"{_PLUGIN}.OptunaSweeper")
+    startup: Annotated[int, within(0, 10_000)] = 10
+    """Random jobs at the beginning; no job is pruned before as many have ended."""
     pruning: bool = True
+    """Prune a job that is worse than the median of the others at the same step."""

@@ -10,10 +10,11 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dtrain.config import consent, load, section
+from dtrain.config import private, schema, tree
+from dtrain.config.node import Unresolvable
 from dtrain.config.objective import AUTO
 from dtrain.config.overrides import parse
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.controller.folders import open_existing, unwritable
 from dtrain.controller.result import Outcome
 from dtrain.controller.sweep.compose import Draft
@@ -24,9 +25,6 @@ from dtrain.run import identity, journal, schemas
 from dtrain.run.folder import FORMAT, RunDir, write_json
 
 FILE = "sweep.json"
-#: What the command that resumes a sweep may say otherwise.
-_FREE = ("sweep.resume", "sweep.parallel", "sweep.fail_fast", "sweep.baseline", "dry_run",
-         "launcher.follow")  # fmt: skip
 
 
 class Record:
@@ -62,7 +60,7 @@ class Record:
             "status": "RUNNING",
             "ended": None,
             "objective": None if config.objective == AUTO else config.objective,
-            "objective_mode": None if config.objective == AUTO else config.objective_mode.name,
+            "objective_mode": None if config.objective == AUTO else config.objective_mode,
             "baseline": None,
             "best": None,
             "jobs": [],
@@ -267,9 +265,10 @@ def arguments(given: list[str]) -> list[str]:
     if folder == "null":
         return given
     command = read(Path(folder)).data["command"]
-    overrides, config_dir = consent.accept("sweep.resume", folder, command, given)
+    overrides, config_dir = private.accept("sweep.resume", folder, command, given)
     for key, value in words.items():
-        if not key.startswith("-") and key.split(".")[0] != "tracking" and key not in _FREE:
+        free = schema.has_mark(key, "once") and key != "resume"
+        if not key.startswith("-") and key.split(".")[0] != "tracking" and not free:
             refuse(key, "would change the jobs of a sweep that is resumed", value,
                    accepted="sweep.parallel, sweep.fail_fast, sweep.baseline, tracking",
                    hint=f"sweep.resume={folder} without {key}=..., or a new sweep")  # fmt: skip
@@ -308,9 +307,9 @@ def past(record: Record, draft: Draft) -> tuple[str | None, Outcome | None]:
         return None, None
     rundir = open_existing(record.folder / folder, "sweep.resume")
     try:
-        if identity.job_hash(load.read(rundir.config)) != draft.hash:
+        if identity.job_hash(tree.read(rundir.config)) != draft.hash:
             return None, None
-    except (OSError, DamagedFile, section.Unresolvable):  # not written yet, or spoilt
+    except (OSError, DamagedFile, Unresolvable):  # not written yet, or spoilt
         return None, None
     result: Any = schemas.glance(rundir.result, schemas.Result) or {}
     if result.get("status") == "FINISHED" or result.get("pruned"):

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.controller.plan import Plan
 from dtrain.controller.terminal.progress import View
 from dtrain.errors import DamagedFile
@@ -46,7 +46,7 @@ def print_plan(config: Config, planned: Plan, folder: Path, layouts: Sequence[st
         **_validation(config, planned),
         "steps per epoch": known(planned.steps_per_epoch),
         "epochs": f"{config.trainer.epochs}",
-        "precision": config.hardware.precision.name,
+        "precision": config.hardware.precision,
         "run folder": config.resume or short(folder),
         "tracking": make_tracker(config).address or "none (journal and TensorBoard)",
     }

@@ -15,8 +15,9 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from dtrain.config import values
-from dtrain.config.objective import Mode
+from dtrain.config import objective, schema
+from dtrain.config.check import check_node
+from dtrain.config.fields import Group
 from dtrain.config.search_space import check_grid
 from dtrain.controller.sweep import options
 from dtrain.controller.sweep.search import Random, Source, Tpe
@@ -81,13 +82,15 @@ class SearchSweeper(Sweeper):
         seed: of the search's own draws.
     """
 
+    kind: type[Group]
+
     def __init__(self, params: dict[str, str] | None, trials: int, seed: int):
         self._params, self._trials, self._seed = params or {}, trials, seed
 
     def setup(self, *, hydra_context: HydraContext, task_function: Any, config: DictConfig) -> None:
         """Make the launcher, which must be dtrain's: others know their jobs from the beginning."""
-        values.check_node(config.hydra.sweeper, "hydra.sweeper")
-        self._maximize = config.objective_mode.of(config.objective) is not Mode.min
+        check_node(config, "hydra.sweeper", self.kind)
+        self._maximize = objective.mode_of(config.objective_mode, config.objective) != "min"
         launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
@@ -109,6 +112,8 @@ class SearchSweeper(Sweeper):
 class RandomSweeper(SearchSweeper):
     """Random search."""
 
+    kind = options.Random
+
     def _search(self, words: list[str]) -> Source:
         return Random(words, self._trials, self._seed)
 
@@ -121,6 +126,8 @@ class OptunaSweeper(SearchSweeper):
         **kwargs: as of :class:`SearchSweeper`.
     """
 
+    kind = options.Optuna
+
     def __init__(self, startup: int, pruning: bool, **kwargs: Any):
         super().__init__(**kwargs)
         self._startup, self._pruning = startup, pruning
@@ -130,7 +137,7 @@ class OptunaSweeper(SearchSweeper):
 
 
 _store = ConfigStore.instance().store
-_store(group="hydra/launcher", name="dtrain", node=options.Launcher)
-_store(group="hydra/sweeper", name="grid", node=options.Grid)
-_store(group="hydra/sweeper", name="random", node=options.Random)
-_store(group="hydra/sweeper", name="optuna", node=options.Optuna)
+_store(group="hydra/launcher", name="dtrain", node=schema.defaults(options.Launcher))
+_store(group="hydra/sweeper", name="grid", node=schema.defaults(options.Grid))
+_store(group="hydra/sweeper", name="random", node=schema.defaults(options.Random))
+_store(group="hydra/sweeper", name="optuna", node=schema.defaults(options.Optuna))

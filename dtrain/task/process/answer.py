@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import load
-from dtrain.config.schema import Config
+from dtrain.config import tree
+from dtrain.config.tree import Config
 from dtrain.errors import DtrainError
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster
+from dtrain.task.aliases import Json
 from dtrain.task.process import signals
 
 #: Takes a part of an answer.
@@ -22,14 +23,14 @@ Send = Callable[[Any], None]
 
 
 def answer(
-    find: Callable[[Config, Cluster, Send, dict[str, Any]], Any],
+    find: Callable[[Config, Cluster, Send, Json], object],
     message: Callable[[Exception], str],
-    values: dict[str, Any],
-    cluster: dict[str, Any],
+    values: Json,
+    cluster: Json,
     environment: dict[str, str],
-    asked: dict[str, Any],
+    asked: Json,
     output: Connection,
-    pipe: Any,
+    pipe: Connection,
 ) -> None:
     """Run as a forked process; send parts of an answer, and (exit code, answer or message).
 
@@ -49,7 +50,7 @@ def answer(
     os.environ.update(environment)
     sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "a", buffering=1)
     try:
-        config = load.parse(values, Path("config.yaml"))
+        config = tree.parse(values, Path("config.yaml"))
         result = find(
             config, Cluster.from_json(cluster), lambda part: pipe.send((None, part)), asked
         )

@@ -7,11 +7,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import CheckpointError, DamagedFile, UsageError, refuse
 from dtrain.host.frameworks import FRAMEWORKS
 from dtrain.run import checkpoint, identity, schemas
@@ -20,6 +19,7 @@ from dtrain.run.checkpoint.format import MANIFEST
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.journal import read as reading
+from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Backend
 from dtrain.task.model import initial, train_state
 from dtrain.task.train.step_schedule import Schedule
@@ -54,7 +54,7 @@ def find(rundir: RunDir, config: Config, journal: Journal) -> Checkpoint | None:
 def _differing(restored: Checkpoint | None, config: Config) -> Iterator[str]:
     """Yield a sentence for each version that a checkpoint was made with and that is not here."""
     then = restored.meta.get("versions", {}) if restored else {}
-    now, here = identity.versions(config.backend), FRAMEWORKS[config.backend.name]
+    now, here = identity.versions(config.backend), FRAMEWORKS[config.backend]
     for framework in FRAMEWORKS.values():
         if framework.packages[0] in then and framework is not here:
             yield (
@@ -131,11 +131,9 @@ def restore(
     except CheckpointError as error:
         if not forked:
             raise
-        raise UsageError(
-            "fork", str(error), restored.path,
-            accepted="a checkpoint of a model with the same weights",
-            hint=f"python -m dtrain checkpoint {restored.path} to see its weights",
-        ) from None  # fmt: skip
+        raise UsageError("fork", str(error), restored.path, accepted="a checkpoint of a model with "
+                         "the same weights", hint=f"python -m dtrain checkpoint {restored.path} to "
+                         "see its weights") from None  # fmt: skip
 
 
 def release(restored: Checkpoint) -> None:
@@ -171,13 +169,13 @@ def adopt(restored: Checkpoint, fingerprints: dict[str, str]) -> tuple[Checkpoin
     """
     changed = identity.changed(restored.meta["config"], fingerprints)
     source = f"forked from step {restored.step} of {restored.path.parent.parent}"
-    meta: dict[str, Any] = dict(restored.meta)
+    meta: Json = dict(restored.meta)
     meta.pop("objective_name", None)  # a fork chooses its own
     meta.pop("objective_mode", None)
     meta.pop("stopped", None)
-    if changed & set(identity.DATA):
+    if changed & set(identity.of_data()):
         arrays = {n: a for n, a in restored.arrays.items() if not n.startswith(_POSITION)}
-        other = ", ".join(sorted(changed & set(identity.DATA)))
+        other = ", ".join(sorted(changed & set(identity.of_data())))
         notice = f"{source}: with its weights, at step 0 of other data ({other})"
         return dataclasses.replace(restored, step=0, arrays=arrays, meta={}), notice
     dropped: list[str] = []

@@ -12,8 +12,9 @@ from typing import Any
 import keras
 
 from dtrain import secrets
-from dtrain.config import names, section
-from dtrain.config.schema import Config
+from dtrain.config import names
+from dtrain.config.node import to_plain
+from dtrain.config.tree import Config
 from dtrain.data.failures import before_training
 from dtrain.data.prepare import check_batch
 from dtrain.data.sources import Splits
@@ -22,6 +23,7 @@ from dtrain.run.cluster import Cluster, Task
 from dtrain.run.folder import RunDir
 from dtrain.run.journal import Journal
 from dtrain.run.samples import read_encoding, write_encoding
+from dtrain.task.aliases import Nest
 from dtrain.task.backends.base import Backend, Steps
 from dtrain.task.backends.step_logs import evaluates
 from dtrain.task.data import data_identity, dataset
@@ -70,7 +72,7 @@ class Process:
         if message is not None:
             self.event("notice", message=message)
 
-    def event(self, kind: str, /, **fields: Any) -> None:
+    def event(self, kind: str, /, **fields: object) -> None:
         """Write an event to the journal, if this is the chief."""
         if self.journal is not None:
             self.journal.write(kind, **fields)
@@ -126,7 +128,7 @@ class Action(ABC):
             UsageError: naming the key.
         """
 
-    def metrics(self, config: Config, predicted: Any) -> list[keras.metrics.Metric]:
+    def metrics(self, config: Config, predicted: Nest) -> list[keras.metrics.Metric]:
         """Return metrics to compile the model with, beside those of the configuration.
 
         Args:
@@ -189,7 +191,7 @@ def assemble(
         UsageError: model, data, strategy and checkpoint do not go together.
     """
     groups = ("model", "dataset", "action", *(("optimizer", "trainer") if action.trains else ()))
-    names.check_arguments({name: section.plain(getattr(config, name)) for name in groups})
+    names.check_arguments({name: to_plain(getattr(config, name)) for name in groups})
     encoding = read_encoding(action.of_run or process.rundir)
     data = action.loaded(config, dataset.load(config, action.trains, encoding))
     process.phases.end("data")

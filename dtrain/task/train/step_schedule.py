@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import Any
 
-from dtrain.config import forms
-from dtrain.config.schema import Config
+from dtrain.config.node import seconds
+from dtrain.config.tree import Config
 from dtrain.data.prepare import evaluated
 from dtrain.errors import refuse
 from dtrain.run.folder import RunDir
@@ -103,7 +102,7 @@ def make_schedule(
     )
 
 
-def end_of_time(value: Any, rundir: RunDir) -> float:
+def end_of_time(value: float | str | None, rundir: RunDir) -> float:
     """Return when a training ends, whatever it has reached, in seconds since 1970.
 
     The command that has begun, or resumed, the run has written the configuration, once: tasks that
@@ -113,5 +112,5 @@ def end_of_time(value: Any, rundir: RunDir) -> float:
         value: ``trainer.max_time``.
         rundir: of the run.
     """
-    limit = forms.seconds(value)
+    limit = seconds(value)
     return math.inf if limit is None else os.stat(rundir.config).st_mtime + limit

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
 from dtrain import errors
 from dtrain.config import objective as metrics
-from dtrain.config.objective import AUTO, ORDER, SPEED, Mode
-from dtrain.config.schema import Config
+from dtrain.config.objective import AUTO, ORDER, SPEED
+from dtrain.config.tree import Config
 from dtrain.data.streams import examples_in
 from dtrain.run import checkpoint, identity
 from dtrain.run.folder import RunDir, read_json
 from dtrain.run.journal import Journal
+from dtrain.task.aliases import Json
 from dtrain.task.backends.base import Steps
 from dtrain.task.backends.step_logs import has_own, named
 from dtrain.task.data import data_identity
@@ -143,9 +143,7 @@ class Train(Action):
             )
 
 
-def _early_stopping(
-    config: Config, objective: Objective, schedule: Schedule
-) -> list[dict[str, Any]]:
+def _early_stopping(config: Config, objective: Objective, schedule: Schedule) -> list[Json]:
     """Return the callback of ``trainer.early_stopping`` as a node, if there is one."""
     value = config.trainer.early_stopping
     if value is None:
@@ -197,7 +195,7 @@ def make_records(
     if journal is None:
         return NullRecords(traced)
     meta = past.meta if past else {}
-    mode = meta.get("objective_mode") if config.objective_mode is Mode.auto else None
+    mode = meta.get("objective_mode") if config.objective_mode == "auto" else None
     name = meta.get("objective_name") if config.objective == AUTO else config.objective
     return Records(
         rundir,
@@ -213,7 +211,7 @@ def make_records(
             rundir.checkpoints,
             saving.keep,
             saving.best,
-            mode or config.objective_mode.name,
+            mode or config.objective_mode,
             saved=lambda step: journal.write("checkpoint", step=step, path=f"checkpoints/{step}"),
             before=journal.sync,
             resumed=past.step if past and past.path.parent == rundir.checkpoints else None,

@@ -20,10 +20,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from dtrain import secrets
-from dtrain.config import environment, load
-from dtrain.config.schema import Config
+from dtrain.config import private, tree
+from dtrain.config.tree import Config
 from dtrain.errors import DtrainError, refuse
 from dtrain.files import locks, writing
+from dtrain.host import pyproject
 from dtrain.run import schemas
 from dtrain.run.exports import FORMATS
 from dtrain.run.folder import write_json
@@ -45,10 +46,10 @@ def uri(config: Config) -> str:
     Raises:
         UsageError: its password is not in the run folder that ``config`` is from.
     """
-    given = load.address(config)
+    given = tree.address(config)
     if given is None:
         return f"sqlite:///{Path(config.output_dir).absolute()}/mlflow.db"
-    environment.check("tracking.uri", given)
+    private.check_references("tracking.uri", given)
     return str(config.tracking.uri)
 
 
@@ -368,7 +369,7 @@ class Registered:
 
 
 def _embedded(text: str) -> str:
-    store = Path("outputs", "mlflow.db").absolute()
+    store = Path(pyproject.output_dir(), "mlflow.db").absolute()
     if not store.is_file():
         refuse("tracking.uri", f"{store} is not there, so that the store of {text} is not known",
                "", hint="tracking.uri=sqlite:////PATH/OF/mlflow.db")  # fmt: skip

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import consent, load
+from dtrain.config import private, tree
 from dtrain.config.overrides import parse
-from dtrain.config.schema import Config
+from dtrain.config.tree import Config
 from dtrain.errors import DamagedFile
 from dtrain.files import reading
 from dtrain.files.fields import Json
@@ -211,9 +211,9 @@ def _ship(rundir: RunDir) -> bool:
         if lock is None:
             return False
         try:
-            config = load.read(rundir.config)
+            config = tree.read(rundir.config)
             command = reading.read_json(rundir.command)
-            if not consent.is_own_address(command, load.address(config)):
+            if not private.is_own_address(command, tree.address(config)):
                 return False  # `dtrain.controller.commands.sync` says why
             ship_folder(make_tracker(config), config, rundir)
         finally:

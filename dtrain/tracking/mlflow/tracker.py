@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dtrain import secrets
-from dtrain.config import load
+from dtrain.config import tree
 from dtrain.config.objective import AUTO
-from dtrain.config.schema import Backend, Config
+from dtrain.config.tree import Config
 from dtrain.errors import DamagedFile
 from dtrain.files.fields import Json, Values
 from dtrain.host.frameworks import FRAMEWORKS
@@ -118,11 +118,11 @@ def tags(run: TrackedRun) -> dict[str, str]:
     return values | (_here(Path(config.output_dir), config.backend) if run.live else {})
 
 
-def _packages(backend: Backend) -> tuple[str, ...]:
-    return (*_PACKAGES, *FRAMEWORKS[backend.name].packages)
+def _packages(backend: str) -> tuple[str, ...]:
+    return (*_PACKAGES, *FRAMEWORKS[backend].packages)
 
 
-def _recorded(record: code.Record, backend: Backend) -> dict[str, str]:
+def _recorded(record: code.Record, backend: str) -> dict[str, str]:
     """Return host, versions and commit of a record of the run's code."""
     installed = record["packages"]
     values = {"host": record["host"], "python": installed.get("python", "")}
@@ -135,7 +135,7 @@ def _recorded(record: code.Record, backend: Backend) -> dict[str, str]:
     return values if tree is None else values | _source(tree["commit"], bool(tree["changed"]))
 
 
-def _here(outputs: Path, backend: Backend) -> dict[str, str]:
+def _here(outputs: Path, backend: str) -> dict[str, str]:
     """Return host, versions and commit of this moment, as :func:`_recorded` does of a record."""
     values = {"host": platform.node(), "python": platform.python_version()}
     values |= {name: number for name in _packages(backend) if (number := version(name)) is not None}
@@ -305,11 +305,11 @@ class MLflow(Tracker):
         """
         assert self._run is not None and self._store is not None, "after open"
         differing = first((self._job or {}).get("differs", {}))
-        plain = load.written(self._run.config)
+        plain = tree.written(self._run.config)
         self._derived.update(derived)
         if plain["objective"] == AUTO:  # a parameter keeps its first value: not before it is known
             del plain["objective"], plain["objective_mode"]
-        values = {**differing, **load.flatten(plain), **load.flatten(self._derived)}
+        values = {**differing, **tree.flatten(plain), **tree.flatten(self._derived)}
         if self._present is None:
             data = self._store.call("get_run", self._run_id).data if self._resumed else None
             self._present = dict(data.params) if data else {}

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
-from dtrain.config.schema import Hardware
+from dtrain.config.tree import Hardware
 from dtrain.errors import refuse
 from dtrain.host import terminal
 from dtrain.run.cluster import Cluster, Task
@@ -169,18 +169,16 @@ def configure(
     if deterministic and kind == "gpu":
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
-    keras.config.set_dtype_policy(hardware.precision.name)
+    keras.config.set_dtype_policy(hardware.precision)
     if peer_timeout is not None and len(cluster.tasks) > 1:
         give_up_after(peer_timeout, cluster, task, by_host=True)
         join(cluster, task, peer_timeout)
     devices = _available(kind)
     count = max(1, task.devices)
     if len(devices) < count:
-        refuse(
-            "hardware.devices", f"JAX has {len(devices)} devices of kind {kind} here", count,
-            accepted=f"up to {len(devices)}",
-            typed=f"hardware.devices={len(devices)}" if devices else "hardware=cpu",
-        )  # fmt: skip
+        refuse("hardware.devices", f"JAX has {len(devices)} devices of kind {kind} here", count,
+               accepted=f"up to {len(devices)}",
+               typed=f"hardware.devices={len(devices)}" if devices else "hardware=cpu")  # fmt: skip
     return [f"{device.platform}:{device.id}" for device in devices[:count]]
 
 

@@ -7,7 +7,7 @@ import multiprocessing
 import keras
 import tensorflow as tf
 
-from dtrain.config.schema import Hardware, Kind
+from dtrain.config.tree import Hardware
 from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends.tensorflow import keras_internals
@@ -51,7 +51,7 @@ def configure(
         keras.utils.set_random_seed(0)  # TensorFlow asks for one; the run's own is set later
         tf.config.experimental.enable_op_determinism()
     keras_internals.keep_order()
-    keras.config.set_dtype_policy(hardware.precision.name)
+    keras.config.set_dtype_policy(hardware.precision)
     if cluster.device_kind == "tpu":
         tf.config.set_visible_devices([], "GPU")
         return [f"TPU:{index}" for index in range(task.devices)]
@@ -65,11 +65,9 @@ def configure(
         return [f"CPU:{index}" for index in range(count)]
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) < task.devices:
-        refuse(
-            "hardware.devices", f"TensorFlow sees {len(gpus)} GPUs here", task.devices,
-            accepted=f"up to {len(gpus)}",
-            typed="hardware=cpu" if not gpus else f"hardware.devices={len(gpus)}",
-        )  # fmt: skip
+        refuse("hardware.devices", f"TensorFlow sees {len(gpus)} GPUs here", task.devices,
+               accepted=f"up to {len(gpus)}",
+               typed="hardware=cpu" if not gpus else f"hardware.devices={len(gpus)}")  # fmt: skip
     tf.config.set_visible_devices(gpus[: task.devices], "GPU")
     for gpu in gpus[: task.devices]:
         tf.config.experimental.set_memory_growth(gpu, hardware.memory_growth)
@@ -83,7 +81,7 @@ def overlooked(hardware: Hardware, cluster: Cluster) -> str | None:
         hardware: the ``hardware`` group; one that names a kind of device is taken at its word.
         cluster: says what was planned.
     """
-    if cluster.device_kind != "cpu" or hardware.kind is not Kind.auto:
+    if cluster.device_kind != "cpu" or hardware.kind != "auto":
         return None
     gpus = len(tf.config.list_physical_devices("GPU"))
     if not gpus:

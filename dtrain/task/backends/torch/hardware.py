@@ -20,7 +20,7 @@ import psutil
 import torch
 from torch import distributed
 
-from dtrain.config.schema import Hardware, Kind
+from dtrain.config.tree import Hardware
 from dtrain.errors import refuse
 from dtrain.run.cluster import Cluster, Task
 from dtrain.task.backends import base
@@ -150,16 +150,15 @@ def configure(
     device = "cpu"  # not cpu:0, which is another device to PyTorch than that of its tensors
     if cluster.device_kind == "gpu" and task.devices:
         if not torch.cuda.device_count():
-            refuse("hardware", "PyTorch has no GPU here", "gpu",
-                   accepted="a machine with one, or hardware=cpu",
-                   typed="hardware=cpu")  # fmt: skip
+            refuse("hardware", "PyTorch has no GPU here", "gpu", accepted="a machine with one, or "
+                   "hardware=cpu", typed="hardware=cpu")  # fmt: skip
         device = "cuda:0"  # of those of the host the launcher leaves it one
         torch.cuda.set_device(device)
         if deterministic:
             os.environ.setdefault(CUBLAS, ":4096:8")
             torch.use_deterministic_algorithms(True)
     _chosen.enter_context(keras.device(device))
-    keras.config.set_dtype_policy(hardware.precision.name)
+    keras.config.set_dtype_policy(hardware.precision)
     if peer_timeout is not None and len(cluster.tasks) > 1:
         join(cluster, task, peer_timeout)
         # ORDER: before the user's code is imported, which may import what they wrap by its name.
@@ -174,7 +173,7 @@ def overlooked(hardware: Hardware, cluster: Cluster) -> str | None:
         hardware: the ``hardware`` group; one that names a kind of device is taken at its word.
         cluster: says what was planned.
     """
-    if cluster.device_kind != "cpu" or hardware.kind is not Kind.auto:
+    if cluster.device_kind != "cpu" or hardware.kind != "auto":
         return None
     count = torch.cuda.device_count()
     if not count:

@@ -1,0 +1,325 @@
+"""The one place that checks a configuration: what Hydra has composed, against the models.
+
+:func:`settle` makes of it a configuration in order: resolved, checked, in memory. Of values that no
+model knows, in nodes of a user's own, it is known only that no number is NaN, infinite or beyond 64
+bits, and that texts and nesting end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Union, get_args, get_origin
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from dtrain.config import names, private, schema, suggest, targets, tree, trust
+from dtrain.config.fields import Form, Group, Plain, accepted, key_of, typed
+from dtrain.config.schema import strategies
+from dtrain.config.schema.running import TRAIN
+from dtrain.data.files import is_address
+from dtrain.errors import ALONE, UsageError, refuse
+from dtrain.files import addresses
+
+#: What is wrong, by pydantic's type of an error; all others say it themselves.
+_SAYS = {
+    "extra_forbidden": "there is no such key",
+    "missing": "has no value yet",
+    "int_type": "is not a whole number",
+    "int_from_float": "is not a whole number",
+    "float_type": "is not a number",
+    "finite_number": "is not a finite number",
+    "bool_type": "is neither true nor false",
+    "string_type": "is not a text",
+    "list_type": "is not a list",
+    "dict_type": "is no mapping",
+    "model_type": "is no mapping of keys",
+    "model_attributes_type": "is no mapping of keys",
+    "literal_error": "is not one of these",
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be above {gt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "less_than": "must be below {lt:g}",
+    "too_short": "has {actual_length} items",
+    "too_long": "has {actual_length} items",
+    "string_too_long": "is longer than {max_length} characters",
+    "form": "{why}",
+    "value_error": "{error}",
+}
+_CHARACTERS = 100_000  # of a text that no model knows
+_DEPTH = 32  # of nodes in nodes
+_INTEGER = 2**63
+#: Groups of which the controller reads keys: those that a user's own option leaves out are added.
+_READ = ("strategy", "launcher", "tracking")
+#: Groups whose functions check what they are given beside the keys that are known here.
+_OF_FUNCTIONS = ("model", "dataset", "optimizer", "optimizer.schedule")
+
+
+def settle(composed: DictConfig) -> tree.Config:
+    """Resolve a configuration that Hydra has composed, and refuse what is wrong with it.
+
+    Args:
+        composed: is resolved in place.
+
+    Raises:
+        UsageError: it has a key that nothing reads, a reference to what is not there, or a value
+            that its key does not take.
+    """
+    if HydraConfig.initialized():
+        schema.refuse_left_out(HydraConfig.get().runtime.choices)
+    tree.check_sizes(composed)
+    try:
+        private.resolve(composed)
+    except OmegaConfBaseException:
+        tree.check_references(composed)  # finds the key, which the exception does not say
+        raise
+    check(composed)
+    plain = targets.plain(composed)
+    trust.check(plain)
+    names.check(plain)
+    config = tree.typed(composed)
+    if config.backend == "auto":
+        config.backend = strategies.backends(config.strategy["_target_"])[0]  # type: ignore[assignment]
+    if is_address(config.output_dir):
+        config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
+    config.output_dir = str(Path(config.output_dir).absolute())
+    if config.debug["_target_"] == TRAIN:  # the file of a training has no such group
+        config.debug = None  # type: ignore[assignment]
+    return config
+
+
+def check(composed: DictConfig) -> None:
+    """Refuse keys that there are not, and values that their keys do not take.
+
+    What a model makes of a value, 1.0 of 1, stands in ``composed`` afterwards.
+
+    Args:
+        composed: resolved, but for references to secrets.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    if missing := sorted(OmegaConf.missing_keys(composed)):
+        key = next((each for each in missing if each.endswith("_target_")), missing[0])
+        refuse(key, "has no value yet", accepted=_accepted_at(key), hint=f"{key}=VALUE")
+    plain = targets.plain(composed)
+    _finite({key: value for key, value in plain.items()}, "", 0)
+    for key in plain:
+        if key not in schema.Config.model_fields:
+            check_node(composed, "", schema.Config)
+    for key in schema.Config.model_fields:
+        if key in schema.sections():
+            check_node(composed, key, schema.sections()[key])
+        elif key in schema.SCHEMAS:
+            _check_open(composed, key, key)
+    check_node(composed, "", schema.Config)
+
+
+def _check_open(composed: DictConfig, key: str, group: str) -> None:
+    """Check a node of an open group against the model of its function."""
+    value: Plain = OmegaConf.select(composed, key)
+    if not isinstance(value, DictConfig) or "_target_" not in value:
+        refuse(key, "is not a node with _target_", typed(targets.plain(value)),
+               accepted="a group, or a node with _target_", hint=f"{group}=OPTION")  # fmt: skip
+    kind = schema.kind_of(group, value)
+    if kind is not None:
+        names_here = {str(name) for name in value}
+        known = {key_of(name, field) for name, field in kind.model_fields.items()}
+        target = str(value["_target_"])
+        ours = schema.target_of(kind) == target or target.startswith("dtrain.")
+        whole = ours and (known <= names_here or key not in _OF_FUNCTIONS)
+        check_node(composed, key, kind, whole=whole, fill=key in _READ)
+    if isinstance(value.get("schedule"), DictConfig) and key == "optimizer":
+        _check_open(composed, "optimizer.schedule", "optimizer/schedule")
+    for name in value.get("members") or () if key == "dataset" else ():
+        if isinstance(value["members"][name], DictConfig):
+            _check_open(composed, f"dataset.members.{name}", "dataset")
+
+
+def check_node(
+    composed: DictConfig, key: str, kind: type[Group], whole: bool = True, fill: bool = True
+) -> None:
+    """Refuse what is wrong with one node.
+
+    Args:
+        composed: the whole.
+        key: where the node stands, ``""`` for the whole.
+        kind: its model.
+        whole: it has no keys but those of the model.
+        fill: a key that it lacks gets its default.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    value: Plain = OmegaConf.select(composed, key) if key else composed
+    if not isinstance(value, DictConfig):
+        refuse(key, "is a group of keys", typed(targets.plain(value)), accepted=accepted(kind),
+               hint=f"{key}.KEY=VALUE")  # fmt: skip
+    plain = targets.plain(value)
+    fields = {key_of(name, field): name for name, field in kind.model_fields.items()}
+    if not key:  # what is in the groups is checked by their own models
+        plain = {name: each for name, each in plain.items() if name not in schema.sections()}
+    given = plain if whole else {name: each for name, each in plain.items() if name in fields}
+    try:
+        made = kind.model_validate(given)
+    except ValidationError as error:
+        errors = [each for each in error.errors() if whole or each["type"] != "missing"]
+        if errors:
+            first = min(errors, key=lambda each: (each["type"] == "missing", -len(each["loc"])))
+            raise refusal(kind, key, first, composed) from None
+        return
+    for typed_name, name in fields.items():
+        here = getattr(made, name)
+        if typed_name not in plain and fill and key:
+            OmegaConf.update(composed, f"{key}.{typed_name}", here, force_add=True)
+        elif type(here) is float and type(plain.get(typed_name)) is int:
+            value[typed_name] = here
+
+
+def refusal(
+    kind: type[Group], key: str, error: ErrorDetails, composed: DictConfig | None = None
+) -> UsageError:
+    """Return the sentence for what is wrong with a value.
+
+    Args:
+        kind: a model.
+        key: where it stands.
+        error: of pydantic.
+        composed: the configuration, in which references stand for secrets.
+    """
+    parts = [part for part in error["loc"] if not _is_label(part)]
+    path = key
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    what = error["type"]
+    why = _SAYS.get(what, error["msg"]).format(**error.get("ctx", {}))
+    value: Plain = ALONE if what == "missing" else _shown(path, error["input"], composed)
+    if what == "extra_forbidden":
+        parent, siblings = path.rpartition(".")[0], _model_at(kind, parts[:-1])
+        having = sorted(key_of(name, field) for name, field in siblings.model_fields.items())
+        meant = suggest.meant(path, str(value), [each for each in having if each != "_target_"])
+        return UsageError(path, why, value, accepted=", ".join(having),
+                          typed=meant, hint=f"the command without {parent or path}")  # fmt: skip
+    field, top = _field_at(kind, parts), f"{key}.{parts[0]}" if key else str(parts[0])
+    words = accepted(field.annotation, tuple(field.metadata)) if field else "a value"
+    advice = _advice(kind, parts, top, path, error["input"])
+    return UsageError(path, why, value, accepted=words, **advice)
+
+
+def _advice(
+    kind: type[Group], parts: list[int | str], top: str, path: str, value: Plain
+) -> dict[str, str]:
+    """Return what to type: the value that is meant, the key's default, or an example."""
+    if path == top and (meant := suggest.corrected(top, typed(value))) is not None:
+        return {"typed": meant}
+    field = _field_at(kind, parts[:1])
+    if field is None:
+        return {"hint": f"{top}=VALUE"}
+    default = None if field.is_required() else field.default
+    example = next((each.example for each in _marks(field) if isinstance(each, Form)), None)
+    if default is None and example is not None:
+        whole = f"{top}={example}"
+    elif field.is_required():
+        return {"hint": f"{top}=VALUE"}
+    else:
+        whole = f"{top}={typed(default)}"
+    return {"typed": f"'{whole}'" if set(whole) & set("[{ ") else whole}
+
+
+def _marks(field: FieldInfo) -> list[Plain]:
+    """Return what stands beside the type of a field, that of ``X | None`` included."""
+    inner = [part for each in get_args(field.annotation) if get_origin(each) is Annotated
+             for part in get_args(each)]  # fmt: skip
+    return [*field.metadata, *inner]
+
+
+def _is_label(part: int | str) -> bool:
+    """Say whether part of a place is one of pydantic's own, of a union or a mapping."""
+    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
+
+
+def _model_at(kind: type[Group], parts: list[int | str]) -> type[Group]:
+    """Return the model that the parts of a place lead to."""
+    for part in parts:
+        field = next((each for name, each in kind.model_fields.items()
+                      if key_of(name, each) == part), None)  # fmt: skip
+        kind = (_inner(field.annotation) if field else None) or kind
+    return kind
+
+
+def _field_at(kind: type[Group], parts: list[int | str]) -> FieldInfo | None:
+    """Return the field that the parts of a place lead to, as far as models go."""
+    last = None
+    for part in parts:
+        field = next((each for name, each in kind.model_fields.items()
+                      if key_of(name, each) == part), None)  # fmt: skip
+        if field is not None:
+            last, kind = field, _inner(field.annotation) or kind
+    return last
+
+
+def _inner(annotation: Plain) -> type[Group] | None:
+    """Return the model in a type, such as in ``list[Factor] | None``."""
+    if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, Group):
+        return annotation
+    origin: Plain = get_origin(annotation)
+    if origin in (Annotated, Union, UnionType, list):
+        return next(filter(None, map(_inner, get_args(annotation))), None)
+    return None
+
+
+def _accepted_at(key: str) -> str:
+    if key.endswith("_target_"):
+        return "the dotted name of a function or class, such as mine.build"
+    parent, _, name = key.rpartition(".")
+    for kind in schema.kinds(parent):
+        if (field := _field_at(kind, [name])) is not None:
+            return accepted(field.annotation, tuple(field.metadata))
+    return "a value"
+
+
+def _shown(path: str, value: Plain, composed: DictConfig | None) -> str:
+    """Return a value for a message: the reference that stands for a secret, and never too long."""
+    if composed is not None:
+        written: Plain = OmegaConf.to_container(composed, resolve=False)
+        for part in path.replace("[", ".").replace("]", "").split("."):
+            if isinstance(written, list) and part.isdigit() and int(part) < len(written):
+                written = written[int(part)]
+            else:
+                written = written.get(part) if isinstance(written, dict) else None
+        if isinstance(written, str) and "${" in written:
+            value = written
+    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in typed(value))
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _finite(value: Plain, key: str, depth: int) -> None:
+    """Check a value that no model may know."""
+    problem = None
+    if depth > _DEPTH:
+        problem, value = f"is nested more than {_DEPTH} deep", "..."
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            _finite(each, f"{key}.{name}" if key else str(name), depth + 1)
+    elif isinstance(value, list | tuple):
+        for position, each in enumerate(value):
+            _finite(each, f"{key}[{position}]", depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        problem = "is not a number" if math.isnan(value) else "is infinite"
+    elif isinstance(value, int) and not -_INTEGER <= value < _INTEGER:
+        problem, value = "does not fit into 64 bits", f"{str(value)[:40]}"
+    elif isinstance(value, str) and len(value) > _CHARACTERS:
+        problem, value = f"is {len(value):,} characters long", f"{value[:40]}..."
+    elif isinstance(value, str) and "\0" in value:
+        problem, value = "holds the character NUL", value.replace("\0", "\\0")
+    elif isinstance(value, bytes):
+        problem, value = "is binary", "..."
+    if problem is not None:
+        refuse(key, problem, value, accepted="finite numbers and texts", hint=f"{key}=VALUE")

@@ -1,0 +1,338 @@
+"""The whole configuration: its groups, the models of their options, and what Hydra gets of them.
+
+Beside each key stands what it takes, what it decides, and its help. ``conf/`` gives the values; a
+key that is not here is refused. A group for which users bring YAML files of their own is open: what
+its ``_target_`` names decides which model it is held to.
+"""
+
+import functools
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path as File
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from omegaconf import MISSING, OmegaConf
+
+import dtrain
+from dtrain.config.fields import FileName, Group, Metric, Path, Plain, Scope, Seed, key_of, scope
+from dtrain.config.overrides import parse
+from dtrain.config.schema import (
+    datasets,
+    launchers,
+    models,
+    optimizers,
+    running,
+    strategies,
+)  # fmt: skip
+from dtrain.config.schema.running import Sweep
+from dtrain.config.schema.training import Checkpointing, FineTuning, Hardware, Init, Trainer
+from dtrain.errors import refuse
+
+if TYPE_CHECKING:
+    from dtrain.config.node import Node as Open
+else:
+    Open = Plain
+
+
+class Config(Group):
+    """The whole configuration. Groups for which users bring YAML files of their own are open."""
+
+    model: Annotated[Open, scope("numbers")]
+    """The model: a function that returns a keras.Model."""
+    dataset: Annotated[Open, scope("data")]
+    """The data: a function that returns dtrain.datasets.Splits."""
+    strategy: Annotated[Open, scope("host")]
+    """How the training is distributed over devices and hosts."""
+    optimizer: Annotated[Open, scope("numbers")]
+    """A Keras optimizer, and its learning-rate schedule."""
+    action: Annotated[Open, scope("length", "training")]
+    """Train; python -m dtrain evaluate and predict set the others."""
+    debug: Annotated[Open, scope("length", "training")]
+    """A check instead of the training: what is wrong."""
+    launcher: Annotated[Open, scope("command")]
+    """What starts the tasks of a run."""
+    hardware: Hardware = Hardware()
+    """Devices, their memory, and the arithmetic on them."""
+    trainer: Trainer = Trainer()
+    """Batch size, epochs, loss, metrics and callbacks."""
+    tracking: Annotated[Open, scope("record", "training")]
+    """Where a run is recorded besides its folder."""
+    init: Annotated[Init, scope("numbers", "training")] = Init()
+    """Weights that a new run begins with."""
+    finetune: FineTuning = FineTuning()
+    """Frozen weights, unfreezing, learning rates by layer, LoRA."""
+    checkpoint: Checkpointing = Checkpointing()
+    """When checkpoints are saved, and which are kept."""
+    sweep: Annotated[Sweep, scope("command", "once", "training")] = Sweep()
+    """Many jobs by one command (-m)."""
+    project: Annotated[dict[str, Plain], scope("record")] = {}
+    """Keys of your own, for references such as ${project.paths.data}."""
+    name: Annotated[FileName, scope("record")]
+    """Name of the run; by default the chosen model and strategy."""
+    backend: Annotated[Literal["tensorflow", "jax", "torch", "auto"], scope("host")] = "auto"
+    """Framework on which Keras computes; auto: TensorFlow, if it has the strategy."""
+    seed: Annotated[Seed, scope("numbers")] = 0
+    """Seed of weights, of the order of examples, and of all that is random."""
+    output_dir: Annotated[Path, scope("record", "training", "sweep")] = "outputs"
+    """Folder of the run folders and of the embedded tracking store; or s3://BUCKET/DIR."""
+    objective: Annotated[Metric, scope("length", "training", "sweep")] = "auto"
+    """Metric that the job returns, and by which the best checkpoint is chosen; auto: the first of
+    val_accuracy, val_loss, accuracy and loss that the run has."""
+    objective_mode: Annotated[Literal["max", "min", "auto"], scope("length", "sweep")] = "auto"
+    """Is a larger one better (max) or not (min); auto: min for losses and errors."""
+    resume: Annotated[Path | None, scope("command", "once", "call", "training")] = None
+    """Run folder to resume; latest: the newest; auto: the unfinished one of this command."""
+    fork: Annotated[Path | None, scope("command", "call", "training")] = None
+    """Run folder (latest: the newest) or its checkpoint, whose weights begin a new run."""
+    record_code: Annotated[bool, scope("record")] = True
+    """Record commit, changes and untracked files for replay."""
+    dry_run: Annotated[bool, scope("command", "once", "call", "sweep")] = False
+    """Print the plan and stop."""
+
+
+#: Option of each group that has to be chosen, as in ``conf/config.yaml``.
+GROUPS = {
+    "model": "cnn",
+    "dataset": "digits",
+    "strategy": "default",
+    "hardware": "auto",
+    "optimizer": "adam",
+    "optimizer/schedule": "constant",
+    "trainer": "default",
+    "action": "train",
+    "debug": "none",
+    "tracking": "mlflow",
+    "launcher": "auto",
+}
+#: What every option of an open group has, whoever wrote it.
+BASES: dict[str, type[Group]] = {
+    "dataset": datasets.Dataset,
+    "strategy": strategies.Strategy,
+    "launcher": launchers.Launcher,
+    "tracking": running.Tracking,
+    "action": running.Action,
+    "debug": running.Debug,
+}
+
+
+def _of_functions(base: type[Group]) -> dict[str, type[Group]]:
+    """Return the classes below ``base`` by their functions: ``sgd``, ``schedule_free_adamw``."""
+    schemas: dict[str, type[Group]] = {}
+    for kind in _below(base):
+        if (name := target_of(kind)) is not None:
+            name = re.sub("(?<=[a-z])(?=[A-Z][a-z])", "_", name.rpartition(".")[2])
+            schemas[name.lower()] = kind
+    return schemas
+
+
+def _below(base: type[Group]) -> Iterator[type[Group]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _below(kind)
+
+
+def target_of(kind: type[Group]) -> str | None:
+    """Return the function or class that a model is of; None where several options are of it."""
+    field = kind.model_fields.get("target_")
+    return None if field is None or field.is_required() else str(field.default)
+
+
+#: Model of each option, by the group and name that ``conf/`` refers to it with.
+SCHEMAS: dict[str, dict[str, type[Group]]] = {
+    "model": _of_functions(models.Model),
+    "dataset": _of_functions(datasets.Dataset),
+    "optimizer": _of_functions(optimizers.Optimizer),
+    "optimizer/schedule": _of_functions(optimizers.Schedule),
+    "strategy": {"Strategy": strategies.Strategy,
+                 **{kind.__name__: kind for kind in _below(strategies.Strategy)}},
+    "action": {"action": running.Action, "evaluate": running.Evaluate, "predict": running.Predict},
+    "debug": {"debug": running.Debug, "nan": running.Nan, "overfit": running.Overfit,
+              "one_batch": running.OneBatch},
+    "launcher": {"launcher": launchers.Launcher, "env": launchers.Env, "auto": launchers.Auto,
+                 "ray": launchers.Ray, "ssh": launchers.Ssh, "k8s": launchers.Kubernetes,
+                 "slurm": launchers.Slurm},
+    "tracking": {"tracking": running.Tracking, "mlflow": running.MLflow,
+                 "none": running.NoTracker},
+}  # fmt: skip
+
+
+def sections() -> dict[str, type[Group]]:
+    """Return the groups that are no open ones, and whose options have the same keys."""
+    return {
+        name: type(field.default)
+        for name, field in Config.model_fields.items()
+        if isinstance(field.default, Group)
+    }
+
+
+def kinds(group: str) -> list[type[Group]]:
+    """Return the models of what may stand at ``group``, that of the default option first."""
+    if not group:
+        return [Config]
+    if group == "strategy.mesh":
+        return [strategies.Mesh]
+    if group in sections():
+        return [sections()[group]]
+    path = group.replace(".", "/")
+    first, known = GROUPS.get(path), SCHEMAS.get(path, {})
+    return [known[name] for name in sorted(known, key=lambda name: name != first)]
+
+
+def kind_of(group: str, node: Mapping[str, Plain]) -> type[Group] | None:
+    """Return the model of what stands at an open group, by its function; None for none.
+
+    Of a function that has none it is the model of what every option has.
+    """
+    known = SCHEMAS[group].values()
+    target = node.get("_target_")
+    return next((kind for kind in known if target_of(kind) == target), BASES.get(group))
+
+
+# -- scopes ----------------------------------------------------------------------------------------
+
+
+def scope_of(kind: type[Group], name: str) -> Scope:
+    """Return the scope of a field: its own, else that of its group."""
+    marks = kind.model_fields[name].metadata
+    own = next((each for each in marks if isinstance(each, Scope)), None)
+    inner = kind.model_fields[name].default
+    scope = own or (type(inner) if isinstance(inner, Group) else kind).group_scope
+    assert scope is not None, f"{kind.__name__}.{name} has no scope"
+    return scope
+
+
+def having(*of: str, mark: str | None = None) -> tuple[str, ...]:
+    """Return the keys with one of some scopes, or with a mark: whole groups, or single keys.
+
+    The options of an open group count by the group.
+    """
+    keys: list[str] = []
+    for name, field in Config.model_fields.items():
+        inner = sections().get(name)
+        own = inner is None or any(isinstance(each, Scope) for each in field.metadata)
+        if own and _fits(scope_of(Config, name), of, mark):
+            keys.append(name)
+        elif inner is not None:
+            fits = [each for each in inner.model_fields if _fits(scope_of(inner, each), of, mark)]
+            whole = len(fits) == len(inner.model_fields)
+            keys += [name] if whole else [f"{name}.{each}" for each in fits]
+    return tuple(keys)
+
+
+def has_mark(key: str, mark: str) -> bool:
+    """Say whether a key, its group, or the key of one of its group's options has a mark."""
+    group, _, name = key.rpartition(".")
+    top = key.partition(".")[0]
+    if top in Config.model_fields and mark in scope_of(Config, top).marks:
+        return True
+    having = (kind for kind in kinds(group) if name in kind.model_fields)
+    return any(mark in scope_of(kind, name).marks for kind in having)
+
+
+def deciding(kind: type[Group]) -> list[str]:
+    """Return the keys of a model that decide data or numbers."""
+    return [name for name in kind.model_fields
+            if name != "target_" and scope_of(kind, name).of in ("data", "numbers")]  # fmt: skip
+
+
+def _fits(scope: Scope, of: tuple[str, ...], mark: str | None) -> bool:
+    return scope.of in of or mark in scope.marks
+
+
+def of_hosts(node: Mapping[str, Plain]) -> Iterator[tuple[str, Plain]]:
+    """Yield the keys of a launcher, and their values, that say what runs where on other hosts.
+
+    Args:
+        node: of the launcher, as plain values. Those of a user's own class are under its trust.
+    """
+    for kind in SCHEMAS["launcher"].values():
+        if target_of(kind) != node.get("_target_"):
+            continue
+        for name, field in kind.model_fields.items() - launchers.Launcher.model_fields.items():
+            if name in node and node[name] != field.default:
+                yield name, node[name]
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def folder(name: str) -> File:
+    """Return ``conf`` or ``experiments``: inside an installed package, else in the checkout."""
+    package = File(dtrain.__file__).parent
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / name
+
+
+def options(group: str) -> list[str]:
+    """Return the options of a group of dtrain's."""
+    return sorted(path.stem for path in (folder("conf") / group).glob("*.yaml"))
+
+
+def option_as_text(override: str) -> str:
+    """Return an override with the option of a group in quotes where Hydra would take a number.
+
+    ``debug=nan`` chooses an option, whose name is a number in Hydra's grammar.
+    """
+    sign, group, option = parse(override)
+    is_number = group in GROUPS and option is not None and option.lower() in ("nan", "inf")
+    if is_number and (folder("conf") / group / f"{option}.yaml").is_file():
+        return f"{sign}{group}='{option}'"
+    return override
+
+
+def refuse_left_out(choices: Mapping[str, str | None]) -> None:
+    """Refuse ``~GROUP`` and ``GROUP=null``: what would be left is no choice.
+
+    Args:
+        choices: the option of each group, as Hydra has composed them.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    for group, default in GROUPS.items():
+        if choices.get(group) is None:
+            option = "none" if "none" in options(group) else default
+            refuse(group, "a group cannot be left out", "null", accepted="one of its options",
+                   typed=f"{group}={option}")  # fmt: skip
+
+
+def defaults(kind: type[Group]) -> dict[str, Plain]:
+    """Return the default of each key of a model, ``???`` where the user has to give a value."""
+    return {
+        key_of(name, field): MISSING if field.is_required()
+        else defaults(type(field.default)) if isinstance(field.default, Group) else field.default
+        for name, field in kind.model_fields.items()
+    }  # fmt: skip
+
+
+def register() -> None:
+    """Put the defaults and the experiments into Hydra's store, and our plugins where it looks."""
+    from hydra.core.config_store import ConfigStore  # not above: some read the models without Hydra
+
+    plugins = str(File(dtrain.__file__).parent / "plugins")
+    if plugins not in sys.path:  # at its end: it is for the package `hydra_plugins` alone
+        sys.path.append(plugins)
+    _register_schemas()
+    store = ConfigStore.instance()
+    for path in sorted(folder("experiments").glob("*.yaml")):
+        # `experiment=NAME` reads experiments/NAME.yaml, whose keys stand at the top.
+        node = _experiment(path, path.stat().st_mtime_ns)
+        store.store(group="experiment", name=path.stem, node=node, package="_global_")
+
+
+@functools.cache
+def _experiment(path: File, changed: int) -> Plain:
+    """Read a file once for all commands of this process; ``changed`` is when it was written."""
+    return OmegaConf.load(path)
+
+
+@functools.cache
+def _register_schemas() -> None:
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    store.store(name="config_schema", node=defaults(Config))
+    for group, known in SCHEMAS.items():
+        for name, kind in known.items():
+            store.store(group=f"schema/{group}", name=name, node=defaults(kind))

@@ -1,0 +1,150 @@
+"""The keys of strategies: one class for each that has keys of its own."""
+
+import importlib
+from typing import Annotated, Literal
+
+from dtrain.config.fields import (
+    FileName,
+    Form,
+    Group,
+    Index,
+    Line,
+    Node,
+    Number,
+    Plain,
+    Target,
+    regex_problem,
+    short,
+    target,
+    within,
+)  # fmt: skip
+from dtrain.host.frameworks import FRAMEWORKS
+
+#: Where the classes of dtrain's own strategies are named.
+_OWN = "dtrain.task.strategies"
+
+
+def _rules(value: Plain) -> str | None:
+    """Say why ``strategy.rules`` cannot be read: what needs the model is checked by the task."""
+    if value == "auto":
+        return None
+    if not isinstance(value, list):
+        return "is no list of rules"
+    if not value:
+        return "has no rule"
+    for item in value:
+        pattern = item.get("path", item.get("layer")) if isinstance(item, dict) else None
+        if not isinstance(item, dict) or pattern is None or len(item) != 2:
+            return f"{short(item)} is no rule"
+        if (problem := regex_problem(pattern)) is not None:
+            return f"{short(pattern)} {problem}"
+        for name in ("split", "gather", "device"):
+            number = item.get(name, 0)
+            if type(number) is not int or not -64 <= number <= 4096:
+                return f"{name}: {short(number)} is no whole number from -64 to 4096"
+    return None
+
+
+Rules = Annotated[Plain, Form("auto, or a list of rules", _rules, "auto")]
+
+
+class Strategy(Group, scope="host"):
+    """What the plan knows of every strategy."""
+
+    target_: Target = target()
+    """Class of the strategy."""
+    name: FileName
+    """Name of the strategy, in the plan and in records."""
+    plan: Node
+    """Class that plans tasks, devices and replicas before TensorFlow is imported."""
+
+
+class MultiWorker(Strategy):
+    """Data parallel over hosts."""
+
+    target_: Target = target("dtrain.task.strategies.MultiWorker")
+    communication: Literal["auto", "ring", "nccl"] = "auto"
+    """How gradients are added up over the tasks: ring (gRPC, any device), nccl (NVIDIA GPUs), auto
+    (TensorFlow's choice; ring on CPUs)."""
+
+
+class ParameterServer(Strategy):
+    """Parameter servers hold the variables, workers compute the gradients."""
+
+    target_: Target = target("dtrain.task.strategies.ParameterServer")
+    workers: Number = 2
+    """Number of workers."""
+    servers: Number = 1
+    """Number of parameter servers."""
+    update: Literal["async", "sync"] = "async"
+    """async: apply each gradient when it is ready; sync: one average a global batch."""
+    max_staleness: Index | None = None
+    """async: largest age of a gradient, in updates; null: no limit."""
+    backup_workers: Annotated[int, within(0, 10_000)] = 0
+    """sync: how many of the workers' gradients are dropped, the slowest."""
+
+
+class Mesh(Group, scope="host"):
+    """Axes of a mesh of devices; their product is the number of devices."""
+
+    batch: Number | None = None
+    """Parts of the global batch; null: what the other axis leaves."""
+    model: Number | None = None
+    """Parts of each model; null: what the other axis leaves."""
+
+
+class MeshStrategy(Strategy):
+    """Variables split over a mesh of devices."""
+
+    target_: Target = target("dtrain.task.strategies.Mesh")
+    mesh: Mesh = Mesh()
+    """Axes of the mesh."""
+    rules: Rules = "auto"
+    """How variables are split: auto, or a list like those of conf/strategy/rules/."""
+
+
+class FullySharded(Strategy):
+    """Data parallel, with a part of every variable on each device."""
+
+    target_: Target = target("dtrain.task.strategies.FullySharded")
+    rules: Rules = "auto"
+    """Which axes are split: auto, or a list such as [{path: REGEX, split: 0}]."""
+
+
+class LayerPlacement(Strategy):
+    """One model over all devices, layer by layer."""
+
+    target_: Target = target("dtrain.task.strategies.LayerPlacement")
+    rules: Rules = "auto"
+    """auto: runs of layers of equal bytes; or a list [{layer: REGEX, device: 1}, ...]."""
+
+
+class Tpu(Strategy):
+    """Data parallel on the cores of a TPU."""
+
+    target_: Target = target("dtrain.task.strategies.TPU")
+    tpu: Line | None = "local"
+    """local: this machine's; a name, grpc://HOST:PORT; null: that of TPU_NAME."""
+    zone: Line | None = None
+    """Zone of a TPU given by name; null: that of the cloud's metadata server."""
+    project: Line | None = None
+    """Project of a TPU given by name; null: that of the cloud's metadata server."""
+
+
+def backends(target: str) -> list[str]:
+    """Return the backends that have a strategy: all, of a class that is not dtrain's own.
+
+    Args:
+        target: ``strategy._target_``.
+    """
+    package, _, name = target.rpartition(".")
+    having = [each for each in FRAMEWORKS if package == _OWN and name in registry(each)]
+    return having or list(FRAMEWORKS)
+
+
+def registry(backend: str) -> dict[str, str]:
+    """Return the registry of strategies of a backend; no framework is imported."""
+    strategies: dict[str, str] = importlib.import_module(
+        f"dtrain.task.backends.{backend}"
+    ).STRATEGIES
+    return strategies

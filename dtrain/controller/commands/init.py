@@ -1,0 +1,67 @@
+"""``python -m dtrain init``: a project that trains, in a new folder.
+
+Exit codes: 0 it was written, 2 wrong usage, or the folder is not empty.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+from pathlib import Path
+
+from dtrain import errors
+from dtrain.controller.commands import boundary
+from dtrain.controller.commands.boundary import Parser
+from dtrain.errors import refuse
+
+#: The files, each below a line with its path.
+_FILES = Path(__file__).with_suffix(".txt")
+_DATA, _ROWS = "data/points.csv", 300
+
+
+def write(folder: Path) -> int:
+    """Write the project, and return the exit code.
+
+    Raises:
+        UsageError: something is in the folder, or is no folder.
+        OSError: it cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        above = folder if folder.is_dir() else folder.parent
+        free = next(path for n in range(1, 1000) if not (path := above / f"project{n}").exists())
+        refuse("DIR", "is not an empty folder", folder, accepted="a folder that is empty or new",
+               typed=f"python -m dtrain init {shlex.quote(str(free))}")  # fmt: skip
+    texts = re.split(r"^==> (.+)\n", _FILES.read_text(encoding="utf-8"), flags=re.M)
+    for name, text in [*zip(texts[1::2], texts[2::2], strict=True), (_DATA, _points())]:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    print(f"wrote {folder}; next: cd {shlex.quote(str(folder))}")
+    print("python -m dtrain experiment=first")
+    return errors.OK
+
+
+def _points() -> str:
+    """Return a table of points around three others, and which one each is around."""
+    draw, kinds = random.Random(0), {"low": -2.0, "middle": 0.0, "high": 2.0}
+    rows = [
+        f"{draw.gauss(center, 1):.3f},{draw.gauss(-center, 1):.3f},{kind}"
+        for _ in range(_ROWS // len(kinds)) for kind, center in kinds.items()
+    ]  # fmt: skip
+    return "\n".join(["x,y,kind", *rows, ""])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: in place of those of the process.
+    """
+    parser = Parser(
+        prog="python -m dtrain init", allow_abbrev=False,
+        description="Write a project that trains: a model, a table, an experiment, a test.",
+    )  # fmt: skip
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is empty or new")
+    folder = parser.parse_args(arguments).folder
+    return boundary.answered(lambda: write(folder), folder)
