@@ -51,9 +51,9 @@ def test_what_jax_has_not(overrides: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["strategy=ps"], "strategy=ps: TensorFlow has this strategy, and PyTorch has not"),
-        (["strategy=hybrid"], "strategy=hybrid: JAX has this strategy, and PyTorch has not"),
-        (["strategy=model_parallel"], "JAX has this strategy, and PyTorch has not"),
+        (["strategy=ps"], "strategy=ps: is one of TensorFlow, and not of PyTorch"),
+        (["strategy=hybrid"], "strategy=hybrid: is one of JAX, and not of PyTorch"),
+        (["strategy=model_parallel"], "is one of JAX, and not of PyTorch"),
         (["hardware.jit_compile=true"], "is for backend=tensorflow: PyTorch has torch.compile"),
         (["strategy=multiworker", "strategy.communication=ring"], "type: strategy.communication="),
         (["strategy=fsdp", "strategy.rules=[{path: x, split: 0}]"], "is for backend=jax: fully_sh"),
@@ -73,8 +73,8 @@ def test_torch_compiles_models(overrides: list[str]) -> None:
 
 def test_what_tensorflow_has_not() -> None:
     message = refused("strategy=hybrid", "backend=tensorflow")
-    assert message.startswith("strategy=hybrid: JAX has this strategy, and TensorFlow has not")
-    assert "JAX and PyTorch have this strategy" in refused("strategy=fsdp", "backend=tensorflow")
+    assert message.startswith("strategy=hybrid: is one of JAX, and not of TensorFlow")
+    assert "is one of JAX and PyTorch" in refused("strategy=fsdp", "backend=tensorflow")
     assert message.endswith("type: backend=jax")
     cluster = planned("strategy=fsdp", "hardware.devices=4").cluster  # it chooses JAX by itself
     assert (cluster.chief.devices, cluster.replicas, len(cluster.tasks)) == (4, 4, 1)

@@ -232,7 +232,7 @@ def test_a_process_for_each_device(
         (["strategy=mirrored", "hardware.devices=200", "trainer.batch_size=200"], PLAIN,
          "hardware.devices=200: is more processes than this machine of 8 cores can serve"),
         ([MULTIWORKER], dataclasses.replace(COMMAND, gpus=4), "hardware=gpu: this command has 4 "
-         "GPUs, and a process of PyTorch computes on one"),
+         "GPUs, and a process of PyTorch has one"),
         ([MULTIWORKER, "hardware=gpu"], COMMAND, "this command has 0 GPUs"),
     ],
 )  # fmt: skip

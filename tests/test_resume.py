@@ -150,7 +150,7 @@ def test_a_folder_that_is_none(key: str, missing: str, begun) -> None:
         problem = f"there is no such folder (looked in {os.getcwd()})"
     refused(
         f"{key}={rundir.path}: {problem}; "
-        f"accepted: a folder that a run printed as its run folder; "
+        f"accepted: a folder that a run printed; "
         f"hint: {key}=outputs/DATE/TIME_NAME",
         resume.arguments, [f"{key}={rundir.path}"],
     )  # fmt: skip
@@ -169,8 +169,7 @@ def test_a_word_without_a_value(begun, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_resume_and_fork_exclude_each_other() -> None:
     refused(
-        "fork=y: cannot be given with resume=; accepted: one of them; "
-        "type: fork=y",
+        "fork=y: cannot be given with resume=; accepted: a path, or null; type: fork=y",
         resume.arguments, ["fork=y", "resume=x"],
     )  # fmt: skip
 
@@ -298,7 +297,7 @@ def test_damaged_checkpoints_alone(begun) -> None:
     state = rundir.checkpoints / "8" / "state.safetensors"
     refused(
         f"resume={rundir.path}: holds no sound checkpoint ({state} *); "
-        f"accepted: a run that saved one; hint: the command that began the run, to start anew",
+        f"accepted: a path, or null; hint: the command that began the run, to start anew",
         checked, rundir,
     )  # fmt: skip
 

@@ -119,14 +119,15 @@ def _no_run(key: str, folder: str, rundir: RunDir, typed: str) -> UsageError:
         problem = f"there is no such folder (looked in {os.getcwd()})"
     run = Path(folder).parent.parent
     if Path(folder).parent.name == "checkpoints" and RunDir(run).config.is_file():
-        right = str(run)
+        right: str | None = str(run)
     else:
         below = latest.find(folder) if rundir.path.is_dir() else None
-        right = "outputs/DATE/TIME_NAME" if below is None else short(below)
+        right = None if below is None else short(below)
     if (word := nearest(folder, (latest.LATEST,))) is not None:
         right = word
+    instead = suggest.corrected(key, folder) or (f"{typed}{right}" if right else None)
     return UsageError(key, problem, folder, accepted="a folder that a run printed",
-                      hint=suggest.corrected(key, folder) or f"{typed}{right}")  # fmt: skip
+                      typed=instead, hint=f"{typed}outputs/DATE/TIME_NAME")  # fmt: skip
 
 
 def refuse_derived(key: str, folder: object, command: Json | None) -> None:
@@ -193,9 +194,8 @@ def status_of(folder: Path, config: Config, words: Json) -> str | None:
 
 
 def _sorted(words: Json) -> tuple[list[str], Any]:
-    last = {
-        key_of(override): override for override in words["overrides"]
-    }  # of those with one key it counts
+    # Of those with one key it counts.
+    last = {key_of(override): override for override in words["overrides"]}
     return sorted(last.values()), words["config_dir"]
 
 

@@ -190,6 +190,7 @@ def make_tracker(config: Config) -> Tracker:
         experiment=written.get("experiment"),
     )
     if not isinstance(tracker, Tracker):
-        refuse("tracking._target_", "is no subclass of dtrain.tracking.base.Tracker", node._target_,
+        refuse("tracking._target_", "makes no tracker", node._target_,
+               accepted="a subclass of dtrain.tracking.base.Tracker",
                typed="tracking=mlflow")  # fmt: skip
     return tracker

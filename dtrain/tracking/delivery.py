@@ -171,9 +171,8 @@ class RunDelivery:
         self._tracker = tracker
         self._run = run
         self._follower = Follower(run.rundir.journal)
-        self._ahead = Follower(
-            run.rundir.journal
-        )  # looks whether training has begun, and keeps nothing
+        # Looks whether training has begun, and keeps nothing.
+        self._ahead = Follower(run.rundir.journal)
         self._evaluated = Follower(run.rundir.evaluated)  # by other commands
         self._pending: list[Json] = []
         self._began = False

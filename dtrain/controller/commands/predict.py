@@ -108,9 +108,8 @@ class Predict(Derived):
         Raises:
             UsageError: there is no such checkpoint, or the launcher has no place for workers.
         """
-        if (
-            config.launcher["_target_"] in _CHOICES
-        ):  # each of several commands is a worker by itself
+        # Each of several commands is a worker by itself.
+        if config.launcher["_target_"] in _CHOICES:
             names = Launcher.model_fields.keys() - {"target_"}
             shared = {name: config.launcher[name] for name in names}
             config.launcher = Node(shared, _target_=_LOCAL)

@@ -126,9 +126,8 @@ def print_end(view: View, tracker: Tracker, rundir: RunDir, result: Json, shippe
         view.detail(f"see it:  tensorboard --logdir {shlex.quote(path)}")
     sync = f"python -m dtrain sync {shlex.quote(path)}"
     if not shipped:
-        view.detail(
-            f"tracking: {type(tracker).__name__} has not got everything; type: {sync}"
-        )  # a sweep tries on
+        # A sweep tries on.
+        view.detail(f"tracking: {type(tracker).__name__} has not got everything; type: {sync}")
     elif tracker.address is not None:
         view.detail(f"compare: {tracker.view()}")
     else:

@@ -183,9 +183,9 @@ class MLflow(Tracker):
 
     def __init__(self, config: Config):
         self._config = config
-        self._run: TrackedRun | None = None
+        self._run: TrackedRun  # after open
         self._job: Any = None
-        self._store: Store | None = None
+        self._store: Store  # after open
         self._run_id = ""
         self._resumed = False
         self._known: dict[str, Steps] = {}
@@ -238,7 +238,6 @@ class MLflow(Tracker):
             self.close(*ended[1:])
 
     def _call_store(self, method: str, **named: Any) -> None:
-        assert self._store is not None
         self._store.call(method, self._run_id, **named)
 
     def _find(self, run: TrackedRun, started: float) -> None:
@@ -266,7 +265,6 @@ class MLflow(Tracker):
 
     def write(self, events: list[Json]) -> None:
         """Write what ``events`` say; a point that is already there is not written again."""
-        assert self._store is not None, "after open"
         points = []
         for event in events:
             if event["event"] in ("start", "objective"):
@@ -288,7 +286,6 @@ class MLflow(Tracker):
 
     def _steps(self, key: str) -> Steps:
         """Return the steps at which MLflow has a point of ``key``."""
-        assert self._store is not None
         if key not in self._known:
             known = self._known[key] = Steps()
             if self._resumed:
@@ -303,7 +300,6 @@ class MLflow(Tracker):
         MLflow keeps the first value of a parameter. One that a later start has changed, such as
         ``trainer.epochs`` of a run that was resumed for more, is a tag ``resumed.NAME`` as well.
         """
-        assert self._run is not None and self._store is not None, "after open"
         differing = first((self._job or {}).get("differs", {}))
         plain = tree.written(self._run.config)
         self._derived.update(derived)
@@ -330,7 +326,6 @@ class MLflow(Tracker):
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
             ended: when the run did, seconds since the epoch.
         """
-        assert self._store is not None and self._run is not None, "after open"
         rundir, call = self._run.rundir, self._store.call
         result: Any = schemas.read(rundir.result, schemas.Result) or {}
         for name in ("restarts", "pruned"):
@@ -359,7 +354,6 @@ class MLflow(Tracker):
 
     def _explain(self, result: Json) -> None:
         """Add why the run failed, and the logs of its tasks."""
-        assert self._store is not None and self._run is not None, "after open"
         call, logs = self._store.call, self._run.rundir.logs
         if error := result.get("error"):
             call("set_tag", self._run_id, "error", secrets.mask(str(error))[:_TAG_CHARACTERS])
@@ -373,13 +367,11 @@ class MLflow(Tracker):
         return self._models().promote(promotion)
 
     def _models(self) -> Models:
-        assert self._store is not None and self._run is not None, "after open"
         target = str(self._config.dataset.get("_target_", "dataset"))
         return Models(self._store, self._run.rundir, self._run_id, target.rpartition(".")[2])
 
     def _evaluations(self, rundir: RunDir) -> None:
         """Add the tables and pictures of evaluations that are not there yet."""
-        assert self._store is not None, "after open"
         call = self._store.call
         for folder in sorted((rundir.path / "evaluations").glob("*")):
             if folder.is_symlink():

@@ -269,7 +269,7 @@ KINDS: dict[str, dict[str, Callable[[object], bool]]] = {
     "stop": {},
     "left": {"code": _code, "lines": _text, "signal": _code},
     "place": {"day": _name, "name": _name, "job": _job, "addresses": _addresses},
-    "problem": {"key": _text, "value": _text, "problem": _text, "accepted": _text, "hint": _text},
+    "problem": dict.fromkeys(("key", "value", "why", "accepted", "typed", "hint"), _text),
     "error": {"error": _text},
     "ended": {"code": _code},
 }

@@ -223,23 +223,25 @@ class Host:
     def _greet(self, connection: Connection, hello: Message) -> None:
         task = hello["task"]
         if task not in self._expected:
-            self._refuse(connection, (
-                "task", task, "the chief expects no such task",
-                ", ".join(self._expected), "the same cluster on every host",
-            ))  # fmt: skip
+            self._refuse(
+                connection, task, "the chief expects no such task", ", ".join(self._expected),
+                "the same cluster on every host",
+            )  # fmt: skip
         elif task in self._watch.names():
-            self._refuse(connection, (
-                "task", task, f"another process has come to the chief as {task}",
+            self._refuse(
+                connection, task, f"another process has come to the chief as {task}",
                 "one process for each task", "another index of the task on this host",
-            ))  # fmt: skip
+            )  # fmt: skip
         else:
             self._places[task] = (hello["address"], connection)
             self._watch.add(task, connection)
             self._compare(task, {"dtrain": hello["dtrain"], **hello["facts"]})
 
-    def _refuse(self, connection: Connection, fields: tuple[str, ...]) -> None:
+    def _refuse(
+        self, connection: Connection, task: str, why: str, accepted: str, hint: str
+    ) -> None:
         """Send one peer the reason; it closes the connection, or its time is over."""
-        connection.send("problem", **_problem(*fields))
+        connection.send("problem", **_problem("task", task, why, accepted, hint=hint))
         connection.shut()
         connection.taken = False
 
@@ -251,18 +253,22 @@ class Host:
         key, *more = differ
         others = f" (also different: {', '.join(more)})" if more else ""
         theirs, ours = (str(side.get(key, "(not set)")) for side in (facts, mine))
-        hint = f"{key}={ours}" if key in mine else f"the command without {key}"
+        typed = f"{key}={ours}" if key in mine else ""
         said = _problem(
             key, theirs, f"{task} has this, and the chief has {ours}{others}",
-            "the same on every host", f"pip install dtrain=={ours}" if key == "dtrain" else hint,
+            "the same on every host", hint=f"the command without {key}",
+            typed=f"pip install dtrain=={ours}" if key == "dtrain" else typed,
         )  # fmt: skip
         self._watch.end("problem", **said)
         raise UsageError(**said)
 
 
-def _problem(*fields: str) -> dict[str, str]:
-    names = ("key", "value", "why", "accepted", "hint")
-    return dict(zip(names, fields, strict=True))
+def _problem(
+    key: str, value: str, why: str, accepted: str, hint: str, typed: str = ""
+) -> dict[str, str]:
+    """Return the arguments of a refusal, as a message has them."""
+    return {"key": key, "value": value, "why": why, "accepted": accepted, "typed": typed,
+            "hint": hint}  # fmt: skip
 
 
 def _at(host: str, said: str) -> str:

@@ -95,10 +95,10 @@ class Slurm(Elsewhere):
             refuse("launcher.nodes", f"the job has {tasks} process" + "es" * (tasks > 1), nodes,
                    accepted=f"up to {tasks}, or null", typed="launcher.nodes=null")  # fmt: skip
         if (job := os.environ.get("SLURM_JOB_ID")) is not None:
+            srun = f"srun --nodes={self._nodes(cluster)} --ntasks={tasks}"
             refuse("launcher", f"this command is in SLURM job {job}, and submits no other", "slurm",
                    accepted="srun in front of it; for a sweep -m launcher=local sweep.parallel=N",
-                   hint=f"srun --nodes={self._nodes(cluster)} --ntasks={tasks} python "
-                   "...")  # fmt: skip
+                   hint=f"{srun} python -m dtrain ...")  # fmt: skip
         if self.max_restarts:
             refuse("launcher.max_restarts", "SLURM starts the job again (launcher.max_requeues)",
                    self.max_restarts, accepted="0", typed="launcher.max_restarts=0")  # fmt: skip
