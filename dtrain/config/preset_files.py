@@ -104,7 +104,7 @@ def _read(path: Path) -> dict[str, Plain]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         _refuse(path, str(error.problem or error.context), "YAML, with blanks and no tabs",
-                mark and mark.line)  # fmt: skip
+                mark.line if mark else None)  # fmt: skip
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         _refuse(path, f"is no YAML ({' '.join(str(error).split())[:200]})", "YAML")
     is_list = isinstance(root, yaml.SequenceNode)

@@ -56,9 +56,8 @@ def check(config: Config) -> None:
     backend, having = config.backend, strategies.backends(config.strategy["_target_"])
     if backend not in having:
         titles = " and ".join(FRAMEWORKS[name].title for name in having)
-        refuse("strategy", f"{titles} {'has' if len(having) == 1 else 'have'} this strategy, and "
-               f"{FRAMEWORKS[backend].title} has not", config.strategy.name,
-               accepted=f"those of docs/backends.md, or backend={having[0]}",
+        refuse("strategy", f"is one of {titles}, and not of {FRAMEWORKS[backend].title}",
+               config.strategy.name, accepted=f"those of docs/backends.md, or backend={having[0]}",
                typed=f"backend={having[0]}")  # fmt: skip
     for key, (accepted, why) in UNREAD[backend].items():
         group, _, name = key.partition(".")
@@ -78,9 +77,8 @@ def check(config: Config) -> None:
             for key, node, _ in names.nodes(options, group):
                 if node["_target_"].split(".")[0] in ("torch", "torchmetrics"):
                     refuse(f"{key}._target_",
-                           f"is PyTorch's, and the run computes with {FRAMEWORKS[backend].title}",
-                           node["_target_"], accepted="one of Keras', or backend=torch",
-                           typed="backend=torch")  # fmt: skip
+                           f"is PyTorch's, and {FRAMEWORKS[backend].title} takes Keras'",
+                           node["_target_"], typed="backend=torch")  # fmt: skip
 
 
 def reads(config: Config, key: str) -> bool:
@@ -97,18 +95,15 @@ def check_here(cluster: Cluster) -> None:
     framework = frameworks.of(cluster.environment)
     if any(version(package) is None for package in framework.packages):
         refuse("backend", f"{framework.title} is not installed",
-               cluster.environment[frameworks.VARIABLE], accepted="backends that are installed",
-               typed=framework.install)  # fmt: skip
+               cluster.environment[frameworks.VARIABLE], typed=framework.install)  # fmt: skip
     on_gpu = cluster.device_kind == "gpu"
     if framework is FRAMEWORKS["torch"] and on_gpu and str(version("torch")).endswith("+cpu"):
         refuse("hardware", f"PyTorch {version('torch')} is a build for CPUs", "gpu",
-               accepted="a machine with a build for its GPUs (pytorch.org), or hardware=cpu",
-               typed="hardware=cpu")  # fmt: skip
+               accepted="cpu, or a build for GPUs (pytorch.org)", typed="hardware=cpu")  # fmt: skip
     if framework is FRAMEWORKS["jax"]:
         if on_gpu and not any(map(_GPU_PLUGIN.match, installed()[0])):
-            refuse("hardware", "JAX is installed without its plugin for NVIDIA GPUs", "gpu",
-                   accepted="a machine that has it, or hardware=cpu",
-                   typed="pip install 'jax[cuda12]'")  # fmt: skip
+            refuse("hardware", "JAX has no plugin for NVIDIA GPUs", "gpu",
+                   accepted="cpu, or gpu with it", typed="pip install 'jax[cuda12]'")  # fmt: skip
         for key, value, why, accepted, typed in _collisions(cluster):
             refuse(key, why, value, accepted=accepted, typed=typed)
 
@@ -131,7 +126,7 @@ def _collisions(cluster: Cluster) -> Iterator[tuple[str, str, str, str, str]]:
     if platforms and not _PLATFORMS[kind] & set(platforms.split(",")):
         yield (
             "JAX_PLATFORMS", platforms, f"the run computes on {kind} (hardware.kind)",
-            f"{kind}, or no such variable", "unset JAX_PLATFORMS, or hardware=cpu",
+            f"{kind}, or no such variable", "unset JAX_PLATFORMS",
         )  # fmt: skip
     wide = os.environ.get("JAX_ENABLE_X64", "")
     if wide.lower() in ("1", "true", "t", "yes", "y", "on"):

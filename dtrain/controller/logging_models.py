@@ -11,7 +11,7 @@ from dtrain.config.tree import Config
 from dtrain.controller import exporting
 from dtrain.controller.supervisor import Requests
 from dtrain.controller.terminal.progress import View
-from dtrain.errors import CheckpointError, DtrainError, Interrupted, refuse
+from dtrain.errors import CheckpointError, DtrainError, Interrupted, refuse, typed
 from dtrain.run import exports, registry
 from dtrain.run.folder import RunDir, short
 from dtrain.run.registry import Model
@@ -45,28 +45,20 @@ def check(config: Config, tracker: Tracker) -> None:
     """
     which, name = wanted(config), registered(config)
     if name is not None and which is None:
-        refuse("tracking.register", "is the name of a model, and tracking.model=none logs none",
-               name, accepted="a name with tracking.model=best or final",
-               typed=f"tracking.model=best tracking.register={name}")  # fmt: skip
+        refuse("tracking.register", "tracking.model=none logs no model that could have a name",
+               name, typed=f"tracking.model=best {typed('tracking.register', name)}")  # fmt: skip
     if which is not None and not tracker.keeps_models:
         refuse("tracking.model", f"{type(tracker).__name__} keeps no models", which,
-               accepted="tracking=mlflow, or tracking.model=none",
-               typed="tracking=mlflow")  # fmt: skip
+               accepted="none, or any with tracking=mlflow", typed="tracking=mlflow")  # fmt: skip
     if which == "best" and not config.checkpoint.best:
         refuse("tracking.model", "checkpoint.best=false keeps the newest checkpoints alone", which,
-               accepted="checkpoint.best=true, or tracking.model=final",
-               typed="tracking.model=final")  # fmt: skip
+               accepted="final, or checkpoint.best=true", typed="tracking.model=final")  # fmt: skip
 
 
 def exported(
-    config: Config,
-    rundir: RunDir,
-    word: str | None,
-    weights: str,
-    names: list[str],
-    hear: Callable[[str], None],
-    waiting: Callable[[], None],
-) -> Model:
+    config: Config, rundir: RunDir, word: str | None, weights: str, names: list[str],
+    hear: Callable[[str], None], waiting: Callable[[], None],
+) -> Model:  # fmt: skip
     """Export a checkpoint, and write down that it is to be logged.
 
     Args:

@@ -204,7 +204,7 @@ def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: Sequenc
     ]  # fmt: skip
     arrays = {n.removeprefix(PREFIX): a for n, a in past.arrays.items() if n.startswith(PREFIX)}
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
-    matched, unused = match(wanted, shapes, rules, str(past.path))
+    matched, unused = match(wanted, shapes, [*rules], str(past.path))
     for each, found in zip(all_weights, matched, strict=True):
         if found.source is not None:
             _check_numbers(arrays[found.source], found.source, str(past.path))
