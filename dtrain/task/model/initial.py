@@ -178,7 +178,7 @@ def _match(wanted: Wanted, rule: Any, shapes: Mapping[str, tuple[int, ...]]) -> 
     return Match(source, new if source is None and wanted.optional else "")
 
 
-def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: Sequence[Any]) -> str:
+def load(past: Checkpoint, model: keras.Model, strategy: Backend, rules: list[Any]) -> str:
     """Set the weights of a model from a source of :func:`find`.
 
     Args:
