@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
-from dtrain.config import check, schema, targets, tree
+from dtrain.config import check, schema, targets, tree, trust
 from dtrain.config.objective import mode_of
 from dtrain.config.schema import datasets
 from dtrain.data.holdout import Holdout
@@ -71,7 +71,7 @@ def composed(*overrides: str) -> tree.Config:
 def checked(config: Any) -> None:
     """Check what was composed."""
     check.check(config)
-    targets.check(targets.plain(config))
+    trust.check(targets.plain(config))
 
 
 def node(*overrides: str) -> Any:
@@ -94,7 +94,7 @@ def test_every_preset_composes_and_passes_the_checks(preset: str) -> None:
 
 def parameters(targets: list[str]) -> dict[str, dict[str, Any]]:
     """Return the default of each parameter of functions and classes; "???" where it has none."""
-    from dtrain.config.targets import locate
+    from dtrain.config.trust import locate
 
     found = {t: inspect.signature(locate(t, "key")).parameters.values() for t in targets}
     return {

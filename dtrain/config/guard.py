@@ -25,7 +25,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import command_line, given, schema, targets, tree
+from dtrain.config import command_line, given, schema, tree, trust
 from dtrain.errors import UsageError, refuse
 
 NAME = "dtrain"
@@ -167,7 +167,7 @@ def _check_sweeper(config: DictConfig) -> None:
     node = config.hydra.sweeper
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
-    if target not in _SWEEPERS and not targets.is_trusted(str(target)):
+    if target not in _SWEEPERS and not trust.is_trusted(str(target)):
         refuse("hydra/sweeper", "is not a sweeper of dtrain's", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():

@@ -73,7 +73,7 @@ class Node(Mapping[str, Plain]):
         self._values[name] = value
 
     def __getstate__(self) -> dict[str, Plain]:
-        return vars(self)
+        return {"_values": dict(self._values)}  # a copy has values of its own
 
     def __setstate__(self, state: dict[str, Plain]) -> None:
         vars(self).update(state)

@@ -59,7 +59,7 @@ def _check_option(override: str) -> None:
     option = given or ""
     if "~" in sign or option == "null":
         schema.refuse_left_out({**schema.GROUPS, group: None})
-    known = group in ("experiment", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)
+    known = group in ("experiment", "project", "hydra/sweeper", "hydra/launcher", *schema.GROUPS)
     number = re.fullmatch(r"[+-]?[\d._]+(e[+-]?\d+)?|[+-]?inf|nan|null|true|false", option, re.I)
     if known and number:
         refuse(

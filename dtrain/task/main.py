@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 
 from dtrain import errors, secrets
-from dtrain.config import targets, tree
+from dtrain.config import targets, tree, trust
 from dtrain.config.tree import Config
 from dtrain.data import generators
 from dtrain.errors import DtrainError, UsageError, refuse
@@ -82,7 +82,7 @@ def run(run_path: str, task_name: str, say: Callable[[str], None] = lambda statu
             config.hardware, cluster, task, config.trainer.deterministic, peer_timeout
         )
         if task.serves:
-            kind: Foreign = targets.locate(config.strategy._target_, "strategy._target_")
+            kind: Foreign = trust.locate(config.strategy._target_, "strategy._target_")
             kind.serve(cluster, task, lambda: say("joined"))
             return errors.OK
         past = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from dtrain.config import callables, targets
+from dtrain.config import targets
 from dtrain.config.names import AUTO
 from dtrain.config.tree import Config
 from dtrain.data import nest
@@ -108,7 +108,7 @@ def model(
         # A class with a train_step of its own may do without a call.
         if has_own(built, "call") or not has_own(built, "train_step"):
             try:
-                with callables.blame("model", config.model, config.model._target_):
+                with targets.blame("model", config.model, config.model._target_):
                     predicted = _predicted(built, x)
             except Exception as error:
                 if not has_own(built, "train_step"):

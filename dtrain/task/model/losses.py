@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dtrain.config import targets
+from dtrain.config import targets, trust
 from dtrain.config.names import AUTO, OF_AUTO, TORCH
 from dtrain.config.tree import Config
 from dtrain.data import nest
@@ -290,7 +290,7 @@ def _metric(value: Any, key: str, takes: LossInputs, example: tuple[Nest, Nest])
 
 def _lacks_two(node: Options, key: str) -> bool:
     """Whether a function is to be called with (y_true, y_pred); else it makes a metric."""
-    signature = inspect.signature(targets.locate(node["_target_"], f"{key}._target_"))
+    signature = inspect.signature(trust.locate(node["_target_"], f"{key}._target_"))
     needed = [
         name
         for name, each in signature.parameters.items()
@@ -336,7 +336,7 @@ def _is_function(node: object, key: str) -> bool:
     return (
         isinstance(node, dict)
         and "_target_" in node
-        and not isinstance(targets.locate(node["_target_"], f"{key}._target_"), type)
+        and not isinstance(trust.locate(node["_target_"], f"{key}._target_"), type)
     )
 
 

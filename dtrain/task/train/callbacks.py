@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from dtrain import secrets
-from dtrain.config import targets
+from dtrain.config import targets, trust
 from dtrain.errors import CheckpointError, refuse
 from dtrain.task import keras_internals
 from dtrain.task.aliases import Json, Logs, Options, Tensor
@@ -38,8 +38,8 @@ def made(nodes: Sequence[Options], folder: Path) -> list[keras.callbacks.Callbac
     callbacks = []
     for index, node in enumerate(nodes):
         node, key = dict(node), f"trainer.callbacks[{index}]"
-        place = targets.written(str(node.get("_target_")))
-        if place is not None and not targets.is_trusted(node["_target_"]):
+        place = trust.written(str(node.get("_target_")))
+        if place is not None and not trust.is_trusted(node["_target_"]):
             name, default = place
             path = folder / FOLDER / str(node.get(name, default))
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import torch
 
-from dtrain.config import targets
+from dtrain.config import targets, trust
 from dtrain.errors import refuse
 from dtrain.run import initial
 from dtrain.task.aliases import Foreign, Options, Tensor, Tensors, Variable
@@ -314,7 +314,7 @@ def optimizer(
         UsageError: the schedule is none of PyTorch's, or a limit is none.
     """
     name = node["_target_"]
-    target = targets.locate(name, "optimizer._target_")
+    target = trust.locate(name, "optimizer._target_")
     first = next(iter(inspect.signature(target).parameters), "")
     if isinstance(target, type):
         if not issubclass(target, torch.optim.Optimizer):
@@ -360,7 +360,7 @@ def _limit(name: str, value: object) -> float:
 
 
 def _check_schedule(schedule: Options, name: str) -> None:
-    target = targets.locate(schedule["_target_"], "optimizer.schedule._target_")
+    target = trust.locate(schedule["_target_"], "optimizer.schedule._target_")
     kinds = torch.optim.lr_scheduler
     if target is kinds.ReduceLROnPlateau:
         refuse("optimizer.schedule._target_",

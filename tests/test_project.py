@@ -1,0 +1,236 @@
+"""A stranger's project: what ``init`` writes, ``[tool.dtrain]``, ``./conf``, keys of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dtrain import errors
+from dtrain.__main__ import main
+from dtrain.controller import latest, project
+from dtrain.host import pyproject
+from dtrain.run.folder import RunDir
+from tests.conftest import Commands
+
+ROOT = Path(__file__).parent.parent
+FIRST = ("experiment=first", "trainer.epochs=1", "tracking=none")
+#: In the project of the test of a kill: it ends all processes of the command, once.
+KILLS = """
+import os, pathlib, signal
+import keras
+
+class Once(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 3 and not pathlib.Path("killed").exists():
+            pathlib.Path("killed").touch()
+            os.killpg(0, signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a project as ``init`` writes it."""
+    folder = tmp_path_factory.mktemp("stranger") / "lab"
+    assert main_of("init", str(folder)) == errors.OK
+    return folder
+
+
+@pytest.fixture
+def lab(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Be in such a project."""
+    folder = tmp_path / "lab"
+    shutil.copytree(written, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def main_of(*words: str) -> int:
+    """Run a command in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["dtrain", *words])
+        return main()
+
+
+def typed(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user does: all processes are its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=cwd, env=environment, start_new_session=True,
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+
+
+def table(text: str) -> None:
+    Path("pyproject.toml").write_text(f"[tool.dtrain]\n{text}\n")
+
+
+def preset(path: str, text: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+
+def recorded(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the command of a run, and its configuration."""
+    run = RunDir(folder)
+    return json.loads(run.command.read_text()), yaml.safe_load(run.config.read_text())
+
+
+# -- what is written runs -----------------------------------------------------------------------
+
+
+def test_the_test_of_a_new_project_passes(lab: Path) -> None:
+    done = typed("pytest", "-q", "-p", "no:kmock", cwd=lab)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_trains_sweeps_and_is_evaluated(lab: Path, dtrain: Commands) -> None:
+    Path("data").rename("elsewhere")
+    run = dtrain(*FIRST, "project.data=elsewhere")
+    assert run.code == 0 and run.rundir is not None, run.output
+    command, config = recorded(run.rundir.path)
+    assert command["config_dir"] == str(lab / "conf")
+    assert config["project"] == {"data": "elsewhere"}
+    assert main_of("evaluate", "latest") == errors.OK
+    own = ("project.data=elsewhere", "model.width=${project.w}", "project.w=2,3")
+    run = dtrain("-m", *FIRST, *own)
+    assert run.code == 0, run.output
+    [sweep] = Path("outputs/multirun").glob("*/*/sweep.json")
+    widths = [recorded(sweep.parent / job)[1]["project"]["w"] for job in ("0", "1")]
+    assert widths == [2, 3]
+    table('output_dir = "outputs"\ndefaults = ["seed=9"]')  # of no command that was before it
+    Path("conf").rename("other")
+    again = dtrain(f"resume={run.rundir.path if run.rundir else ''}", "trainer.epochs=2")
+    assert again.code == errors.USAGE and "conf" in again.output  # what was recorded is not there
+
+
+def test_a_killed_run_is_composed_of_what_it_began_with(lab: Path) -> None:
+    Path("kills.py").write_text(KILLS)
+    table('defaults = ["tracking=none", "trainer.batch_size=16"]')
+    words = ("experiment=first", "trainer.epochs=5", "trainer.callbacks=[{_target_:kills.Once}]")
+    done = typed("dtrain", *words, "hydra.run.dir=run", cwd=lab)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    before = recorded(lab / "run")
+    table('defaults = ["trainer.batch_size=8", "seed=4"]')
+    preset("presets/experiment/first.yaml", "# @package _global_\nseed: 7\n")
+    done = typed("dtrain", "resume=run", cwd=lab)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((lab / "run" / "result.json").read_text())["status"] == "FINISHED"
+    assert recorded(lab / "run")[0]["overrides"] == before[0]["overrides"]
+    assert recorded(lab / "run")[1] == {**before[1], "resume": str(lab / "run")}
+
+
+def test_a_folder_with_something_in_it_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mine.py").write_text("")
+    assert main_of("init", ".") == errors.USAGE
+    message = capsys.readouterr().err
+    assert os.listdir() == ["mine.py"] and "type: python -m dtrain init project1" in message
+    assert main_of("init", message.rpartition(" ")[2].strip()) == errors.OK
+    assert main_of("init", "mine.py") == errors.USAGE
+
+
+# -- [tool.dtrain], and the folder of presets ---------------------------------------------------
+
+
+def test_what_it_says_stands_in_front_of_what_is_typed(dtrain: Commands) -> None:
+    preset("conf/optimizer/fast.yaml", "defaults: [sgd, _self_]\nlearning_rate: 0.5\n")
+    table(
+        'output_dir = "a folder"\n'
+        'defaults = ["optimizer=fast", "optimizer/schedule=cosine", "model.dropout=0.5", "seed=3"]'
+    )
+    shown = dtrain("--cfg", "job").output
+    config = yaml.safe_load(shown)
+    assert config["output_dir"] == "a folder" and config["seed"] == 3
+    assert config["optimizer"]["learning_rate"] == config["model"]["dropout"] == 0.5
+    config = yaml.safe_load(dtrain("model=mlp", "seed=4", "optimizer=adam", "--cfg", "job").output)
+    assert config["seed"] == 4 and config["model"]["dropout"] == 0  # which was that of the other
+    assert config["optimizer"]["schedule"]["_target_"] == "dtrain.schedules.cosine"
+
+
+def test_a_wrong_default_is_said_to_be_one(dtrain: Commands) -> None:
+    table('defaults = ["model.widht=3"]')
+    refused = dtrain("dry_run=true")
+    assert refused.code == errors.USAGE and "model.widht=3 is one of" in refused.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "outputdir = 'x'", "config_dir = 3", "config_dir = 'nowhere'", "output_dir = ['x']",
+        "defaults = 'seed=3'", "defaults = ['-m']", "defaults = ['seed']", "defaults = [3]",
+        "trust = 'mine'", "trust = ['a-b']", "seed = 'x'", "trust = [", "[[tool.dtrain]]",
+    ],
+)  # fmt: skip
+def test_a_wrong_table_is_refused_with_its_file(text: str, dtrain: Commands) -> None:
+    table(text)
+    refused = dtrain("dry_run=true")
+    assert refused.code == errors.USAGE and "error: pyproject.toml" in refused.output
+    assert (
+        text.partition(" ")[0].strip("[]") in refused.output or "cannot be read" in refused.output
+    )
+
+
+def test_a_file_without_such_a_table_is_nothing(dtrain: Commands) -> None:
+    Path("pyproject.toml").write_text("[project\n")
+    assert dtrain("dry_run=true").code == 0
+
+
+def test_which_folder_has_the_presets(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert project.config_dir([]) is None
+    Path("conf").mkdir()
+    preset("presets/notes/x.yaml", "")  # of no group
+    assert project.config_dir([]) is None
+    preset("presets/experiment/x.yaml", "")
+    assert project.config_dir([]) == "presets"
+    preset("conf/project/lab.yaml", "")
+    assert project.config_dir([]) == "conf"
+    table('config_dir = "presets"')
+    assert project.config_dir(["seed=3"]) == "presets"
+    assert project.config_dir(["--config-dir=other"]) == "other"
+    assert project.words(["fork=run"]) == ["fork=run"]
+    monkeypatch.chdir(ROOT)
+    assert project.config_dir([]) is None  # dtrain's own
+
+
+def test_trust_and_the_newest_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTRAIN_TRUST", "one")
+    table('trust = ["two.three", "one"]\noutput_dir = "runs"')
+    pyproject.extend_trust()
+    assert os.environ["DTRAIN_TRUST"] == "one,two.three"
+    with pytest.raises(errors.UsageError, match="below runs"):
+        latest.resolved(["resume=latest"], latest.KEYS)
+
+
+# -- keys of one's own --------------------------------------------------------------------------
+
+
+def test_keys_below_project_are_refused_nowhere(dtrain: Commands) -> None:
+    preset("conf/project/lab.yaml", "rate: 0.25\npaths: {data: /data, 3: [1]}\n")
+    own = ("project=lab", "project.team=a", "optimizer.learning_rate=${project.rate}")
+    config = yaml.safe_load(dtrain(*own, "--cfg", "job", "--resolve").output)
+    assert config["project"] == {"rate": 0.25, "paths": {"data": "/data", 3: [1]}, "team": "a"}
+    assert config["optimizer"]["learning_rate"] == 0.25
+    run = dtrain(*own, "dry_run=true")
+    assert run.code == 0, run.output
+    for wrong in ("projct.team=a", "project=lap", "project=3", "traner.epochs=1"):
+        assert dtrain(*own, wrong, "dry_run=true").code == errors.USAGE
+
+
+def test_another_key_of_the_project_is_no_other_run(dtrain: Commands, quick: Any) -> None:
+    first = dtrain(*quick, "project.note=a", "optimizer.learning_rate=${project.rate}",
+                   "project.rate=0.1")  # fmt: skip
+    assert first.rundir is not None, first.output
+    again = dtrain(f"resume={first.rundir.path}", "project.note=b", "trainer.epochs=3")
+    assert again.code == 0, again.output
+    changed = dtrain(f"resume={first.rundir.path}", "project.rate=0.2", "trainer.epochs=4")
+    assert changed.code == errors.USAGE and "optimizer" in changed.output
