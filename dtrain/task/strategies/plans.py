@@ -146,13 +146,9 @@ class ParameterServerPlan(StrategyPlan):
     in_process = False
 
     def __init__(
-        self,
-        workers: int,
-        servers: int,
-        update: str,
-        max_staleness: int | None = None,
+        self, workers: int, servers: int, update: str, max_staleness: int | None = None,
         backup_workers: int = 0,
-    ):
+    ):  # fmt: skip
         self._workers = workers
         self._servers = servers
         self._update = update
