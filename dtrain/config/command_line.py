@@ -54,7 +54,9 @@ def notes(words: Sequence[str]) -> list[str]:
         if value is None or name.startswith("-") or sign == "~":
             continue
         if values.setdefault(name, value) != value:
-            lines.append(f"note: {name}={values[name]} is typed, and {word} behind it, which counts")
+            lines.append(
+                f"note: {name}={values[name]} is typed, and {word} behind it, which counts"
+            )
         values[name] = value
     return lines
 

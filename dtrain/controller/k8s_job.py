@@ -25,8 +25,8 @@ from dtrain import errors
 from dtrain.config import private, tree
 from dtrain.config.overrides import key_of
 from dtrain.config.private import PREFIX
+from dtrain.config.schema import rules
 from dtrain.config.tree import Config
-from dtrain.controller.backend import reads
 from dtrain.controller.folders import unwritable
 from dtrain.controller.launchers import Kubernetes
 from dtrain.controller.launchers.k8s import COMPONENT, INSTANCE, MARGIN, Object, Workload, render
@@ -118,7 +118,8 @@ def workload(config: Config, planned: Plan, launcher: Kubernetes, command: Json)
         words += [
             f"hardware.{key}={math.ceil(pods.cpus / cluster.together)}"
             for key in ("intra_op_threads", "inter_op_threads")
-            if getattr(config.hardware, key) is None and reads(config, f"hardware.{key}")
+            if getattr(config.hardware, key) is None
+            and f"hardware.{key}" not in rules.UNREAD[config.backend]
         ]
     words += [
         f"launcher={'auto' if len(tasks) > 1 else 'local'}", f"output_dir={output_dir}",
