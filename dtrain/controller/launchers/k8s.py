@@ -46,7 +46,7 @@ class Kubernetes(Elsewhere):
     """Hands a whole job to a cluster of Kubernetes. Its tasks are started by commands in the pods.
 
     Args:
-        settings: fields of :class:`dtrain.config.presets.launchers.Kubernetes`.
+        settings: fields of :class:`dtrain.config.schema.launchers.Kubernetes`.
 
     Attributes:
         pods: the settings that other launchers do not have.
