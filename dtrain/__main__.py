@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 
 from dtrain import errors
-from dtrain.config import removed
 from dtrain.errors import UsageError, nearest
 from dtrain.files.addresses import is_far
 from dtrain.host import pyproject, terminal
@@ -62,8 +61,6 @@ def _main(arguments: list[str], check: Callable[[], None]) -> int:
         return errors.USAGE
     first = arguments[0] if arguments else ""
     try:
-        removed.check_command(first)
-        removed.check(arguments[1:] if first in COMMANDS else arguments, first)
         pyproject.extend_trust()
     except UsageError as refused:
         print(f"error: {refused}", file=sys.stderr)
@@ -111,20 +108,20 @@ def _no_command(name: str, rest: list[str]) -> UsageError:
 
     problem = "there is no such command"
     accepted = f"{', '.join(COMMANDS)}, or overrides (KEY=VALUE), which train"
-    theirs = other_tools.COMMANDS
+    theirs = other_tools.tables()["command"]
     near = name if name in theirs else nearest(name, [*COMMANDS, *theirs])
-    command = None if near is None else theirs.get(near, near)
-    if command is None or (name not in theirs and suggest.is_named(name)):
-        if rest and rest[0].startswith("="):  # a blank before it, and perhaps behind it
-            rest = [*filter(None, [rest[0][1:]]), *rest[1:]]
+    if near is None or (name not in theirs and suggest.is_named(name)):
         return command_line.refusal(name, rest, problem=problem, accepted=accepted)
+    advice = theirs.get(near, {"typed": near})
+    if (command := advice.get("typed")) is None:
+        return UsageError(name, problem, accepted=accepted, **advice)
     if command in latest.ON_RUNS and not rest:
-        hint = latest.hint(command)
-    elif not command and rest and os.path.isdir(rest[0]):
-        hint = shlex.join([f"resume={rest[0]}", *rest[1:]])
+        return UsageError(name, problem, accepted=accepted, hint=latest.hint(command))
+    if not command and rest and os.path.isdir(rest[0]):
+        instead = shlex.join([f"resume={rest[0]}", *rest[1:]])
     else:
-        hint = " ".join(filter(None, ("python -m dtrain", command, shlex.join(rest))))
-    return UsageError(name, problem, accepted=accepted, typed=hint)
+        instead = " ".join(filter(None, ("python -m dtrain", command, shlex.join(rest))))
+    return UsageError(name, problem, accepted=accepted, typed=instead)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What is a secret: by the name of its key, or by its place in an address.
 
 No file of a run, nothing in MLflow and no message holds one. How a configuration is written
-without them is in :mod:`dtrain.config.environment`.
+without them is in :mod:`dtrain.config.private`.
 """
 
 from __future__ import annotations

@@ -142,19 +142,20 @@ def names() -> str:
     """Return the page about other tools, with the tables of their names at its end."""
     written = (DOCS / "coming-from.md").read_text(encoding="utf-8").partition(NAMES)[0]
     parts = [written + NAMES, ABOUT_NAMES]
-    for tool, rows in other_tools.TOOLS.items():
-        lines = [f"| `{theirs}` | {_ours(ours)} |" for theirs, ours in rows.items()]
+    for tool, rows in other_tools.tools().items():
+        lines = [f"| `{theirs}` | {_ours(way, ours)} |"
+                 for theirs, row in rows.items() for way, ours in row.items()]  # fmt: skip
         parts += [f"### {tool}\n", "\n".join(["| there | here |", "|---|---|", *lines]) + "\n"]
-    lines = [f"| `{theirs}` | `{f'python -m dtrain {ours}'.strip()}` |"
-             for theirs, ours in other_tools.COMMANDS.items()]  # fmt: skip
+    lines = [f"| `{theirs}` | {_ours(way, f'python -m dtrain {ours}'.strip())} |"
+             for theirs, row in other_tools.tables()["command"].items()
+             for way, ours in row.items()]  # fmt: skip
     parts += ["### Commands\n", "\n".join(["| there | here |", "|---|---|", *lines]) + "\n"]
     return "\n".join(parts)
 
 
-def _ours(text: str) -> str:
+def _ours(way: str, text: str) -> str:
     """Return what is typed here as code, and a clause as text with its links."""
-    message = str(errors.UsageError("key", "is wrong", "value", accepted="others", hint=text))
-    if " " not in text or "VALUE" in text or message.endswith(f"type: {text}"):
+    if way == "typed":
         return f"`{text}`"
     return re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](\1)", text)
 

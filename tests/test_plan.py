@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dtrain.config.node import Node
 from dtrain.controller.plan import plan, sizes
 from dtrain.controller.resources.devices import Machine, machine
 from dtrain.data.prepare import check_batch
@@ -232,7 +233,7 @@ def test_a_process_for_each_device(
         (["strategy=mirrored", "hardware.devices=200", "trainer.batch_size=200"], PLAIN,
          "hardware.devices=200: is more processes than this machine of 8 cores can serve"),
         ([MULTIWORKER], dataclasses.replace(COMMAND, gpus=4), "hardware=gpu: this command has 4 "
-         "GPUs, and a process of PyTorch computes on one"),
+         "GPUs, and a process of PyTorch has one"),
         ([MULTIWORKER, "hardware=gpu"], COMMAND, "this command has 0 GPUs"),
     ],
 )  # fmt: skip
@@ -275,10 +276,10 @@ def test_parameter_servers() -> None:
 #: overrides, what the plan is made for, and parts of the message: key=value, why, what to type
 REFUSED: list[tuple[list[str], Machine, int | None, tuple[str, str, str]]] = [
     (["hardware.hosts=2"], PLAIN, None, (
-        "hardware.hosts=2", "strategy=default does not run a process on each host",
+        "hardware.hosts=2", "strategy=default runs no process on each host",
         "strategy=multiworker")),
     ([PS, "hardware.hosts=4"], PLAIN, None, (
-        "hardware.hosts=4", "strategy=ps does not run a process on each host",
+        "hardware.hosts=4", "strategy=ps runs no process on each host",
         "strategy=multiworker")),
     (["hardware=gpu"], PLAIN, None, (
         "hardware=gpu", "this machine has no GPU", "hardware=cpu")),
@@ -446,3 +447,11 @@ def test_what_is_said_of_a_batch_holds_when_it_is_typed(
             check_batch(int(typed[2]), 1 if typed[1] else replicas, examples)
     else:
         assert examples >= batch and batch % replicas == 0
+
+
+def test_a_run_of_a_version_without_plans_is_refused() -> None:
+    config = composed("strategy=mirrored")
+    values = {key: value for key, value in config.strategy.items() if key != "plan"}
+    config = config.replaced(strategy=Node(values))
+    with pytest.raises(UsageError, match="another version of dtrain wrote it, and this is dt"):
+        strategy_plan.of(config)

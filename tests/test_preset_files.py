@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.config.preset_files import check
+from dtrain.config import explain, schema
 from dtrain.errors import UsageError
 
+schema.register()
 BROKEN = "\t"
 SOUND = "_target_: a.b\n"
 
@@ -62,11 +63,10 @@ def test_what_is_chosen(
         path.write_text(text)
     command = ["--config-dir", str(tmp_path), *words]
     if wrong is None:
-        check(command)
+        explain.check(command)
         return
     with pytest.raises(UsageError, match=f"{wrong}, line 1: found character"):
-        check(command)
-    check(words)  # without the folder nothing of it is read
+        explain.check(command)
 
 
 def _chain(folder: Path, length: int, twice: bool) -> None:
@@ -87,12 +87,12 @@ def test_presets_that_multiply(length: int, twice: bool, problem: str, tmp_path:
     """Each is small, and Hydra would compose them for hours."""
     _chain(tmp_path / "presets", length, twice)
     with pytest.raises(UsageError, match=problem):
-        check(["--config-dir", str(tmp_path / "presets"), "model=b0"])
+        explain.check(["--config-dir", str(tmp_path / "presets"), "model=b0"])
 
 
 def test_presets_that_name_others(tmp_path: Path) -> None:
     _chain(tmp_path / "presets", 8, True)
-    check(["--config-dir", str(tmp_path / "presets"), "model=b0"])
+    explain.check(["--config-dir", str(tmp_path / "presets"), "model=b0"])
 
 
 def test_classes_and_epochs_are_whole_numbers(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_classes_and_epochs_are_whole_numbers(tmp_path: Path) -> None:
     (tmp_path / "trainer").mkdir()
     path, words = tmp_path / "trainer/mine.yaml", ["--config-dir", str(tmp_path), "trainer=mine"]
     path.write_text("class_weight: {0: 1, 1: 3}\n")
-    check(words)
+    explain.check(words)
     for text in ("1: 2\n", "class_weight: {1.5: 2}\n", "class_weight: {0: 1, 0: 2}\n"):
         path.write_text(text)
         with pytest.raises(UsageError, match=r"is no name of a key|is there twice"):
-            check(words)
+            explain.check(words)

@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from dtrain.config import names, private, schema, suggest, targets, tree, trust
 from dtrain.config.fields import Form, Group, Plain, accepted, key_of, typed
-from dtrain.config.schema import strategies
+from dtrain.config.other_tools import Advice
 from dtrain.config.schema.running import TRAIN
 from dtrain.data.files import is_address
 from dtrain.errors import ALONE, UsageError, refuse
@@ -53,6 +53,9 @@ _SAYS = {
     "form": "{why}",
     "value_error": "{error}",
 }
+#: Names of pydantic's for the parts of a union.
+_LABELS = ("str", "int", "float", "bool", "constrained-str", "constrained-int", "constrained-float",
+           "EarlyStopping", "SplitColumn")  # fmt: skip
 _CHARACTERS = 100_000  # of a text that no model knows
 _DEPTH = 32  # of nodes in nodes
 _INTEGER = 2**63
@@ -85,8 +88,6 @@ def settle(composed: DictConfig) -> tree.Config:
     trust.check(plain)
     names.check(plain)
     config = tree.typed(composed)
-    if config.backend == "auto":
-        config.backend = strategies.backends(config.strategy["_target_"])[0]  # type: ignore[assignment]
     if is_address(config.output_dir):
         config.output_dir = str(addresses.local(config.output_dir, "output_dir"))
     config.output_dir = str(Path(config.output_dir).absolute())
@@ -110,16 +111,15 @@ def check(composed: DictConfig) -> None:
         key = next((each for each in missing if each.endswith("_target_")), missing[0])
         refuse(key, "has no value yet", accepted=_accepted_at(key), hint=f"{key}=VALUE")
     plain = targets.plain(composed)
-    _finite({key: value for key, value in plain.items()}, "", 0)
-    for key in plain:
-        if key not in schema.Config.model_fields:
-            check_node(composed, "", schema.Config)
+    if plain.keys() - schema.Config.model_fields.keys():
+        check_node(composed, "", schema.Config)
     for key in schema.Config.model_fields:
         if key in schema.sections():
             check_node(composed, key, schema.sections()[key])
         elif key in schema.SCHEMAS:
             _check_open(composed, key, key)
     check_node(composed, "", schema.Config)
+    _finite(plain, "", 0)
 
 
 def _check_open(composed: DictConfig, key: str, group: str) -> None:
@@ -127,7 +127,8 @@ def _check_open(composed: DictConfig, key: str, group: str) -> None:
     value: Plain = OmegaConf.select(composed, key)
     if not isinstance(value, DictConfig) or "_target_" not in value:
         refuse(key, "is not a node with _target_", typed(targets.plain(value)),
-               accepted="a group, or a node with _target_", hint=f"{group}=OPTION")  # fmt: skip
+               accepted="a group, or a node with _target_",
+               hint=f"{group}=OPTION; in a preset, - override /{group}: OPTION")  # fmt: skip
     kind = schema.kind_of(group, value)
     if kind is not None:
         names_here = {str(name) for name in value}
@@ -164,8 +165,6 @@ def check_node(
                hint=f"{key}.KEY=VALUE")  # fmt: skip
     plain = targets.plain(value)
     fields = {key_of(name, field): name for name, field in kind.model_fields.items()}
-    if not key:  # what is in the groups is checked by their own models
-        plain = {name: each for name, each in plain.items() if name not in schema.sections()}
     given = plain if whole else {name: each for name, each in plain.items() if name in fields}
     try:
         made = kind.model_validate(given)
@@ -204,22 +203,30 @@ def refusal(
     if what == "extra_forbidden":
         parent, siblings = path.rpartition(".")[0], _model_at(kind, parts[:-1])
         having = sorted(key_of(name, field) for name, field in siblings.model_fields.items())
-        meant = suggest.meant(path, str(value), [each for each in having if each != "_target_"])
-        return UsageError(path, why, value, accepted=", ".join(having),
-                          typed=meant, hint=f"the command without {parent or path}")  # fmt: skip
+        advice = suggest.meant(path, str(value), [each for each in having if each != "_target_"])
+        advice = advice or {"hint": f"the command without {parent or path}"}
+        return UsageError(path, why, value, accepted=", ".join(having), **advice)
     field, top = _field_at(kind, parts), f"{key}.{parts[0]}" if key else str(parts[0])
     words = accepted(field.annotation, tuple(field.metadata)) if field else "a value"
-    advice = _advice(kind, parts, top, path, error["input"])
+    whole = error["input"] if composed is None else targets.plain(OmegaConf.select(composed, top))
+    advice = _advice(kind, parts, top, whole)
     return UsageError(path, why, value, accepted=words, **advice)
 
 
-def _advice(
-    kind: type[Group], parts: list[int | str], top: str, path: str, value: Plain
-) -> dict[str, str]:
-    """Return what to type: the value that is meant, the key's default, or an example."""
-    if path == top and (meant := suggest.corrected(top, typed(value))) is not None:
-        return {"typed": meant}
+def _advice(kind: type[Group], parts: list[int | str], top: str, value: Plain) -> Advice:
+    """Return what to type: the value that is meant, the key's default, or an example.
+
+    Args:
+        kind: a model.
+        parts: of it, that lead to what is wrong.
+        top, value: the key that the first of them is, and the whole value of it.
+    """
     field = _field_at(kind, parts[:1])
+    if field is not None and isinstance(field.default, Group) and parts[1:]:
+        inner = value.get(parts[1]) if isinstance(value, Mapping) else None
+        return _advice(type(field.default), parts[1:], f"{top}.{parts[1]}", inner)
+    if advice := suggest.corrected(top, typed(value)):
+        return advice
     if field is None:
         return {"hint": f"{top}=VALUE"}
     default = None if field.is_required() else field.default
@@ -242,7 +249,7 @@ def _marks(field: FieldInfo) -> list[Plain]:
 
 def _is_label(part: int | str) -> bool:
     """Say whether part of a place is one of pydantic's own, of a union or a mapping."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool"))
+    return isinstance(part, str) and ("[" in part or part in _LABELS)
 
 
 def _model_at(kind: type[Group], parts: list[int | str]) -> type[Group]:

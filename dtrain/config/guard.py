@@ -167,8 +167,10 @@ def _check_sweeper(config: DictConfig) -> None:
     node = config.hydra.sweeper
     plain: Any = OmegaConf.to_container(node, resolve=False)
     target = plain.get("_target_") if isinstance(plain, dict) else plain
-    if target not in _SWEEPERS and not trust.is_trusted(str(target)):
-        refuse("hydra/sweeper", "is not a sweeper of dtrain's", target,
+    plugin = str(target).startswith("hydra_plugins.") and trust.is_installed(str(target))
+    own = plugin and trust.command().owns("hydra.sweeper")
+    if target not in _SWEEPERS and not own and not trust.is_trusted(str(target)):
+        refuse("hydra/sweeper", "is neither dtrain's nor a plugin that is installed", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
         if name != "_target_" and (name.startswith("_") or (name == "params" and _calls(value))):
@@ -187,6 +189,23 @@ def _calls(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("${") and value.endswith("}")
 
 
+def loader(config_dir: str | None) -> Loader:
+    """Return what composes from ``conf/`` and a folder of presets.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    # Plugins are looked for here: the current directory is not among the places.
+    path = create_config_search_path(str(schema.folder("conf")))
+    if config_dir is not None:
+        folder = os.path.abspath(config_dir)
+        if not os.path.isdir(folder):
+            refuse("--config-dir", "is no folder", folder, accepted="a folder of presets",
+                   hint="--config-dir FOLDER")  # fmt: skip
+        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    return Loader(path)
+
+
 def run(arguments: list[str], command: Any) -> None:
     """Do what a command line says.
 
@@ -202,16 +221,8 @@ def run(arguments: list[str], command: Any) -> None:
     version.setbase("1.3")
     options = command_line.parsed(arguments)
     _check_options(options)
-    # Plugins are looked for here: the current directory is not among the places.
-    path = create_config_search_path(str(schema.folder("conf")))
-    if options.config_dir is not None:
-        folder = os.path.abspath(options.config_dir)
-        if not os.path.isdir(folder):
-            refuse("--config-dir", "is no folder", folder, accepted="a folder of presets",
-                   hint="--config-dir FOLDER")  # fmt: skip
-        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
     GlobalHydra.instance().clear()
-    hydra = Hydra(NAME, Loader(path))
+    hydra = Hydra(NAME, loader(options.config_dir))
     GlobalHydra.instance().initialize(hydra)
     given = {"config_name": "config", "overrides": options.overrides}
     try:

@@ -1,30 +1,36 @@
-"""Names of other tools, and what is typed here in their place: the table ``other_tools.txt``."""
+"""Words of other tools and of earlier versions, and what is typed here: ``other_tools.yaml``."""
 
 from __future__ import annotations
 
-import re
+import functools
 from pathlib import Path
+from typing import TypeAlias
+
+import yaml
+
+#: What a refusal says to do: ``typed`` as it stands, or a ``hint``; nothing where none is near.
+Advice: TypeAlias = dict[str, str]
+#: Tables of other things than keys.
+_OTHERS = ("function", "command", "option of ")
 
 
-def rows(file: str) -> list[list[str]]:
-    """Return the rows of a table of this folder: texts with ``|`` between them."""
-    lines = Path(__file__).with_name(file).read_text(encoding="utf-8").splitlines()
-    return [re.split(r" \| ?", line) for line in lines if line and not line.startswith("#")]
+@functools.cache
+def tables() -> dict[str, dict[str, Advice]]:
+    """Return for each tool what is typed there, and what here; read where something is refused."""
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    return {
+        tool: {str(theirs): ours if isinstance(ours, dict) else {"typed": ours}
+               for theirs, ours in rows.items()}
+        for tool, rows in yaml.safe_load(text).items()
+    }  # fmt: skip
 
 
-#: By tool, what is typed there and here; ``command``, and ``option of COMMAND``, are such, too.
-_ROWS: dict[str, dict[str, str]] = {}
-for _tool, _theirs, _ours in rows("other_tools.txt"):
-    _ROWS.setdefault(_tool, {})[_theirs] = _ours
-#: Commands of other tools; what is typed behind them stays.
-COMMANDS = _ROWS.pop("command")
-#: Options that other tools have, by the command here; and the words that are typed for them.
-WORDS = {
-    each.removeprefix("option of "): _ROWS.pop(each)
-    for each in [*_ROWS] if each.startswith("option of ")
-}  # fmt: skip
-TOOLS = _ROWS
-_ALL = {theirs: ours for each in TOOLS.values() for theirs, ours in each.items()}
-#: Keys of other tools, and values of keys here.
-KEYS = {theirs: ours for theirs, ours in _ALL.items() if "=" not in theirs}
-VALUES = {theirs: ours for theirs, ours in _ALL.items() if "=" in theirs}
+def tools() -> dict[str, dict[str, Advice]]:
+    """Return the tables of keys, and of values of keys here, by tool."""
+    return {tool: rows for tool, rows in tables().items() if not tool.startswith(_OTHERS)}
+
+
+@functools.cache
+def rows() -> dict[str, Advice]:
+    """Return what all tools have instead of keys, and of values of keys here."""
+    return {theirs: ours for rows in tools().values() for theirs, ours in rows.items()}

@@ -13,9 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dtrain import errors, secrets
-from dtrain.config import guard, preset_files, private, schema, tree, trust
+from dtrain.config import command_line, explain, guard, private, schema, tree, trust
 from dtrain.config.check import settle
-from dtrain.config.explain import explain
 from dtrain.config.tree import Config
 from dtrain.controller import debugging, folders, latest, project, remote, resume, starting
 from dtrain.controller.result import Outcome
@@ -23,6 +22,7 @@ from dtrain.controller.sweep.search import Source
 from dtrain.controller.sweep.state import arguments
 from dtrain.controller.validate import check_address, start
 from dtrain.errors import DtrainError, UsageError, printable, refuse
+from dtrain.files.fields import Json
 from dtrain.host import terminal
 from dtrain.tracking.base import describe_overlooked
 
@@ -85,7 +85,6 @@ class OneConfiguration(Command):
     def sweep(self, loader: Any, master: DictConfig, source: Source) -> None:
         """Refuse a sweep."""
         refuse("hydra.mode", f"{self.name} has one configuration", "MULTIRUN",
-               accepted="overrides with one value each",
                hint="a command for each value")  # fmt: skip
 
 
@@ -122,8 +121,10 @@ def composed(given: list[str], command: Command) -> int:
         if command.of_project:
             given = project.words(given)
         trust.begin(given, project.typed_config_dir(given))
+        for note in command_line.notes(given):
+            print(note, file=sys.stderr)
         sys.argv[1:] = command.arguments(given)
-        preset_files.check(sys.argv[1:])
+        explain.check(sys.argv[1:])
         guard.run(sys.argv[1:], command)
         if command.error is not None:
             raise command.error
@@ -131,7 +132,7 @@ def composed(given: list[str], command: Command) -> int:
         _print(error, command)
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        explained = private.own_error(error) or explain(error, sys.argv[1:])
+        explained = private.own_error(error) or explain.explain(error, sys.argv[1:])
         for note in getattr(error, "__notes__", ()):
             explained.add_note(note)
         _print(explained, command)
@@ -187,7 +188,6 @@ def _job(node: DictConfig) -> Outcome:
         config.resume = str(Path(config.resume).absolute())
         if chosen and folder != Path(config.resume):
             refuse("hydra.run.dir", "a run that is resumed stays in its folder", path,
-                   accepted=f"{config.resume}, or a command without hydra.run.dir",
                    typed=f"hydra.run.dir={config.resume}")  # fmt: skip
         sentence = None if config.dry_run or config.debug else resume.nothing_to_do(config)
         if sentence is not None:
@@ -200,7 +200,7 @@ def _job(node: DictConfig) -> Outcome:
     return start(config, folder, command, chosen)
 
 
-def command_of(config: Config, node: DictConfig) -> dict[str, Any]:
+def command_of(config: Config, node: DictConfig) -> Json:
     """Return the contents of ``command.json`` of the command whose configuration Hydra has now.
 
     Args:

@@ -114,7 +114,7 @@ def _steps(steps: list[int]) -> list[int]:
     return steps
 
 
-STORE = Form(f"an address of {', '.join(_STORES)}", _store, "http://HOST:PORT")
+STORE = Form(f"an address of {', '.join(_STORES)}", _store, "http://localhost:5000")
 ALIAS = Form("letters, digits, _ and -, not like v3 or latest", _alias, "champion")
 REGISTERED = matching(
     "a name of letters, digits, _, -, . and spaces", r"\w[\w. -]*",

@@ -35,18 +35,18 @@ class Parser(argparse.ArgumentParser):
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ")
         missing = re.match(r"the following arguments are required: ([^,\s]+)", message)
         if missing is not None:
-            return UsageError(missing[1], "is missing", accepted=usage, typed=latest.hint(command))
+            return UsageError(missing[1], "is missing", accepted=usage, hint=latest.hint(command))
         unknown = re.match(r"unrecognized arguments: (--?)([\w-]+)[= ]?(\S*)", message)
         if unknown is not None:
             name, value = unknown[2].replace("-", "_"), unknown[3] or suggest.VALUE
-            word = other_tools.WORDS.get(command, {}).get(name)
+            row = other_tools.tables().get(f"option of {command}", {}).get(name, {})
             own = [option for action in self._actions for option in action.option_strings]
-            known = f"{word}={value}" if word else None
-            if known is None and (near := nearest(f"--{unknown[2]}", own)) is not None:
-                known = f"{self.prog} {near} {value}"
-            known = known or suggest.known(name, value)
+            advice = {"hint": f"{row['typed']}={value}"} if "typed" in row else row
+            if not advice and (near := nearest(f"--{unknown[2]}", own)) is not None:
+                advice = {"hint": f"{self.prog} {near} {value}"}
+            advice = advice or suggest.known(name, value) or {"hint": f"{self.prog} --help"}
             return UsageError(f"{unknown[1]}{unknown[2]}", f"{command} has no such option",
-                              accepted=usage, hint=known or f"{self.prog} --help")  # fmt: skip
+                              accepted=usage, **advice)  # fmt: skip
         option = re.match(r"argument (--?[\w-]+)\S*: (.*)", message)
         key, problem = (option[1], option[2]) if option else (command, message)
         return UsageError(key, problem, accepted=usage, hint=f"{self.prog} --help")
