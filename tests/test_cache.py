@@ -103,10 +103,8 @@ def test_processes_that_need_the_same_make_it_once_though_one_is_killed(place: P
 def test_a_cache_that_cannot_be_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError) as caught:  # a full disk
         cache.cached("a", "k", lambda path: Path("/dev/full").write_bytes(b"1") and None)
-    assert str(caught.value) == (
-        f"{cache.FOLDER}={place}: cannot be written (No space left on device); accepted: a folder "
-        f"with room for what is made from the dataset; hint: {cache.FOLDER}=FOLDER"
-    )
+    problem = f"{cache.FOLDER}={place}: cannot be written (No space left on device); accepted: "
+    assert str(caught.value).startswith(problem)
     assert names(place) == []
     monkeypatch.setenv(cache.FOLDER, "/proc/none")
     with pytest.raises(UsageError, match=r"^DTRAIN_CACHE=/proc/none: cannot be written \("):
