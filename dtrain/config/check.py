@@ -169,7 +169,7 @@ def check_node(
     try:
         made = kind.model_validate(given)
     except ValidationError as error:
-        errors = [each for each in error.errors() if whole or each["type"] != "missing"]
+        errors = [each for each in error.errors() if whole or fill or each["type"] != "missing"]
         if errors:
             first = min(errors, key=lambda each: (each["type"] == "missing", -len(each["loc"])))
             raise refusal(kind, key, first, composed) from None
@@ -201,12 +201,12 @@ def refusal(
     why = _SAYS.get(what, error["msg"]).format(**error.get("ctx", {}))
     value: Plain = ALONE if what == "missing" else _shown(path, error["input"], composed)
     if what == "extra_forbidden":
-        parent, siblings = path.rpartition(".")[0], _model_at(kind, parts[:-1])
-        having = sorted(key_of(name, field) for name, field in siblings.model_fields.items())
+        parent, siblings = path.rpartition(".")[0], _at(kind, parts[:-1])[0]
+        having = sorted(key_of(*each) for each in siblings.model_fields.items())
         advice = suggest.meant(path, str(value), [each for each in having if each != "_target_"])
         advice = advice or {"hint": f"the command without {parent or path}"}
         return UsageError(path, why, value, accepted=", ".join(having), **advice)
-    field, top = _field_at(kind, parts), f"{key}.{parts[0]}" if key else str(parts[0])
+    field, top = _at(kind, parts)[1], f"{key}.{parts[0]}" if key else str(parts[0])
     words = accepted(field.annotation, tuple(field.metadata)) if field else "a value"
     whole = error["input"] if composed is None else targets.plain(OmegaConf.select(composed, top))
     advice = _advice(kind, parts, top, whole)
@@ -221,7 +221,7 @@ def _advice(kind: type[Group], parts: list[int | str], top: str, value: Plain) -
         parts: of it, that lead to what is wrong.
         top, value: the key that the first of them is, and the whole value of it.
     """
-    field = _field_at(kind, parts[:1])
+    field = _at(kind, parts[:1])[1]
     if field is not None and isinstance(field.default, Group) and parts[1:]:
         inner = value.get(parts[1]) if isinstance(value, Mapping) else None
         return _advice(type(field.default), parts[1:], f"{top}.{parts[1]}", inner)
@@ -252,24 +252,14 @@ def _is_label(part: int | str) -> bool:
     return isinstance(part, str) and ("[" in part or part in _LABELS)
 
 
-def _model_at(kind: type[Group], parts: list[int | str]) -> type[Group]:
-    """Return the model that the parts of a place lead to."""
-    for part in parts:
-        field = next((each for name, each in kind.model_fields.items()
-                      if key_of(name, each) == part), None)  # fmt: skip
-        kind = (_inner(field.annotation) if field else None) or kind
-    return kind
-
-
-def _field_at(kind: type[Group], parts: list[int | str]) -> FieldInfo | None:
-    """Return the field that the parts of a place lead to, as far as models go."""
+def _at(kind: type[Group], parts: list[int | str]) -> tuple[type[Group], FieldInfo | None]:
+    """Return the model and the field that the parts of a place lead to, as far as models go."""
     last = None
     for part in parts:
-        field = next((each for name, each in kind.model_fields.items()
-                      if key_of(name, each) == part), None)  # fmt: skip
-        if field is not None:
+        fields = {key_of(*each): each[1] for each in kind.model_fields.items()}
+        if (field := fields.get(str(part))) is not None:
             last, kind = field, _inner(field.annotation) or kind
-    return last
+    return kind, last
 
 
 def _inner(annotation: Plain) -> type[Group] | None:
@@ -287,7 +277,7 @@ def _accepted_at(key: str) -> str:
         return "the dotted name of a function or class, such as mine.build"
     parent, _, name = key.rpartition(".")
     for kind in schema.kinds(parent):
-        if (field := _field_at(kind, [name])) is not None:
+        if (field := _at(kind, [name])[1]) is not None:
             return accepted(field.annotation, tuple(field.metadata))
     return "a value"
 
