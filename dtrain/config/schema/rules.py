@@ -46,9 +46,8 @@ class Rules(Group):
         having = strategies.backends(strategy["_target_"])
         if backend not in having:
             titles = " and ".join(FRAMEWORKS[name].title for name in having)
-            refuse("strategy", f"{titles} {'has' if len(having) == 1 else 'have'} this strategy, "
-                   f"and {FRAMEWORKS[backend].title} has not", strategy["name"],
-                   accepted=f"those of docs/backends.md, or backend={having[0]}",
+            refuse("strategy", f"is one of {titles}, and not of {FRAMEWORKS[backend].title}",
+                   strategy["name"], accepted=f"those of docs/backends.md, or backend={having[0]}",
                    typed=f"backend={having[0]}")  # fmt: skip
         return self
 
@@ -76,9 +75,8 @@ class Rules(Group):
         for group, options in groups.items() if self._backend() != "torch" else ():
             for key, node, _ in nodes(options, group):
                 if node["_target_"].split(".")[0] in ("torch", "torchmetrics"):
-                    refuse(f"{key}._target_", "is PyTorch's, and the run computes with "
-                           f"{FRAMEWORKS[self._backend()].title}", node["_target_"],
-                           accepted="one of Keras', or backend=torch",
+                    refuse(f"{key}._target_", "is PyTorch's, and "
+                           f"{FRAMEWORKS[self._backend()].title} takes Keras'", node["_target_"],
                            typed="backend=torch")  # fmt: skip
         return self
 
