@@ -19,8 +19,7 @@ _WORDS = {
 }  # fmt: skip
 _PAIRS = {
     ("api", "key"), ("access", "key"), ("private", "key"), ("account", "key"), ("auth", "key"),
-    ("cluster", "key"),
-    ("connection", "string"),
+    ("cluster", "key"), ("connection", "string"),
 }  # fmt: skip
 #: Tokens of a vocabulary and counts of them, which are no secrets: ``mask_token``, ``num_token``.
 _VOCABULARY = {
@@ -48,11 +47,7 @@ def _named(parts: list[str]) -> bool:
     words = [part.lower() for part in parts]
     if _WORDS.intersection(words) or _PAIRS.intersection(pairwise(words)):
         return True
-    return _ends_in_token(words) and not _VOCABULARY.intersection(words[-2:-1])
-
-
-def _ends_in_token(words: list[str]) -> bool:
-    return words[-1:] == ["token"]
+    return words[-1:] == ["token"] and not _VOCABULARY.intersection(words[-2:-1])
 
 
 def passwords(text: str) -> list[tuple[int, int]]:
@@ -101,4 +96,4 @@ def is_secret(value: object, key: str) -> bool:
 def _counts(key: str) -> bool:
     last = [part.lower() for part in _PART.findall(key.rpartition(".")[2])]
     others = named(key.rpartition(".")[0]) or _WORDS.intersection(last)
-    return _ends_in_token(last) and not others
+    return last[-1:] == ["token"] and not others

@@ -9,21 +9,20 @@ from dtrain.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("key", "argument", "kind"),
+    ("key", "argument", "accepted"),
     [
-        ("model", False, [kinds.MODEL]), ("dataset.augment", False, [kinds.AUGMENT]),
-        ("trainer.metrics[3]", False, [kinds.METRIC, kinds.TORCH_METRIC]),
-        ("trainer.loss.out", False, [kinds.LOSS, kinds.TORCH_LOSS]),
-        ("optimizer.schedule", False, [kinds.SCHEDULE, kinds.TORCH_SCHEDULE]),
-        ("model.x", False, []), ("", False, []),
-        ("strategy.plan", True, [kinds.PLAN]), ("tracking", False, [kinds.TRACKER]),
-        ("launcher.environment", True, [kinds.ENVIRONMENT]), ("action", False, [kinds.ACTION]),
-        ("hydra.callbacks.x", False, []), ("trainer", False, []),
-        ("model.layers[0]", True, kinds.ARGUMENTS),
+        ("model", False, ["dtrain.models.*, keras.applications.*, keras.Model, keras.Sequential"]),
+        ("dataset.augment", False, ["dtrain.augment.*, keras.layers.*"]),
+        ("dataset.members.a", False, ["dtrain.datasets.*"]),
+        ("trainer.metrics[3]", False, ["keras.metrics.*", "torchmetrics.*"]),
+        ("trainer.loss.out", False, ["keras.losses.*", "torch.nn.*Loss, torch.nn.functional.*"]),
+        ("model.x", False, []), ("", False, []), ("hydra.callbacks.x", False, []),
+        ("trainer", False, []), ("strategy.plan", True, ["dtrain.task.strategies.plans.*"]),
+        ("model.layers[0]", True, [kind.accepted for kind in kinds.ARGUMENTS]),
     ],
 )  # fmt: skip
-def test_places(key: str, argument: bool, kind: list[kinds.Kind]) -> None:
-    assert list(kinds.at(key, argument)) == list(kind)
+def test_places(key: str, argument: bool, accepted: list[str]) -> None:
+    assert [kind.accepted for kind in kinds.at(key, argument)] == accepted
 
 
 def located(name: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from dtrain.config import kinds, private, targets, trust
 from dtrain.errors import UsageError
 from dtrain.host import python_path
+from dtrain.tracking.delivery import Delivery
 
 PACKAGE = """
 import builtins, functools, os, subprocess
@@ -160,3 +161,15 @@ def test_one_command_leaves_nothing_to_the_next() -> None:
     with pytest.raises(UsageError):
         call("ttimm.create_model")
     assert {kind.package for kind in kinds.EVERY} < set(kinds.KNOWN)
+
+
+def test_a_thread_of_a_command_reads_what_the_command_may() -> None:
+    trust.begin(["name=${oc.env:HOME}"])
+    answers: list[bool] = []
+
+    def deliver(last: Any) -> bool:
+        answers.append(private.allowed("HOME"))
+        return True
+
+    delivery = Delivery("nowhere", deliver, lambda: None, print)
+    assert delivery.finish(("FINISHED", 1.0)) and all(answers) and answers

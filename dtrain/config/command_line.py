@@ -18,6 +18,8 @@ from dtrain.errors import ALONE, UsageError, nearest, refuse
 
 _FORM = "KEY=VALUE, or GROUP=OPTION, as one word"
 _HELP = "python -m dtrain --help"
+#: What stands behind ``--shell-completion``; shells themselves ask by ``query``.
+_SHELLS = re.compile(r"(install|uninstall|query)=(bash|zsh|fish)")
 
 
 def check(words: Sequence[str]) -> None:
@@ -173,6 +175,33 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
             raise _no_option(word.partition("=")[0], _behind(word, arguments))
     options.overrides += unknown  # those behind an option that stands between overrides
     return options
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuse options of Hydra's that dtrain does not have, and those that do not go together.
+
+    Raises:
+        UsageError: for the first one found.
+    """
+    for name in ("config_name", "config_path"):
+        if value := getattr(options, name):
+            raise of_file(f"--{name.replace('_', '-')}", value)
+    for name in ("experimental_rerun", "hydra_help", "help"):
+        if value := getattr(options, name):
+            refuse(f"--{name.replace('_', '-')}", "is Hydra's, and dtrain does not have it",
+                   value, accepted=_ACCEPTED,
+                   hint="--config-dir FOLDER, and --cfg all to see the configuration")  # fmt: skip
+    if options.shell_completion and not any(map(_SHELLS.fullmatch, options.overrides)):
+        refuse("--shell-completion", "is for no shell", " ".join(options.overrides),
+               accepted="install=SHELL or uninstall=SHELL, of bash, zsh or fish",
+               typed="--shell-completion install=bash")  # fmt: skip
+    modes = [options.run, options.multirun, options.cfg is not None, options.info is not None,
+             bool(options.shell_completion)]  # fmt: skip
+    if sum(modes) > 1 or (options.resolve and not options.cfg):
+        refuse("options", "do not go together",
+               " ".join(sorted(name for name, value in vars(options).items() if value is True)),
+               accepted="one of --run, --multirun, --cfg, --info; --resolve with --cfg",
+               typed="--cfg job --resolve")  # fmt: skip
 
 
 def of_file(option: str, value: str) -> UsageError:

@@ -56,8 +56,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "job.env_copy": ([], "NAME=VALUE in front of the command"),
     "runtime.output_dir": ("???", "hydra.run.dir=FOLDER"),
 }
-#: What stands behind ``--shell-completion``; shells themselves ask by ``query``.
-_SHELLS = re.compile(r"(install|uninstall|query)=(bash|zsh|fish)")
+#: A value that is a reference, and may become anything.
+_WHOLE = re.compile(r"\$\{.*\}", re.DOTALL)
 #: Those that Hydra fills in, and those that are obeyed.
 _FREE = (
     "mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "run", "sweep", "env"
@@ -173,20 +173,20 @@ def _check_sweeper(config: DictConfig) -> None:
         refuse("hydra/sweeper", "is neither dtrain's nor a plugin that is installed", target,
                accepted="grid, random, optuna", typed="hydra/sweeper=grid")  # fmt: skip
     for name, value in plain.items():
-        if name != "_target_" and (name.startswith("_") or (name == "params" and _calls(value))):
+        if name != "_target_" and (
+            name.startswith("_") or (name == "params" and not _is_flat(value))
+        ):
             raise _refusal(f"sweeper.{name}", value, "values: numbers, and overrides as text")
 
 
-def _calls(value: Any) -> bool:
-    """Whether a value is or may become a node that is called."""
-    if isinstance(value, dict):
-        return any(
-            isinstance(each, dict | list) or str(name).startswith("_") or _calls(each)
-            for name, each in value.items()
-        )
-    if isinstance(value, list):
-        return any(_calls(each) for each in value)
-    return isinstance(value, str) and value.startswith("${") and value.endswith("}")
+def _is_flat(params: Any) -> bool:
+    """Say whether parameters are plain values by their names: no node that would be called."""
+    if not isinstance(params, dict):
+        return params is None
+    return not any(
+        isinstance(value, dict | list) or str(name).startswith("_") or _WHOLE.fullmatch(str(value))
+        for name, value in params.items()
+    )
 
 
 def loader(config_dir: str | None) -> Loader:
@@ -220,40 +220,39 @@ def run(arguments: list[str], command: Any) -> None:
     """
     version.setbase("1.3")
     options = command_line.parsed(arguments)
-    _check_options(options)
+    command_line.check_options(options)
     GlobalHydra.instance().clear()
     hydra = Hydra(NAME, loader(options.config_dir))
     GlobalHydra.instance().initialize(hydra)
-    given = {"config_name": "config", "overrides": options.overrides}
+    words = {"config_name": "config", "overrides": options.overrides}
     try:
         if options.cfg:
-            hydra.show_cfg(
-                **given, cfg_type=options.cfg, package=options.package, resolve=options.resolve
-            )
+            hydra.show_cfg(**words, cfg_type=options.cfg, package=options.package,
+                           resolve=options.resolve)  # fmt: skip
         elif options.info:
-            hydra.show_info(options.info, **given)
+            hydra.show_info(options.info, **words)
         elif options.shell_completion:
-            hydra.shell_completion(**given)
+            hydra.shell_completion(**words)
         else:
-            config = None if options.multirun else _of_one(hydra, given)
+            config = None if options.multirun else _compose_one(hydra, words)
             if config is None:
-                given["overrides"].append("hydra.mode=MULTIRUN")
-                hydra.multirun(**given, task_function=command)
+                words["overrides"].append("hydra.mode=MULTIRUN")
+                hydra.multirun(**words, task_function=command)
             else:
                 _run_one(config, command)
     finally:
         GlobalHydra.instance().clear()
 
 
-def _of_one(hydra: Hydra, given: dict[str, Any]) -> DictConfig | None:
+def _compose_one(hydra: Hydra, words: dict[str, Any]) -> DictConfig | None:
     """Return the configuration of one job; None where it says that it is of many.
 
     Hydra composes it once to look at its mode, and once more.
     """
     try:
-        config = hydra.compose_config(**given, run_mode=RunMode.RUN)
+        config = hydra.compose_config(**words, run_mode=RunMode.RUN)
     except Exception:
-        if hydra.get_mode(**given) == RunMode.MULTIRUN:
+        if hydra.get_mode(**words) == RunMode.MULTIRUN:
             return None
         raise
     if config.hydra.mode == RunMode.MULTIRUN:
@@ -273,30 +272,3 @@ def _run_one(config: DictConfig, command: Any) -> None:
         command(job)
     finally:
         HydraConfig.instance().cfg = None
-
-
-def _check_options(options: Any) -> None:
-    for name in ("config_name", "config_path"):
-        if value := getattr(options, name):
-            raise command_line.of_file(f"--{name.replace('_', '-')}", value)
-    for name in ("experimental_rerun", "hydra_help", "help"):
-        value = getattr(options, name)
-        if value:
-            option = f"--{name.replace('_', '-')}"
-            refuse(
-                option, "is an option of Hydra's that dtrain does not have", value,
-                accepted="--help, --cfg, --info, --multirun, --config-dir",
-                hint="--config-dir FOLDER, and --cfg all to see the configuration",
-            )  # fmt: skip
-    if options.shell_completion and not any(map(_SHELLS.fullmatch, options.overrides)):
-        refuse("--shell-completion", "is for no shell", " ".join(options.overrides),
-               accepted="install=SHELL or uninstall=SHELL, of bash, zsh or fish",
-               typed="--shell-completion install=bash")  # fmt: skip
-    asked = [options.run, options.multirun, options.cfg is not None, options.info is not None]
-    if sum(map(bool, [*asked, options.shell_completion])) > 1 or (
-        options.resolve and not options.cfg
-    ):
-        refuse("options", "do not go together",
-               " ".join(sorted(k for k, v in vars(options).items() if v and v is True)),
-               accepted="one of --run, --multirun, --cfg, --info; --resolve with --cfg",
-               typed="--cfg job --resolve")  # fmt: skip
