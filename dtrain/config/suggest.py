@@ -51,6 +51,8 @@ def meant(key: str, value: str, names: Collection[str] = ()) -> Advice:
     if name in ("name", "type") and group in schema.GROUPS:
         return assigned(group, value)
     near = None if name in _by_name() else nearest(name, names)
+    if near and parent and not schema.kinds(parent) and not parent.startswith("hydra"):
+        return {"hint": f"{near} in its place"}
     places = keys_named(name)[:3] if near is None else [f"{parent}.{near}".lstrip(".")]
     ways = [text for each in places for text in assigned(each, value).items()]
     return {"hint": " or ".join(text for _, text in ways)} if ways[1:] else dict(ways)

@@ -25,6 +25,8 @@ from dtrain.files.fields import Json
 JSON_BYTES, YAML_BYTES = 64 << 20, 1 << 18
 #: How deep a YAML file may be nested: libyaml recurses.
 DEPTH = 64
+#: Most values that a YAML file stands for.
+VALUES = 100_000
 _NOT = "not a regular file"
 #: Bytes of the longest file name (ext4, XFS, btrfs, NFS).
 NAME_BYTES = 255
@@ -186,10 +188,14 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
-def read_plain(path: Path) -> Json:
-    """Return the mapping in a YAML file that dtrain wrote: plain scalars, lists and mappings.
+def read_plain(path: Path, aliases: bool = False) -> Json:
+    """Return the mapping in a YAML file: plain scalars, lists and mappings.
 
     References stay what they are.
+
+    Args:
+        path: of the file.
+        aliases: a user wrote it, and may have used them; dtrain writes none.
 
     Raises:
         DamagedFile: it is no regular file, too long, too deep, has an alias or tags, or is not a
@@ -199,7 +205,7 @@ def read_plain(path: Path) -> Json:
     data = read_bytes(path, YAML_BYTES)
     try:
         text = data.decode()
-        _check_nesting(text, path)
+        _check_nesting(text, path, aliases)
         document = yaml.load(text, Loader=_Loader)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise not_yaml(path, error) from None
@@ -216,16 +222,32 @@ def not_yaml(path: Path, error: Exception) -> DamagedFile:
     return DamagedFile(path, f"is not valid YAML ({place}{reason[:200]})")
 
 
-def _check_nesting(document: str, path: Path) -> None:
+def _check_nesting(document: str, path: Path, aliases: bool) -> None:
     """Refuse YAML whose tree may be far larger or deeper than its text, before a tree is made."""
-    depth = 0
+    sizes: dict[str | None, int] = {}  # of what has an anchor, an alias counting as all of it
+    nodes: list[tuple[str | None, int]] = [(None, 0)]
     for event in yaml.parse(document, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            nodes.append((event.anchor, 1))
+            if len(nodes) > DEPTH + 1:
+                raise DamagedFile(path, f"is nested deeper than {DEPTH}")
+            continue
+        size = int(isinstance(event, yaml.ScalarEvent))
         if isinstance(event, yaml.AliasEvent):
-            raise DamagedFile(path, f"has an alias (*{event.anchor}), which dtrain never writes")
-        begins, ends = yaml.CollectionStartEvent, yaml.CollectionEndEvent
-        depth += isinstance(event, begins) - isinstance(event, ends)
-        if depth > DEPTH:
-            raise DamagedFile(path, f"is nested deeper than {DEPTH}")
+            alias = f"has an alias (*{event.anchor})"
+            if not aliases:
+                raise DamagedFile(path, f"{alias}, which dtrain never writes")
+            if event.anchor not in sizes:
+                raise DamagedFile(path, f"{alias} inside of what it names")
+            size = sizes[event.anchor]
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = nodes.pop()
+            sizes[anchor] = size
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor] = size
+        nodes[-1] = (nodes[-1][0], nodes[-1][1] + size)
+        if nodes[-1][1] > VALUES:
+            raise DamagedFile(path, f"stands for more than {VALUES:,} values")
 
 
 # Folders
