@@ -9,8 +9,10 @@ experiment or a run folder can say so. dtrain needs none of it. Every configurat
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 import re
+import shlex
 from typing import Any
 
 from hydra import version
@@ -25,7 +27,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from dtrain.config import command_line, given, schema, targets, tree
+from dtrain.config import command_line, consent, given, schema, targets, tree
+from dtrain.config.overrides import CONFIG_NAME, of_sources, parse
 from dtrain.errors import UsageError, refuse
 
 NAME = "dtrain"
@@ -45,7 +48,6 @@ _FIXED: dict[str, tuple[Any, str]] = {
     "hydra_logging": (_SILENT, "the run folder's logs/"),
     "job_logging": (_SILENT, "the run folder's logs/"),
     "verbose": (False, "the run folder's logs/"),
-    "searchpath": ([], "--config-dir FOLDER"),
     "launcher": (_LAUNCHER, "hydra/launcher=dtrain"),
     "sweep.subdir": ("${hydra.job.num}", "hydra.sweep.dir=FOLDER"),
     "job.name": (NAME, "name=NAME"),
@@ -60,7 +62,8 @@ _FIXED: dict[str, tuple[Any, str]] = {
 _SHELLS = re.compile(r"(install|uninstall|query)=(bash|zsh|fish)")
 #: Those that Hydra fills in, and those that are obeyed.
 _FREE = (
-    "mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "run", "sweep", "env"
+    "mode", "sweeper", "overrides", "runtime", "help", "hydra_help", "job", "run", "sweep", "env",
+    "searchpath",
 )  # fmt: skip
 
 
@@ -100,10 +103,22 @@ class Loader(ConfigLoaderImpl):
 
 
 def check_overrides(overrides: list[str]) -> None:
-    """Refuse what Hydra obeys while it composes: a search path, from which it imports."""
-    for each in OverridesParser.create().parse_overrides(overrides):
-        if each.key_or_group.startswith("hydra.searchpath"):
-            raise _refusal("searchpath", each.get_value_string(), "--config-dir FOLDER")
+    """Refuse what Hydra obeys while it composes, of a run folder that is none of the user's."""
+    for each in OverridesParser.create().parse_overrides(of_sources(overrides)):
+        key, value = each.key_or_group, each.value()
+        consent.check_named(key, value, f"{each.input_line} in the command, if it may be read")
+        if key != CONFIG_NAME:
+            for place in value if isinstance(value, list) else [value]:
+                _check_place(key, str(place))
+
+
+def _check_place(key: str, place: str) -> None:
+    scheme, _, name = place.partition("://")
+    is_package = scheme == "pkg" and importlib.util.find_spec(name.partition(".")[0]) is not None
+    if not is_package and not (scheme == "file" and os.path.isdir(name)):
+        refuse(key, "is neither a folder nor an installed package", place,
+               accepted="a list of file:///FOLDER and pkg://PACKAGE.FOLDER",
+               hint=f"{key}=[file:///FOLDER]")  # fmt: skip
 
 
 def check(config: DictConfig, overrides: list[str]) -> None:
@@ -210,10 +225,17 @@ def run(arguments: list[str], command: Any) -> None:
             refuse("--config-dir", "is no folder", folder, accepted="a folder of presets",
                    hint="--config-dir FOLDER")  # fmt: skip
         path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    names = [value for _, key, value in map(parse, options.overrides) if key == CONFIG_NAME]
+    name = (names[-1] if names else None) or "config"
     GlobalHydra.instance().clear()
-    hydra = Hydra(NAME, Loader(path))
+    loader = Loader(path)
+    if not loader.repository.config_exists(name):
+        refuse("--config-name", "there is no such file in the folder of presets", name,
+               accepted="NAME of FOLDER/NAME.yaml, which begins with defaults: [config, _self_]",
+               hint=f"--config-dir FOLDER --config-name {name}")  # fmt: skip
+    hydra = Hydra(NAME, loader)
     GlobalHydra.instance().initialize(hydra)
-    given = {"config_name": "config", "overrides": options.overrides}
+    given = {"config_name": name, "overrides": options.overrides}
     try:
         if options.cfg:
             hydra.show_cfg(
@@ -265,9 +287,10 @@ def _run_one(config: DictConfig, command: Any) -> None:
 
 
 def _check_options(options: Any) -> None:
-    for name in ("config_name", "config_path"):
-        if value := getattr(options, name):
-            raise command_line.of_file(f"--{name.replace('_', '-')}", value)
+    if options.config_path:  # another would stand in the place of dtrain's own
+        refuse("--config-path", "dtrain's own conf stays, and another is beside it",
+               options.config_path, accepted="--config-dir FOLDER",
+               typed=f"--config-dir {shlex.quote(options.config_path)}")  # fmt: skip
     for name in ("experimental_rerun", "hydra_help", "help"):
         value = getattr(options, name)
         if value:

@@ -47,6 +47,10 @@ def check(arguments: list[str]) -> None:
     folder, sound = Path(known.config_dir), dict[Path, int]()
     for override in known.overrides:
         _, group, options = overrides.parse(override)
+        if group == overrides.CONFIG_NAME and (path := _file(folder, "", "", options or "")):
+            _check_file(folder, path, (), sound)
+            if "defaults" not in [key.value for key, _ in _read(path).value]:
+                raise _refused(path, "has none of dtrain's keys", "defaults: [config, _self_]")
         if options is not None and not group.startswith("-") and "." not in group:
             for option in options.split(","):
                 name = option.strip(" '\"[]")
